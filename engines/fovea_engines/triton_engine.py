@@ -18,7 +18,7 @@ from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import Observe, recognise
 from fovea_engines.detect.heads.recognition import TENSORS
 from fovea_engines.detect.heads.signature import image_layout
-from fovea_engines.detect.size_values import image_of, source_feeds
+from fovea_engines.detect.size_values import beside_image, image_of, source_feeds
 from fovea_engines.device import processor_name
 from fovea_engines.graph.tensors import read_metadata
 from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard, HeadCandidate
@@ -119,12 +119,21 @@ def _card(
     own = _own_values(folder / file, session)
     seen = _observer(session, metadata, own)
     image = _image(session.inputs)
-    recognition = recognise(image, session.outputs, metadata, observe=seen)
+    beside = beside_image(session.inputs) if image != session.inputs else ()
+    recognition = recognise(image, session.outputs, metadata, observe=seen, beside=beside)
     if recognition.open:
         cure = "to get boxes, build it with `fovea build --head FAMILY`"
         recognition = replace(recognition, task=TENSORS, reason=f"{recognition.reason}; {cure}")
+    if recognition.resizes and file.endswith(".onnx"):
+        # Here, because onnx takes 0.3 s to import.
+        import onnx
+
+        from fovea_engines.graph.own_resize import own_fit
+
+        recognition = replace(recognition, own_fit=own_fit(onnx.load(folder / file)))
     try:
-        preprocess = _preprocess(recognition.family, image, metadata, own)
+        fields = {**recognition.own_preprocess, **own}
+        preprocess = _preprocess(recognition.family, image, metadata, fields)
     except UnsupportedModel as error:
         reason = f"{recognition.reason}; but {error}"
         recognition = replace(recognition, family=None, task=TENSORS, reason=reason)

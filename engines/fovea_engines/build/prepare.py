@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +18,12 @@ from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.signature import image_sides
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.size_values import beside_image
 from fovea_engines.evaluate.observe import Observer, working_size
 from fovea_engines.graph.edit.normalisation import own_normalisation
 from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import control_flow, normalise
+from fovea_engines.graph.normalise import control_flow, normalise, open_size
+from fovea_engines.graph.own_resize import own_fit
 from fovea_engines.graph.plugin_operators import plugin_operators
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.plural import counted
@@ -75,6 +77,8 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         _check_plugins(plan, unproven)
     own = own_normalisation(source.proto)
     trained = over_own(plan.preprocess, own)
+    beside = beside_image(graph_inputs(source.proto))
+    taken = None if plan.size else open_size(source.proto)
     if own and own.items() <= trained.items():
         progress.note("the model normalises its input itself, so it gets values of 0 to 255")
     with progress.phase("normalise"):
@@ -82,14 +86,12 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         inputs, outputs, metadata = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
         _check_batch(inputs[0].shape[0], plan.max_batch)
     with progress.phase("head"):
-        head, observe = _recognised(plan, graph, trained)
+        head, observe = _recognised(plan, graph, trained, beside)
         given = None if plan.preprocess is None else trained
         preprocess, origin = settle(head, inputs, metadata, observe, given, own)
         head = _placed(plan, head, misplaced(head, inputs, observe, preprocess))
-    if head.doubt is not None:
-        progress.note(_doubted(plan, head))
-    if (plan.preprocess is not None or head.guessed) and not head.open:
-        progress.note(f"preprocessing: {origin}")
+    for remark in _remarks(plan, head, origin, taken):
+        progress.note(remark)
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
     if labels is not None:
         _check_labels(head, len(labels))
@@ -116,23 +118,31 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
 
 
 def _recognised(
-    plan: BuildPlan, graph: onnx.ModelProto, trained: Mapping[str, Any]
+    plan: BuildPlan, graph: onnx.ModelProto, trained: Mapping[str, Any], beside: tuple[str, ...]
 ) -> tuple[Recognition, Observer]:
     """Recognise the head of a graph, and return what has seen its outputs."""
+
+    def told(metadata: Mapping[str, str], observe: Observer) -> Recognition:
+        force = plan.force_head
+        return recognise(*facts, metadata, plan.family, observe, beside=beside, force=force)
+
     facts = graph_inputs(graph), graph_outputs(graph)
     metadata = metadata_of(graph)
     observe = Observer(graph, trained, plan.check_images)
     if not observe(None):
         _check_size(plan, graph)
-    head = recognise(*facts, metadata, plan.family, observe, force=plan.force_head)
+    head = told(metadata, observe)
     if head.unseen and plan.check_images is not None:
         observe = Observer(graph, trained)
-        head = recognise(*facts, metadata, plan.family, observe, force=plan.force_head)
+        head = told(metadata, observe)
     if plan.labels and head.num_classes != len(plan.labels):
         # A column may be of the background, which class names tell.
         named = metadata | {"names": json.dumps(plan.labels)}
-        other = recognise(*facts, named, plan.family, observe, force=plan.force_head)
+        other = told(named, observe)
         head = other if other.family else head
+    if head.resizes:
+        # As the exporter wrote it: at one size of the image, its resize is a constant.
+        head = replace(head, own_fit=own_fit(load(plan.source).proto))
     return head, observe
 
 
@@ -182,9 +192,27 @@ def _placed(plan: BuildPlan, head: Recognition, reason: str | None) -> Recogniti
     )
 
 
+def _remarks(plan: BuildPlan, head: Recognition, origin: str, taken: str | None) -> Iterator[str]:
+    """Yield what a user must know of a head; `taken` is the size that was chosen for him."""
+    if head.doubt is not None:
+        yield _doubted(plan, head)
+    if (plan.preprocess is not None or head.guessed) and not head.open:
+        yield f"preprocessing: {origin}"
+    if head.resizes and taken is not None:
+        yield _resized_twice(taken)
+
+
 def _doubted(plan: BuildPlan, head: Recognition) -> str:
     images = "your images" if plan.check_images else "Fovea's photographs: --images are others"
     return f"--head {head.family} is doubted: {head.doubt} (numbers are judged on {images})"
+
+
+def _resized_twice(size: str) -> str:
+    return (
+        f"the model resizes images itself: it now gets them at {size}, so its boxes differ from "
+        "those of its own program, which gives it images as they are. They are the same for "
+        "images of the size that --size HxW says, such as that of your camera"
+    )
 
 
 def _nameless(classes: int) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector, corners
-from fovea_engines.detect.heads.preprocess import default_preprocess, read_preprocess
+from fovea_engines.detect.heads.preprocess import VALUES, default_preprocess, read_preprocess
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.options import PredictOptions
@@ -102,6 +102,7 @@ def settle(
     """
 
     def spec_of(fields: Mapping[str, Any]) -> PreprocessSpec:
+        fields = {**head.own_preprocess, **fields}
         return default_preprocess(head.family, inputs, metadata, trained=fields)
 
     def found(spec: PreprocessSpec) -> _Found:
@@ -124,16 +125,42 @@ def settle(
                 "model finds"
             )
         return spec, f"by --preprocess: {both}"
-    specs = {name: spec_of({**read_preprocess(name), **own}) for name in ("family", *head.variants)}
-    if not detects or len({*specs.values()}) == 1:
+    if not detects or not head.variants:
         return usual, head.preprocess_from
-    seen = {name: found(spec) for name, spec in specs.items()}
-    best = max(seen, key=lambda name: seen[name].scores)
-    others = {name: one for name, one in seen.items() if name != best}
-    if all(seen[best].contradicts(one) for one in others.values()):
-        less = "; ".join(f"with {name} {one}" for name, one in others.items())
-        return specs[best], f"{best}, by what the model finds: {seen[best]}; {less}"
-    choices = " or ".join(f"--preprocess {name} (it finds {one})" for name, one in seen.items())
+    ways: dict[str, PreprocessSpec] = {}
+    for name in ("family", *head.variants):
+        # An input of whole numbers takes pixels as they are, so only the geometry may differ.
+        fields = {**read_preprocess(name), **own}.items()
+        spec = spec_of({key: v for key, v in fields if not (usual.whole and key in VALUES)})
+        if spec not in ways.values():
+            ways[name] = spec
+    if len(ways) == 1:
+        as_it_is = (
+            "its input takes pixels as they are" if usual.whole else "it normalises them itself"
+        )
+        return usual, f"by the family {head.family}; {as_it_is}"
+    name, why = _chosen(head, {name: found(spec) for name, spec in ways.items()}, usual)
+    return ways[name], f"{name}, by what the model finds: {why}"
+
+
+def _chosen(
+    head: Recognition, seen: Mapping[str, _Found], usual: PreprocessSpec
+) -> tuple[str, str]:
+    """Return the one preprocessing, by name, with which the model finds something, and the figures.
+
+    Raises:
+        InvalidOption: there are several, and the user must choose.
+    """
+    best = max(seen.values(), key=lambda one: one.scores)
+    left = {name: one for name, one in seen.items() if not best.contradicts(one)}
+    less = "; ".join(f"with {name} {one}" for name, one in seen.items() if name not in left)
+    if len(left) == 1:
+        return next(iter(left)), f"{best}; {less}"
+    choices = " or ".join(f"--preprocess {name} (it finds {one})" for name, one in left.items())
+    if best.scores < _LEAST:
+        choices += ", or give --images that show what the model finds"
+    if less:
+        choices += f". It is none of the others: {less}"
     raise InvalidOption(
         f"preprocessing differs between models of the family {head.family} ({head.guessed}), and "
         f"the images do not tell which this one was trained with: name {choices}. That of the "

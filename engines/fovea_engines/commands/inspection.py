@@ -90,7 +90,8 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
     usual, preprocess = open_size(model), None
     with suppress(UnsupportedModel, InvalidOption):
         pin_inputs(model, needed)
-        preprocess = default_preprocess(head.family, graph_inputs(model), metadata, trained=trained)
+        fields = {**head.own_preprocess, **trained}
+        preprocess = default_preprocess(head.family, graph_inputs(model), metadata, trained=fields)
     return ModelFile(
         inputs=inputs,
         outputs=outputs,

@@ -39,6 +39,11 @@ def image_of(inputs: Sequence[TensorSpec]) -> TensorSpec:
     return images[0]
 
 
+def beside_image(inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
+    """Return the names of the inputs that are filled in."""
+    return tuple(spec.name for spec in inputs if _row(spec, 1, 1) is not None)
+
+
 def source_feeds(inputs: Sequence[TensorSpec], rows: Array) -> dict[str, Array]:
     """Return all arrays that a model takes, of preprocessed images [n, ...].
 

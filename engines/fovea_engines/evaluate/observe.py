@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,11 @@ from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.signature import STRIDES, cells
+from fovea_engines.detect.size_values import beside_image
 from fovea_engines.evaluate.reference import Outputs, Reference, unsound_with
 from fovea_engines.evaluate.samples import read_rows, sample_images
 from fovea_engines.graph.normalise import open_size, pin_inputs
+from fovea_engines.graph.own_resize import own_fit
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.letterbox import LetterboxMap, fit
@@ -100,14 +103,16 @@ def recognise_graph(
     Returns:
         The head, and the (height, width) that the model needs; None where the usual one will do.
     """
+    beside = beside_image(graph_inputs(model))
     for size in (None, *_possible_sizes(model)):
         if (pinned := _pinned(model, size)) is not None:
             observe = Observer(pinned, trained)
             if observe(None):
                 seen = graph_inputs(pinned), graph_outputs(pinned), metadata_of(pinned)
-                return recognise(*seen, family, observe), size
+                head = recognise(*seen, family, observe, beside=beside)
+                return replace(head, own_fit=own_fit(model) if head.resizes else None), size
     facts = graph_inputs(model), graph_outputs(model), metadata_of(model)
-    return recognise(*facts, family, lambda _: ()), None
+    return recognise(*facts, family, lambda _: (), beside=beside), None
 
 
 def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:

@@ -1,10 +1,12 @@
 """A build recognises a head by sample images, asks where they differ, and notes its guesses."""
 
+import re
+
 import cv2
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from tests.engines.detect.test_contradictions import Surgeon
 from tests.engines.tiny import constant, save, tiny_detector
 
@@ -97,13 +99,14 @@ def test_preprocessing_is_settled_by_what_a_model_finds(shared, tmp_path):
     assert chosen.preprocess_from.startswith("by --preprocess: with it the model finds 4 objects")
 
 
-def test_another_preprocessing_than_the_usual_is_found(tmp_path):
-    """RT-DETR's signature, of a model that is sure only of what is below 0."""
+def sure_below_zero(path, names):
+    """A model of three boxes, scores and class ids that is sure only of what is below 0."""
     boxes = np.float32([[[4, 4, 30, 40], [20, 10, 60, 50], [5, 30, 25, 60]]])
     weights = [
         constant("each", np.float32([[0.4, 0.35, 0.3]])),
         constant("b", boxes),
         constant("l", np.array([[0, 1, 2]])),
+        constant("count", np.array([[3]])),
         constant("low", np.float32(0)),
         constant("high", np.float32(2)),
     ]
@@ -111,19 +114,38 @@ def test_another_preprocessing_than_the_usual_is_found(tmp_path):
         helper.make_node("ReduceMin", ["images"], ["least"], axes=[1, 2, 3], keepdims=0),
         helper.make_node("Neg", ["least"], ["depth"]),
         helper.make_node("Clip", ["depth", "low", "high"], ["sure"]),
-        helper.make_node("Mul", ["sure", "each"], ["scores"]),
-        helper.make_node("Identity", ["b"], ["boxes"]),
-        helper.make_node("Identity", ["l"], ["labels"]),
+        helper.make_node("Mul", ["sure", "each"], ["s"]),
     ]
-    outputs = [("labels", [1, 3]), ("boxes", [1, 3, 4]), ("scores", [1, 3])]
-    source = save(tmp_path / "m.onnx", nodes, [("images", [1, 3, 64, 64])], outputs, weights)
+    made = {"l": [1, 3], "b": [1, 3, 4], "s": [1, 3], "count": [1, 1]}
+    outputs = [(name, shape) for name, shape in zip(names, made.values(), strict=False)]
+    for name, one in zip(names, made, strict=False):
+        nodes.append(helper.make_node("Identity", [one], [name]))
+    source = save(path, nodes, [("images", [1, 3, 64, 64])], outputs, weights)
     model = onnx.load(source)
-    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    for output in (model.graph.output[0], *model.graph.output[3:]):
+        output.type.tensor_type.elem_type = onnx.TensorProto.INT64
     onnx.save(model, source)
-    card = build(plan(source, tmp_path))
-    assert card.family == "rtdetr"
+    return source
+
+
+def test_another_preprocessing_than_the_usual_is_found(tmp_path):
+    names = ("det_classes", "det_boxes", "det_scores", "num_dets")
+    card = build(plan(sure_below_zero(tmp_path / "m.onnx", names), tmp_path))
+    assert card.family == "efficientnms"
     assert card.preprocess_from.startswith("mean-std, by what the model finds: 9 objects")
-    assert (card.preprocess.std, card.preprocess.fit) == (IMAGENET["std"], "stretch")
+    assert (card.preprocess.std, card.preprocess.fit) == (IMAGENET["std"], "letterbox")
+
+
+def test_what_finds_nothing_is_not_offered(tmp_path):
+    """Mean and std are told by what it finds, and the geometry is not."""
+    source = sure_below_zero(tmp_path / "m.onnx", ("labels", "boxes", "scores"))
+    with pytest.raises(InvalidOption) as asked:
+        build(plan(source, tmp_path))
+    offered = re.findall(r"--preprocess (\S+) \(it finds 9 objects", str(asked.value))
+    assert offered == ["mean-std", "letterboxed-mean-std"]
+    assert "none of the others: with family 0 objects; with letterboxed 0 objects" in str(
+        asked.value
+    )
 
 
 @pytest.mark.parametrize("file", ["mmdeploy", "paddle", "nanodet-m-416"])
@@ -219,3 +241,60 @@ def test_a_model_without_class_names_is_told_what_they_must_be(shared, tmp_path)
     prepare(plan(shared / "models" / "heads" / "rfdetr.onnx", tmp_path), progress)
     [said] = [note for note in progress.notes if "--labels" in note]
     assert "--labels coco91 if it was trained on those, else --labels FILE" in said
+
+
+def of_bytes(shared, name, tmp_path):
+    """A network that takes 0 to 1, behind a uint8 input that it divides by 255 itself."""
+    model = onnx.load(shared / "models" / "heads" / f"{name}.onnx")
+    [image] = (one for one in model.graph.input if len(one.type.tensor_type.shape.dim) == 4)
+    for node in model.graph.node:
+        node.input[:] = ["as/shares" if name == image.name else name for name in node.input]
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(255), "as/most"))
+    model.graph.node.insert(0, helper.make_node("Div", ["as/floats", "as/most"], ["as/shares"]))
+    model.graph.node.insert(0, helper.make_node("Cast", [image.name], ["as/floats"], to=1))
+    image.type.tensor_type.elem_type = TensorProto.UINT8
+    onnx.save(model, tmp_path / "bytes.onnx")
+    return tmp_path / "bytes.onnx"
+
+
+@pytest.mark.parametrize("name", ["yolov6-end2end", "hf-rtdetr"])
+def test_an_input_of_bytes_has_no_values_to_ask_for(shared, tmp_path, name):
+    """Its families differ in mean and std alone."""
+    card = build(plan(of_bytes(shared, name, tmp_path), tmp_path))
+    assert card.family in ("efficientnms", "rtdetr-raw")
+    assert "its input takes pixels as they are" in card.preprocess_from
+    assert (card.preprocess.scale, card.preprocess.dtype) == (1.0, "uint8")
+
+
+def test_an_input_of_bytes_is_asked_for_its_geometry(shared, tmp_path):
+    source = of_bytes(shared, "dfine", tmp_path)
+    with pytest.raises(InvalidOption) as asked:
+        build(plan(source, tmp_path))
+    assert "--preprocess family (" in str(asked.value)
+    assert "--preprocess letterboxed (" in str(asked.value)
+    assert "--preprocess mean-std" not in str(asked.value)
+    card = build(plan(source, tmp_path, preprocess=read_preprocess("letterboxed")))
+    assert (card.preprocess.fit, card.preprocess.pad) == ("letterbox", 0)
+
+
+def test_yolox_of_before_0_1_1_is_not_read_with_the_values_of_today(shared, tmp_path):
+    """It took RGB less ImageNet's mean, over its std, and has names and shapes of today."""
+    model = onnx.load(shared / "models" / "yolox_nano.onnx")
+    [image] = model.graph.input
+    for node in model.graph.node:
+        node.input[:] = ["bgr" if name == image.name else name for name in node.input]
+    std, mean = (255 * np.float32(IMAGENET[name]).reshape(3, 1, 1) for name in ("std", "mean"))
+    weights = {"std": std, "mean": mean, "order": np.array([2, 1, 0])}
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in weights.items())
+    front = [
+        helper.make_node("Mul", [image.name, "std"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "mean"], ["rgb"]),
+        helper.make_node("Gather", ["rgb", "order"], ["bgr"], axis=1),
+    ]
+    for node in reversed(front):
+        model.graph.node.insert(0, node)
+    onnx.save(model, tmp_path / "old.onnx")
+    card = build(plan(tmp_path / "old.onnx", tmp_path))
+    assert (card.family, "no objectness" in card.reason) == (None, True)
+    old = read_preprocess("mean-std")
+    assert build(plan(tmp_path / "old.onnx", tmp_path, preprocess=old)).family == "yolox"

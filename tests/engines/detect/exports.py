@@ -140,7 +140,8 @@ def mmdet():
 
 def torchvision():
     boxes, rank, ids = ranked(100)
-    return {"boxes": boxes, "labels": ids.astype(np.int64), "scores": rank}
+    # 0 is the background, which is never found.
+    return {"boxes": boxes, "labels": np.maximum(ids, 1).astype(np.int64), "scores": rank}
 
 
 def centernet():

@@ -63,6 +63,7 @@ class Head(ABC):
         guessed: in what exporters of the family differ in preprocessing; "" if in nothing.
         variants: names, in `VARIANTS`, of what these do otherwise.
         sized: it needs the size of the input to decode.
+        resizes: its graphs resize images themselves, and take any size.
         outputs: names of the outputs that are decoded, in the order of `Fit.outputs`.
         size: (height, width) of the input, pixels; None if dynamic, which `sized` heads exclude.
         num_classes: None where unknown.
@@ -76,6 +77,7 @@ class Head(ABC):
     guessed: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ()
     sized: ClassVar[bool] = False
+    resizes: ClassVar[bool] = False
 
     outputs: tuple[str, ...]
     size: tuple[int, int] | None = None

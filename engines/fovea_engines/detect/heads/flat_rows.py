@@ -130,6 +130,7 @@ class AutoMlEfficientDet(Columns):
 
     family: ClassVar[str] = "automl-efficientdet"
     preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left", "scale": 1.0}
+    resizes: ClassVar[bool] = True
     box: ClassVar[int] = 1
     score: ClassVar[int] = 5
     class_id: ClassVar[int] = 6

@@ -33,6 +33,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "0-to-255": {**_UNIT, "scale": 1.0},
     "mean-std": {"channels": "RGB", "scale": 1 / 255, **IMAGENET},
     "letterboxed": {"fit": "letterbox"},
+    "letterboxed-mean-std": {"fit": "letterbox", "channels": "RGB", "scale": 1 / 255, **IMAGENET},
     "stretched": {"fit": "stretch"},
 }
 """Fields in which exporters of a family differ, by names of `--preprocess`."""
@@ -47,6 +48,8 @@ _AS_THEY_ARE: Final[Mapping[str, tuple[Any, ...]]] = {
     "std": (_USUAL.std,),
 }
 """Accepted values for an input of whole numbers, which takes 0 to 255: the defaults, too."""
+VALUES = _AS_THEY_ARE.keys()
+"""Fields that decide the numbers of a pixel."""
 
 _Mean = Annotated[float, Field(ge=-255, le=255)]
 _Std = Annotated[float, Field(ge=0.001, le=255)]

@@ -53,9 +53,12 @@ def recognise(
     family: str | None = None,
     observe: Observe | None = None,
     *,
+    beside: tuple[str, ...] = (),
     force: bool = False,
 ) -> Recognition:
     """Recognise a model by its tensors and metadata, and by what `observe` sees it compute.
+
+    `beside` has the names of inputs that a build fills in, and that `inputs` has no more.
 
     A `family` that the user names decides between families that fit; `TENSORS` refuses all. With
     `force`, it is taken against metadata and numbers too, as long as the outputs can be decoded so.
@@ -70,7 +73,7 @@ def recognise(
         return not_decoded("chosen by --head", metadata)
     if observe is not None:
         outputs = _with_shapes(outputs, observe(None))
-    signature = _signature(inputs, outputs, metadata)
+    signature = _signature(inputs, outputs, metadata, beside)
     if isinstance(signature, str):
         if family is not None:
             raise UnsupportedModel(
@@ -101,7 +104,10 @@ def _decided(verdicts: tuple[Verdict, ...], shown: str, metadata: Mapping[str, s
         return decoded(best[0], shown, verdicts)
     if best:
         return undecided(best, shown, metadata, verdicts)
-    return not_decoded(f"{shown}: {why_none(verdicts)}", metadata, verdicts)
+    doubted = " or ".join(f"--head {one.family}" for one in verdicts if one.doubt is not None)
+    cure = f"; give --images that show what it finds, or say {doubted} if it is that"
+    why = why_none(verdicts) + (cure if doubted else "")
+    return not_decoded(f"{shown}: {why}", metadata, verdicts)
 
 
 def check_family(family: str | None) -> None:
@@ -154,7 +160,7 @@ class _Judge:
         unseen = "" if any(map(opened.tells, sound)) else UNSEEN
         if named:
             return Verdict(family, fit, None, unseen, doubt)
-        return Verdict(family, fit, fit.unsure or doubt, unseen)
+        return Verdict(family, fit, fit.unsure or doubt, unseen, doubt)
 
     def forced(self, family: str) -> Fit | str:
         """Return how a family decodes the outputs, whatever metadata and numbers say against it.
@@ -243,7 +249,10 @@ def _with_shapes(
 
 
 def _signature(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    beside: tuple[str, ...],
 ) -> Signature | str:
     """Return the facts that identify a family, or the reason why no family fits."""
     task = task_from_metadata(metadata)
@@ -259,4 +268,5 @@ def _signature(
         outputs=tuple(outputs),
         metadata=metadata,
         num_labels=None if labels is None else len(labels),
+        beside=beside,
     )

@@ -10,6 +10,7 @@ from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Strength, describe
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.session import TensorSpec
+from fovea_preprocess.spec import Fit as ImageFit
 
 TENSORS = "tensors"
 """The name that a user gives in place of a family for a model that is not to be decoded."""
@@ -47,7 +48,7 @@ class Verdict:
         fit: None where the outputs or the metadata exclude it.
         against: what excludes it; None where nothing does.
         unseen: the reason why no number could have spoken against it; "" where some could.
-        doubt: what speaks against a family that the user names, and does not exclude it.
+        doubt: what speaks against a family, and does not exclude it where the user names it.
     """
 
     family: str
@@ -85,6 +86,7 @@ class Recognition:
             the model could not be run.
         doubt: what speaks against a family that the user has named all the same; None where nothing
             does.
+        own_fit: how the graph resizes images itself, where the family does and it is known.
     """
 
     family: str | None
@@ -97,6 +99,7 @@ class Recognition:
     skeleton: Skeleton | None = None
     unseen: bool = False
     doubt: str | None = None
+    own_fit: ImageFit | None = None
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -108,21 +111,37 @@ class Recognition:
         """The reason why the preprocessing is a guess; "" where it is known."""
         if self.family is None:
             return "that of YOLO is taken, as no family is known"
-        return "" if self._named else FAMILIES[self.family].guessed
+        return "" if self._known else FAMILIES[self.family].guessed
 
     @property
     def variants(self) -> tuple[str, ...]:
         """Names of what exporters of the family do otherwise in preprocessing."""
-        if self.family is None or self._named:
+        if self.family is None or self._known:
             return ()
         return FAMILIES[self.family].variants
+
+    @property
+    def resizes(self) -> bool:
+        """Return whether models of the family resize images themselves."""
+        return self.family is not None and FAMILIES[self.family].resizes
 
     @property
     def preprocess_from(self) -> str:
         """The origin of the preprocessing that the family brings, for people."""
         if self.guessed:
             return f"a guess: {self.guessed}; --preprocess settles it"
+        if self.own_fit is not None:
+            return f"by the family {self.family}, and as its graph resizes images"
         return f"by the family {self.family}{', which the metadata names' if self._named else ''}"
+
+    @property
+    def own_preprocess(self) -> Mapping[str, ImageFit]:
+        """Fields of `PreprocessSpec` that the graph has in place of the family's."""
+        return {} if self.own_fit is None else {"fit": self.own_fit}
+
+    @property
+    def _known(self) -> bool:
+        return self._named or self.own_fit is not None
 
     @property
     def _named(self) -> bool:

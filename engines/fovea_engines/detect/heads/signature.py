@@ -69,6 +69,7 @@ class Signature:
         outputs: of the model, in its order.
         metadata: the exporter's own.
         num_labels: number of class names in the metadata; None without names.
+        beside: names of inputs that a build fills in, which stand beside the image.
         forced: the user insists on a family, so boxes need not be as many as a grid has.
     """
 
@@ -77,6 +78,7 @@ class Signature:
     outputs: tuple[TensorSpec, ...]
     metadata: Mapping[str, str]
     num_labels: int | None
+    beside: tuple[str, ...] = ()
     forced: bool = False
 
     @property

@@ -114,3 +114,16 @@ def test_a_yolox_is_no_nanodet(shared):
     told = recognise(file.inputs, file.outputs, {}, observe=Observer(file.graph))
     assert told.family == "yolox-decoded"
     assert any(one.family == "nanodet-joined" and one.against for one in told.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("strides", "family"), [((8, 16, 32), "nanodet"), ((8, 16, 32, 64), "picodet-raw")]
+)
+def test_distances_of_other_bins_are_not_decoded(strides, family):
+    """`reg_max` is 7 in both families, which makes eight bins for each side."""
+    image = [TensorSpec("images", "float32", (1, 3, 416, 416))]
+    counts = [(-(-416 // stride)) ** 2 for stride in strides]
+    for bins, want in ((8, family), (11, None), (17, None)):
+        outputs = [TensorSpec(f"c{n}", "float32", (1, n, 80)) for n in counts]
+        outputs += [TensorSpec(f"d{n}", "float32", (1, n, 4 * bins)) for n in counts]
+        assert recognise(image, outputs, {}).family == want
