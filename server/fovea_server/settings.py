@@ -31,6 +31,11 @@ class ModelControlMode(StrEnum):
     EXPLICIT = "explicit"
 
 
+def _above(port: int, by: int) -> int:
+    """Return a port above another one; 0, any free one, has none above it."""
+    return port + by if port else 0
+
+
 class _Environment(EnvSettingsSource):
     def __call__(self) -> dict[str, object]:
         return {k: v for k, v in super().__call__().items() if not links_a_service(k, str(v))}
@@ -78,7 +83,12 @@ class Listening(BaseSettings):
         default_factory=lambda data: data["http_address"],
         description="address of gRPC; default that of HTTP",
     )
-    grpc_port: int = Field(8001, ge=0, le=65535, description="port of gRPC")
+    grpc_port: int = Field(
+        default_factory=lambda data: _above(data["http_port"], 1),
+        ge=0,
+        le=65535,
+        description="port of gRPC; default the one above that of HTTP: 8001",
+    )
     grpc_restricted_protocol: Texts = Field(
         (), description="PROTOCOLS:KEY=VALUE: as --http-restricted-api; may be repeated"
     )
@@ -182,7 +192,12 @@ class Settings(Listening):
         default_factory=lambda data: data["http_address"],
         description="address of the metrics; default that of HTTP",
     )
-    metrics_port: int = Field(8002, ge=0, le=65535, description="port of the metrics")
+    metrics_port: int = Field(
+        default_factory=lambda data: _above(data["http_port"], 2),
+        ge=0,
+        le=65535,
+        description="port of the metrics; default two above that of HTTP: 8002",
+    )
     metrics_interval_ms: int = Field(2000, ge=1, description="ms between looks at CPU and GPU")
 
     allow_client_shm: bool = Field(

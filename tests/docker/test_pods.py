@@ -100,8 +100,12 @@ def test_kserve_takes_its_manifests_and_they_fit_each_other():
     assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
     [container] = runtime["spec"]["containers"]
     assert container["name"] == "kserve-container"
-    settings = {each["name"]: float(each["value"]) for each in container["env"]}
-    assert service["spec"]["predictor"]["terminationGracePeriodSeconds"] > sum(settings.values())
+    settings = {each["name"]: each["value"] for each in container["env"]}
+    waits = float(settings["FOVEA_DRAIN_SECS"]) + float(settings["FOVEA_EXIT_TIMEOUT_SECS"])
+    assert service["spec"]["predictor"]["terminationGracePeriodSeconds"] > waits
+    assert f"--metrics-port={runtime['spec']['annotations']['prometheus.kserve.io/port']}" in (
+        container["args"]
+    )
     assert {mount["name"] for mount in container["volumeMounts"]} == {
         volume["name"] for volume in runtime["spec"]["volumes"]
     }
