@@ -53,7 +53,9 @@ class Listening(BaseSettings):
         64 << 20, ge=1, description="largest request body, bytes, also after decompression"
     )
     http_restricted_api: Texts = Field(
-        (), description="APIS:KEY=VALUE: endpoints that ask for a header; may be repeated"
+        (),
+        description="APIS:KEY=VALUE: endpoints that ask for a header; KEY@FILE for a VALUE in a "
+        "file, which other users do not see; may be repeated",
     )
     http_server_cert: Path | None = Field(None, description="certificate for HTTPS, PEM")
     http_server_key: Path | None = Field(None, description="its key, PEM")
@@ -90,7 +92,9 @@ class Listening(BaseSettings):
         description="port of gRPC; default the one above that of HTTP: 8001",
     )
     grpc_restricted_protocol: Texts = Field(
-        (), description="PROTOCOLS:KEY=VALUE: as --http-restricted-api; may be repeated"
+        (),
+        description="PROTOCOLS:KEY=VALUE or PROTOCOLS:KEY@FILE: as --http-restricted-api; "
+        "may be repeated",
     )
     grpc_infer_response_compression_level: Literal["none", "low", "medium", "high"] = Field(
         "none", description="compression of gRPC answers"

@@ -103,8 +103,9 @@ def test_kserve_takes_its_manifests_and_they_fit_each_other():
     settings = {each["name"]: each["value"] for each in container["env"]}
     waits = float(settings["FOVEA_DRAIN_SECS"]) + float(settings["FOVEA_EXIT_TIMEOUT_SECS"])
     assert service["spec"]["predictor"]["terminationGracePeriodSeconds"] > waits
-    assert f"--metrics-port={runtime['spec']['annotations']['prometheus.kserve.io/port']}" in (
-        container["args"]
+    assert (
+        f"--metrics-port={runtime['spec']['annotations']['prometheus.kserve.io/port']}"
+        in (container["args"])
     )
     assert {mount["name"] for mount in container["volumeMounts"]} == {
         volume["name"] for volume in runtime["spec"]["volumes"]
