@@ -35,7 +35,9 @@ def test_a_secret_in_a_file_or_the_environment_is_in_no_command_line(
 
 def test_a_file_that_cannot_be_read_ends_the_start(fovea, demo_repository, tmp_path):
     gone = tmp_path / "gone"
-    code, _, told = fovea("serve", str(demo_repository), f"--http-restricted-api=logging:key@{gone}")
+    code, _, told = fovea(
+        "serve", str(demo_repository), f"--http-restricted-api=logging:key@{gone}"
+    )
     assert code == 2
     assert f"cannot be read from {gone} (No such file or directory)" in told
 
