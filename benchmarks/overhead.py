@@ -77,7 +77,7 @@ def image(size: int = SIZE) -> bytes:
 def request_for(address: str, body: bytes) -> bytes:
     """The bytes of a request."""
     path, header = ADDRESSES[address]
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\n{header}Content-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{header}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

@@ -119,7 +119,7 @@ def start_server(
         ],
         env=os.environ | (settings or {}),
     )
-    head = f"POST /v1/models/{MODEL}/predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head = f"POST /v1/models/{MODEL}/predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     request = head.encode() + f"Content-Length: {len(image)}\r\n\r\n".encode() + image
     while time.perf_counter() - started < 60:
         try:

@@ -108,7 +108,7 @@ def grpc_requests() -> list[Request]:
 
 def message(line: str, body: bytes = b"", *headers: str) -> bytes:
     """HTTP's head and body; `line` is the method and the path."""
-    lines = (f"{line} HTTP/1.1", "Host: soak", f"Content-Length: {len(body)}", *headers)
+    lines = (f"{line} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers)
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 

@@ -68,7 +68,7 @@ def binary_request() -> bytes:
     head = orjson.dumps({"inputs": inputs, "outputs": outputs})
     lines = (
         "POST /v2/models/simple/infer HTTP/1.1",
-        "Host: bench",
+        "Host: localhost",
         f"Inference-Header-Content-Length: {len(head)}",
         f"Content-Length: {len(head) + 128}",
     )

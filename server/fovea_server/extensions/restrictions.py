@@ -33,8 +33,12 @@ _KEY = re.compile(r"[A-Za-z0-9_.-]+")
 # Headers are not longer, and a device has no end.
 _LONGEST_FILE = 65_536
 
-# A proxy adds one of these; its own address says nothing about the client.
-_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
+# A proxy adds one of these; its own address says nothing about the client. A mesh's, which lies
+# beside each pod and connects from loopback, may add the protocol alone.
+_OF_PROXIES = (
+    *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+    "x-real-ip",
+)
 
 
 def is_loopback(address: str | None) -> bool:
