@@ -19,10 +19,11 @@ from tools.locks import FOLDER
 # PyPI's answers are quicker; a mirror of it seldom has them.
 _INDEXES = ("pypi", "osv")
 _TIMEOUT_S = 600
+_SHOWN = 100
 
 
-def report_of(lock: Path, index: str) -> tuple[list[dict[str, Any]], str]:
-    """Ask an index about the packages of a file; its answers, and what went wrong."""
+def known_to(index: str, lock: Path) -> tuple[list[dict[str, Any]], str]:
+    """Ask an index about the packages of a file: those that it knows, or why there are none."""
     command = ["pip-audit", "--requirement", str(lock), "--require-hashes", "--disable-pip"]
     asked = subprocess.run(
         [*command, "--vulnerability-service", index, "--format=json", "--progress-spinner=off"],
@@ -34,26 +35,25 @@ def report_of(lock: Path, index: str) -> tuple[list[dict[str, Any]], str]:
     try:
         packages = json.loads(asked.stdout)["dependencies"]
     except ValueError:
-        return [], (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        said = asked.stderr.strip().splitlines() or ["pip-audit says nothing"]
+        return [], f"{index}: {said[-1][:_SHOWN]}"
     # It passes over a package that an index does not answer for, and succeeds.
     known = [package for package in packages if "vulns" in package]
-    return known, "" if known else f"{index} knows none of {len(packages)} packages"
+    return known, "" if known else f"{index} answers for none of {len(packages)} packages"
 
 
 def audit(locks: Sequence[Path]) -> int:
     """Print what is known about the packages of files; 1 if there is an advisory, else 0."""
+    tried = {index: known_to(index, locks[0]) for index in _INDEXES}
+    index = next((name for name, (known, _) in tried.items() if known), None)
+    if index is None:
+        reasons = "; ".join(reason for _, reason in tried.values())
+        print(f"skipped: no index of advisories answers here ({reasons})")
+        return 0
     found = 0
     for lock in locks:
-        reasons = []
-        for index in _INDEXES:
-            known, reason = report_of(lock, index)
-            if known:
-                break
-            reasons.append(f"{index}: {reason}")
-        else:
-            print(f"{lock.name}: skipped, as no index of advisories answers ({'; '.join(reasons)})")
-            continue
-        print(f"{lock.name}: {len(known)} packages looked up at {index}")
+        known, reason = known_to(index, lock)
+        print(f"{lock.name}: {reason or f'{len(known)} packages looked up at {index}'}")
         for package in known:
             for each in package["vulns"]:
                 found += 1
