@@ -21,13 +21,12 @@ import uvicorn
 from fovea_preprocess.errors import FoveaError
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
-from fovea_server.extensions.restrictions import is_loopback
 from fovea_server.http.connection.protocol import ServerProtocol
 from fovea_server.http.cors import Cors
 from fovea_server.http.v1.app import create_app
 from fovea_server.http.v1.front import ImageFront
 from fovea_server.http.v2.front import V2Front
-from fovea_server.settings import Settings, silence_grpc
+from fovea_server.settings import silence_grpc
 from fovea_server.tls import https_files
 from fovea_server.traffic.asgi import WithTraffic
 
@@ -113,7 +112,6 @@ class Server(uvicorn.Server):
             )
         if "*" in self._service.settings.cors_origin:
             log.warning("--cors-origin is *: pages of every site may use this server")
-        _warn_of_open_doors(self._service.settings)
 
     async def on_tick(self, counter: int) -> bool:
         """Return True when it is time to stop: `drain_secs` after the signal."""
@@ -164,27 +162,6 @@ class Server(uvicorn.Server):
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True
-
-
-def _warn_of_open_doors(settings: Settings) -> None:
-    """Log where whoever reaches a port may use all of it."""
-    protected = {
-        "http": settings.http_restricted_api,
-        "grpc": settings.grpc_restricted_protocol or settings.grpc_use_ssl_mutual,
-    }
-    doors = [
-        f"{'gRPC' if name == 'grpc' else 'HTTP'} at {address}"
-        for name in settings.listening
-        if not protected.get(name, True)
-        and not is_loopback(address := getattr(settings, f"{name}_address"))
-    ]
-    if doors:
-        log.warning(
-            "no secret protects %s: whoever reaches the port may use the models. Where that is not "
-            "meant, give secrets (--http-restricted-api, --grpc-restricted-protocol), or listen on "
-            "127.0.0.1 behind a proxy that asks for a password",
-            " and ".join(doors),
-        )
 
 
 def make_server(service: Service, signalled: Callable[[], None] = lambda: None) -> Server:
