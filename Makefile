@@ -9,7 +9,7 @@ PORT   ?= 8000
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-cluster test-images test-bare test-fiftyone clean
+.PHONY: help run test lint test-cluster test-images test-bare test-fiftyone locks sbom audit clean
 
 help:
 	@echo "make run    build the demo engine, serve it, send it an image, go on serving"
@@ -19,16 +19,22 @@ help:
 	@echo "make test-images  build the container images, and run them and 'make run' in containers"
 	@echo "make test-bare    'make run' and 'make test' in a container with nothing else in it"
 	@echo "make test-fiftyone  check that FiftyOne takes the client's results"
+	@echo "make sbom   list the packages of an installation, as CycloneDX has it: sbom.cdx.json"
+	@echo "make audit  look up advisories about the packages that are installed"
+	@echo "make locks  write locks/ anew, after a change of constraints.txt or pyproject.toml"
 	@echo "make clean  remove the virtual environment and caches"
 
-$(VENV)/base: pyproject.toml constraints.txt
+$(VENV)/base: pyproject.toml locks/build.txt locks/serve.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Fovea needs Python 3.11 or newer")'
 	@echo "Installing into $(VENV), once; this takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	    -r locks/build.txt -r locks/serve.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    --no-deps --no-build-isolation -e .
 	touch $@
 
-$(VENV)/dev: $(VENV)/base
+$(VENV)/dev: $(VENV)/base constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,otel,ray,rtx]'
 	touch $@
 
@@ -139,6 +145,25 @@ test-cluster: $(VENV)/dev $(VENV)/remote
 
 test-fiftyone: $(VENV)/fiftyone
 	$(BIN)/python -m pytest tests/client/test_fiftyone.py
+
+# What lists and audits packages, in folders of their own: they are no part of an installation.
+$(VENV)/sbom $(VENV)/supply: $(VENV)/%: locks/%.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --require-hashes \
+	    -r $< --target $@
+	touch $@
+
+# Of another way to install, as of an image: make sbom LOCK=rtx
+LOCK ?= serve
+sbom: $(VENV)/sbom
+	PYTHONPATH=$< $(BIN)/python -m cyclonedx_py requirements locks/$(LOCK).txt \
+	    --pyproject pyproject.toml --output-reproducible --output-file sbom.cdx.json
+
+audit: $(VENV)/supply
+	PYTHONPATH=$<:. PATH=$</bin:$$PATH $(BIN)/python -m tools.audit
+
+locks: $(VENV)/supply
+	PYTHONPATH=$<:. PATH=$</bin:$$PATH $(BIN)/python -m tools.locks
 
 test-bare: $(VENV)/compose
 	$(BIN)/python -m pytest tests/images/test_bare_machine.py

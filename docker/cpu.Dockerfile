@@ -1,30 +1,40 @@
 # syntax=docker/dockerfile:1
 # Fovea on a CPU. Build from the repository root: docker build -f docker/cpu.Dockerfile .
 
-FROM python:3.13-slim-trixie AS builder
+# PYTHON and its digest: docs/deploy.md, "What goes into an image".
+ARG PYTHON=python:3.13-slim-trixie
+
+FROM ${PYTHON} AS builder
 # docker/slim.sh strips libraries.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends binutils \
     && rm --recursive --force /var/lib/apt/lists/*
 WORKDIR /src
 COPY docker/slim.sh ./
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY locks ./locks
+# What makes the package, and lists what is in the image.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv /opt/tools && /opt/tools/bin/python -m pip install --require-hashes \
+    --requirement locks/build.txt --requirement locks/sbom.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY preprocess ./preprocess
 COPY engines ./engines
 COPY server ./server
 COPY client ./client
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip wheel --no-deps --wheel-dir /src/wheels .
+RUN /opt/tools/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /src/wheels .
 # A virtual environment moves to the next stage as one folder, without pip, its caches or headers.
 RUN python -m venv --without-pip /opt/fovea
-# Extras of pyproject.toml, as remote.
+# An extra of pyproject.toml: remote, or ray.
 ARG EXTRAS=
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip --python /opt/fovea/bin/python install \
-    --constraint /src/constraints.txt "$(echo /src/wheels/fovea_serve-*.whl)[otel${EXTRAS:+,$EXTRAS}]"
+    python -m pip --python /opt/fovea/bin/python install --require-hashes \
+    --requirement "locks/${EXTRAS:-serve}.txt"
+RUN python -m pip --python /opt/fovea/bin/python install --no-deps /src/wheels/fovea_serve-*.whl
 RUN /src/slim.sh /opt/fovea
+RUN /opt/tools/bin/cyclonedx-py environment --output-reproducible \
+    --output-file /opt/fovea/sbom.cdx.json /opt/fovea/bin/python
 
-FROM python:3.13-slim-trixie
+FROM ${PYTHON}
 # A fixed, numeric user: Kubernetes' runAsNonRoot needs the number, volumes need it to stay.
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin fovea \
     && install --directory --owner=10001 --group=10001 /repository

@@ -1,16 +1,19 @@
 # syntax=docker/dockerfile:1
 # Fovea on an NVIDIA GPU. Build from the repository root: docker build -f docker/gpu.Dockerfile .
 # The host needs NVIDIA's driver and container toolkit. TensorRT comes as wheels, pinned in
-# constraints.txt, onto the image that the CPU's is built on: NVIDIA's TensorRT image would bring a
+# locks/, onto the image that the CPU's is built on: NVIDIA's TensorRT image would bring a
 # whole toolkit with compilers, and a Python and versions of its own choice.
 
+# PYTHON, PYTHON_WITH_COMPILERS and their digests: docs/deploy.md, "What goes into an image".
+ARG PYTHON=python:3.13-slim-trixie
+ARG PYTHON_WITH_COMPILERS=python:3.13-trixie
+
 # pycuda comes as source alone. The image with compilers compiles it, against NVIDIA's headers.
-FROM python:3.13-trixie AS pycuda
+FROM ${PYTHON_WITH_COMPILERS} AS pycuda
 WORKDIR /src
-COPY constraints.txt ./
+COPY locks ./locks
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip install --no-deps --constraint /src/constraints.txt --target /opt/cuda \
-    nvidia-cuda-crt nvidia-cuda-profiler-api nvidia-cuda-runtime
+    python -m pip install --require-hashes --requirement locks/cuda-headers.txt --target /opt/cuda
 # The driver's library is the host's. To link with it, an empty library of its name is enough.
 RUN gcc -shared -x c /dev/null -Wl,-soname,libcuda.so.1 -o /opt/cuda/libcuda.so
 # Without cuRAND, which nothing here uses, the wheel needs the driver alone.
@@ -19,35 +22,44 @@ RUN printf '%s\n' \
     'CUDADRV_LIB_DIR = ["/opt/cuda"]' \
     'CUDA_ENABLE_CURAND = False' > ~/.aksetup-defaults.py
 RUN --mount=type=cache,target=/root/.cache/pip \
-    LDFLAGS=-Wl,--no-as-needed python -m pip wheel --no-deps --constraint /src/constraints.txt \
-    --wheel-dir /src/wheels pycuda
+    LDFLAGS=-Wl,--no-as-needed python -m pip wheel --require-hashes \
+    --requirement locks/pycuda.txt --wheel-dir /src/wheels
 
-FROM python:3.13-slim-trixie AS builder
+FROM ${PYTHON} AS builder
 # docker/slim.sh strips libraries.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends binutils \
     && rm --recursive --force /var/lib/apt/lists/*
 WORKDIR /src
 COPY docker/slim.sh ./
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY locks ./locks
+# What makes the package, and lists what is in the image.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv /opt/tools && /opt/tools/bin/python -m pip install --require-hashes \
+    --requirement locks/build.txt --requirement locks/sbom.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY preprocess ./preprocess
 COPY engines ./engines
 COPY server ./server
 COPY client ./client
 COPY --from=pycuda /src/wheels ./wheels
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip wheel --no-deps --wheel-dir /src/wheels .
+RUN /opt/tools/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /src/wheels .
 # A virtual environment moves to the next stage as one folder, without pip, its caches or headers.
 RUN python -m venv --without-pip /opt/fovea
 # tensorrt, or rtx for TensorRT for RTX. What is downloaded as tensorrt's libraries fetches them from
 # NVIDIA as it is installed.
 ARG TENSORRT=tensorrt
+# pycuda is the one that was compiled: it is there already when what it needs is installed.
+RUN python -m pip --python /opt/fovea/bin/python install --no-deps /src/wheels/pycuda-*.whl
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip --python /opt/fovea/bin/python install --constraint /src/constraints.txt \
-    "$(echo /src/wheels/fovea_serve-*.whl)[$TENSORRT,otel]" /src/wheels/pycuda-*.whl
+    python -m pip --python /opt/fovea/bin/python install --require-hashes \
+    --requirement "locks/$TENSORRT.txt" --requirement locks/pycuda.txt
+RUN python -m pip --python /opt/fovea/bin/python install --no-deps /src/wheels/fovea_serve-*.whl
 RUN /src/slim.sh /opt/fovea
+RUN /opt/tools/bin/cyclonedx-py environment --output-reproducible \
+    --output-file /opt/fovea/sbom.cdx.json /opt/fovea/bin/python
 
-FROM python:3.13-slim-trixie
+FROM ${PYTHON}
 # A fixed, numeric user: Kubernetes' runAsNonRoot needs the number, volumes need it to stay.
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin fovea \
     && install --directory --owner=10001 --group=10001 /repository

@@ -31,6 +31,11 @@ class ModelControlMode(StrEnum):
     EXPLICIT = "explicit"
 
 
+def _above(port: int, by: int) -> int:
+    """Return a port above another one; 0, any free one, has none above it."""
+    return port + by if port else 0
+
+
 class _Environment(EnvSettingsSource):
     def __call__(self) -> dict[str, object]:
         return {k: v for k, v in super().__call__().items() if not links_a_service(k, str(v))}
@@ -48,7 +53,9 @@ class Listening(BaseSettings):
         64 << 20, ge=1, description="largest request body, bytes, also after decompression"
     )
     http_restricted_api: Texts = Field(
-        (), description="APIS:KEY=VALUE: endpoints that ask for a header; may be repeated"
+        (),
+        description="APIS:KEY=VALUE: endpoints that ask for a header; KEY@FILE for a VALUE in a "
+        "file, which other users do not see; may be repeated",
     )
     http_server_cert: Path | None = Field(None, description="certificate for HTTPS, PEM")
     http_server_key: Path | None = Field(None, description="its key, PEM")
@@ -78,9 +85,16 @@ class Listening(BaseSettings):
         default_factory=lambda data: data["http_address"],
         description="address of gRPC; default that of HTTP",
     )
-    grpc_port: int = Field(8001, ge=0, le=65535, description="port of gRPC")
+    grpc_port: int = Field(
+        default_factory=lambda data: _above(data["http_port"], 1),
+        ge=0,
+        le=65535,
+        description="port of gRPC; default the one above that of HTTP: 8001",
+    )
     grpc_restricted_protocol: Texts = Field(
-        (), description="PROTOCOLS:KEY=VALUE: as --http-restricted-api; may be repeated"
+        (),
+        description="PROTOCOLS:KEY=VALUE or PROTOCOLS:KEY@FILE: as --http-restricted-api; "
+        "may be repeated",
     )
     grpc_infer_response_compression_level: Literal["none", "low", "medium", "high"] = Field(
         "none", description="compression of gRPC answers"
@@ -182,7 +196,12 @@ class Settings(Listening):
         default_factory=lambda data: data["http_address"],
         description="address of the metrics; default that of HTTP",
     )
-    metrics_port: int = Field(8002, ge=0, le=65535, description="port of the metrics")
+    metrics_port: int = Field(
+        default_factory=lambda data: _above(data["http_port"], 2),
+        ge=0,
+        le=65535,
+        description="port of the metrics; default two above that of HTTP: 8002",
+    )
     metrics_interval_ms: int = Field(2000, ge=1, description="ms between looks at CPU and GPU")
 
     allow_client_shm: bool = Field(

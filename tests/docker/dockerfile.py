@@ -26,10 +26,16 @@ class Instruction:
 
 def read_dockerfile(path: Path) -> list[Instruction]:
     text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
-    stage, found = -1, []
+    stage, found, bases = -1, [], {}
     for line in filter(str.strip, text.splitlines()):
         word, _, rest = line.partition(" ")
         stage += word == "FROM"
+        if word == "ARG" and stage < 0:
+            name, _, base = rest.partition("=")
+            bases[f"${{{name}}}"] = base
+        elif word == "FROM":
+            name, *others = rest.split()
+            rest = " ".join((bases[name], *others))
         found.append(Instruction(stage, word, " ".join(rest.split())))
     return found
 

@@ -13,6 +13,9 @@ from tests.docker.dockerfile import all_of, read_dockerfile
 
 from fovea_server.settings import Settings
 
+# Where it is published: on this machine, until the operator says otherwise.
+BIND = "${FOVEA_BIND:-127.0.0.1}"
+
 
 @pytest.fixture(scope="module")
 def compose(root: Path) -> dict[str, Any]:
@@ -60,7 +63,8 @@ def test_every_port_of_the_image_is_published(
     name: str, compose: dict[str, Any], root: Path
 ) -> None:
     [exposed] = all_of(read_dockerfile(root / f"docker/{name}.Dockerfile"), "EXPOSE")
-    assert compose["services"][name]["ports"] == [f"{port}:{port}" for port in exposed.arguments]
+    published = [f"{BIND}:{port}:{port}" for port in exposed.arguments]
+    assert compose["services"][name]["ports"] == published
 
 
 def test_only_the_gpus_service_reserves_one(compose: dict[str, Any]) -> None:
@@ -118,8 +122,5 @@ def test_monitoring_needs_no_fovea_of_this_file(compose: dict[str, Any]) -> None
 
 
 def test_it_needs_no_environment(root: Path) -> None:
-    assert "$" not in "".join(
-        line
-        for line in (root / "docker-compose.yml").read_text().splitlines()
-        if not line.lstrip().startswith("#")
-    )
+    lines = (root / "docker-compose.yml").read_text().replace(BIND, "").splitlines()
+    assert "$" not in "".join(line for line in lines if not line.lstrip().startswith("#"))

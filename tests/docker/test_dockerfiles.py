@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.docker.dockerfile import Instruction, all_of, in_context, read_dockerfile
+from tools.locks import EXTRAS, GROUPS
+
+# What chooses the packages of an image -> the variable in the name of their file.
+OPTIONS = {"EXTRAS": "{EXTRAS:-serve}", "TENSORRT": "TENSORRT"}
 
 
 @pytest.fixture(scope="module", params=["cpu", "gpu"])
@@ -47,6 +51,30 @@ def test_the_final_stage_builds_nothing(dockerfile: list[Instruction]) -> None:
     assert not re.search(r"\b(apt|apt-get|apk|pip|gcc|make|curl|wget)\b", commands)
     # Python's minor version and Debian's release: neither changes under a build.
     assert re.fullmatch(r"python:3\.\d+-slim-[a-z]+", all_of(dockerfile, "FROM")[-1].text)
+
+
+def test_what_is_installed_is_known_by_its_hash(dockerfile: list[Instruction], root: Path) -> None:
+    pip = [run.text for run in all_of(dockerfile, "RUN") if re.search(r"-m pip\b", run.text)]
+    for command in pip:
+        # The package itself, and what was compiled of a source with a hash.
+        own = re.search(
+            r" --no-deps (\S+ )*(\.|/src/wheels/(fovea_serve|pycuda)-\*\.whl)$", command
+        )
+        assert ("--require-hashes" in command) != bool(own), command
+        assert "--no-build-isolation" in command or not command.endswith(" ."), command
+    locks = {name for command in pip for name in re.findall(r"locks/([\w-]+)\.txt", command)}
+    assert locks <= {*EXTRAS, *GROUPS}
+    [given] = [i.text for i in all_of(dockerfile, "ARG") if i.text.partition("=")[0] in OPTIONS]
+    name, _, default = given.partition("=")
+    assert any(f"locks/${OPTIONS[name]}.txt" in command for command in pip)
+    assert (root / f"locks/{default or 'serve'}.txt").is_file()
+
+
+def test_the_list_of_its_parts_is_in_the_image(dockerfile: list[Instruction]) -> None:
+    [moving] = [copy for copy in all_of(dockerfile, "COPY") if copy.arguments[0] == "/opt/fovea"]
+    [listing] = [run for run in all_of(dockerfile, "RUN") if "cyclonedx-py" in run.text]
+    assert "--output-file /opt/fovea/sbom.cdx.json /opt/fovea/bin/python" in listing.text
+    assert dockerfile.index(listing) < dockerfile.index(moving)
 
 
 def test_the_environment_moves_between_equal_pythons(dockerfile: list[Instruction]) -> None:

@@ -11,7 +11,10 @@ from tritonclient.utils import InferenceServerException
 
 from fovea_server.settings import Settings
 
-OURS = ("localhost", "LOCALHOST:1", "vision.localhost", "localhost.", "127.0.0.1:9", "[::1]:80", "")
+OURS = (
+    *("localhost", "LOCALHOST:1", "vision.localhost", "localhost.", "127.0.0.1:9", "[::1]:80"),
+    *("127.0.0.1.", "[::FFFF:127.0.0.1]:1", "[fe80::1%25eth0]", "192.168.1.20:8000", "0.0.0.0", ""),
+)
 NEAR = ("fovea", "fovea:8000", "fovea.vision.svc", "fovea.vision.svc.cluster.local", "nas.lan")
 THEIRS = (
     "evil.example",
@@ -19,6 +22,16 @@ THEIRS = (
     "127.0.0.1.evil.example",
     "evil.com:8000",
     "a@b.c",
+    "evil.example@localhost",
+    "localhost/.evil.example",
+    "localhost?.evil.example",
+    "localhost#.evil.example",
+    "localhost:80.evil.example",
+    "localhost..",
+    "2130706433.evil.example",
+    "[::1].evil.example",
+    "[::1",
+    "evil.example\xa0localhost",
 )
 ROUTES = (
     ("GET", "/v2"),
@@ -53,6 +66,7 @@ POSTED = (
     "/label-studio/digits/setup",
     "/nowhere",
 )
+OF_PROXIES = ("X-Forwarded-For", "x-forwarded-host", "X-Forwarded-Proto", "Forwarded", "Via")
 CHANGES = ("/v2/logging", "/v2/trace/setting", "/v2/repository/models/digits/load")
 
 
@@ -84,7 +98,7 @@ def wide(serve, demo_repository):
 
 
 def status(url: str, method: str, path: str, host: str) -> int:
-    return httpx.request(method, url + path, headers={"Host": host}).status_code
+    return httpx.request(method, url + path, headers={"Host": host.encode("latin-1")}).status_code
 
 
 def test_names_that_a_server_of_this_machine_goes_by(demo_server):
@@ -100,6 +114,10 @@ def test_names_that_a_server_of_this_machine_goes_by(demo_server):
     with socket.create_connection(("127.0.0.1", demo_server.port)) as old:
         old.sendall(b"GET /v2/health/live HTTP/1.0\r\n\r\n")
         assert old.recv(100).startswith(b"HTTP/1.1 200")
+    # A browser sends a host always; what does not is no page, but `null` equals no name either.
+    with socket.create_connection(("127.0.0.1", demo_server.port)) as old:
+        old.sendall(b"POST /v2/repository/index HTTP/1.0\r\nOrigin: null\r\n\r\n")
+        assert old.recv(100).startswith(b"HTTP/1.1 403")
 
 
 def test_names_that_a_server_of_a_network_goes_by(wide):
@@ -154,8 +172,9 @@ def test_models_and_the_log_are_controlled_from_the_machine_alone(wide, own_addr
         assert "--allow-remote-control" in refused.json()["error"]
         assert httpx.post(server.url + path, json={}).status_code == 200
         # A proxy on this machine speaks for others.
-        proxied = httpx.post(server.url + path, json={}, headers={"X-Forwarded-For": "192.0.2.7"})
-        assert proxied.status_code == 403
+        for header in OF_PROXIES:
+            proxied = httpx.post(server.url + path, json={}, headers={header: "192.0.2.7"})
+            assert proxied.status_code == 403
     assert httpx.get(f"{stranger}/v2/logging").status_code == 200
     assert httpx.post(f"{stranger}/v2/repository/index").status_code == 200
     with InferenceServerClient(f"{own_address}:{server.grpc_port}") as client:

@@ -68,7 +68,11 @@ def test_an_old_client_and_one_that_wants_no_body(port):
     old = converse(port, f"GET /v2/health/live HTTP/1.0\r\n{HEAD}\r\n".encode(), until_closed=False)
     assert b"connection: close" in old
     assert old.endswith(b'{"live":true}')
-    head = converse(port, b"HEAD /v2 HTTP/1.1\r\nConnection: close\r\n\r\n", until_closed=False)
+    head = converse(
+        port,
+        b"HEAD /v2 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        until_closed=False,
+    )
     assert head.startswith(b"HTTP/1.1 200 ")
     assert head.endswith(b"\r\n\r\n")
 
@@ -198,3 +202,37 @@ def test_a_body_over_the_limit_ends_its_v1_connection(demo_server):
     received = converse(demo_server.port, head.encode() + b"{", until_closed=False)
     assert received.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in received
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ("GET /v2 HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", "one Host header"),
+        ("GET /docs HTTP/1.1\r\n\r\n", "one Host header, and this one has 0"),
+        ("\nGET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n", "METHOD TARGET HTTP/1.1"),
+        ("GET /v2 HTTP/2.0\r\nHost: localhost\r\n\r\n", "METHOD TARGET HTTP/1.1"),
+        ("GET /v2\r\n\r\n", "METHOD TARGET HTTP/1.1"),
+        (
+            f"POST /v1/models/digits/predict HTTP/1.1\r\n{HEAD}"
+            "Transfer-Encoding: gzip, chunked\r\n\r\n",
+            "the only Transfer-Encoding that is understood is chunked",
+        ),
+        (
+            f"POST /v2/models/digits/infer HTTP/1.1\r\n{HEAD}Content-Length: {'0' * 5000}9\r\n\r\n",
+            "Content-Length",
+        ),
+        (
+            f"POST /v2/models/digits/infer HTTP/1.1\r\n{HEAD}Transfer-Encoding: chunked\r\n\r\n"
+            "1;\0\r\nx\r\n0\r\n\r\n",
+            "Invalid HTTP request",
+        ),
+    ],
+)
+def test_what_proxies_may_read_otherwise_is_refused_behind_what_is_sound(port, sent, told):
+    for before in ("", get("/v2/models/digits").decode()):
+        everything = (before + sent).encode() + get("/v2/health/live")
+        received = converse(port, everything, until_closed=False).decode()
+        assert received.count("HTTP/1.1 200 ") == bool(before)
+        assert received.count("HTTP/1.1 400 ") == 1
+        assert told in received.rpartition("HTTP/1.1 400 ")[2]
+        assert "live" not in received

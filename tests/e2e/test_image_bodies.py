@@ -230,7 +230,7 @@ def test_the_log_and_the_counters(demo_repository, serve, scene, headers):
         answer = httpx.post(url, content=scene, headers=headers | {"X-Request-Id": "mine"})
         assert (answer.status_code, answer.headers["x-request-id"]) == (status, "mine")
     assert len(httpx.post(url, content=scene, headers=headers).headers["x-request-id"]) == 24
-    gone = f"POST {PREDICT} HTTP/1.1\r\nContent-Length: 9\r\n"
+    gone = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
     gone += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(gone.encode() + b"\r\nx")

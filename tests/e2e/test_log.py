@@ -63,7 +63,8 @@ def test_no_library_speaks_for_itself(repository, tmp_path, serve):
 
 def test_refused_requests_are_warned_of_once_and_counted_at_the_end(demo_repository, serve, scene):
     server = serve(demo_repository, "--max-held-mb=0.1", "--max-queue=1")
-    head = f"POST /v1/models/digits/predict HTTP/1.1\r\nContent-Length: {len(scene)}\r\n\r\n"
+    head = "POST /v1/models/digits/predict HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Content-Length: {len(scene)}\r\n\r\n"
     url = server.predict_url("digits")
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         # It is held until the rest arrives, which it never does.

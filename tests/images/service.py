@@ -61,7 +61,7 @@ def make_place(folder: Path) -> Place:
     ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
     text = (ROOT / "docker-compose.yml").read_text()
     for port, free in ports.items():
-        text = re.sub(rf'(?<=[":]){port}(?=:{port}")', str(free), text)
+        text = re.sub(rf'(?<=:){port}(?=:{port}")', str(free), text)
     (folder / "docker-compose.yml").write_text(text)
     return Place(folder, model.stem, image.name, ports)
 

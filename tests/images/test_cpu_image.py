@@ -60,6 +60,19 @@ def test_nothing_is_missing_that_builds_and_evaluations_need(
     bare(*options, "diff", "/demo/digits.onnx", "/demo/digits.onnx", "--json")
 
 
+def test_the_list_of_its_parts_is_in_it(image: str, bare: Podman) -> None:
+    listed = bare("run", "--rm", "--entrypoint=cat", image, "/opt/fovea/sbom.cdx.json")
+    bom = json.loads(listed)
+    assert bom["bomFormat"] == "CycloneDX"
+    parts = {part["name"]: part["version"] for part in bom["components"]}
+    python = ("run", "--rm", "--entrypoint=python", image)
+    code = "from importlib import metadata; print(metadata.version('onnxruntime'))"
+    assert parts["onnxruntime"] == bare(*python, "-c", code).strip()
+    assert {"fovea-serve", "numpy", "uvicorn", "opentelemetry-sdk"} <= parts.keys()
+    # What made the image is not in it.
+    assert not {"pip", "hatchling", "cyclonedx-bom"} & parts.keys()
+
+
 @pytest.mark.timeout(600)
 def test_it_runs_without_rights_on_a_read_only_root(service: Service) -> None:
     status = dict(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata, util
@@ -34,17 +35,22 @@ _CPU_FEATURES = {
     "AVX512-BF16": "avx512_bf16",
     "AMX-BF16": "amx_bf16",
 }
-# Distribution -> the module it brings.
-_GPU_DISTRIBUTIONS = {
+_MODULES = {
     "tensorrt": "tensorrt",
+    "tensorrt-cu12": "tensorrt",
+    "tensorrt-cu13": "tensorrt",
     "tensorrt-rtx-cu13-bindings": "tensorrt_rtx_bindings",
     "pycuda": "pycuda",
     "cuda-bindings": "cuda",
+    "onnxruntime-gpu": "onnxruntime",
 }
-# TensorRT engines need these to run. Without a GPU, cuda-bindings and TensorRT for RTX still
-# compile for others; these do nothing.
-_TO_RUN = {"pycuda", "cuda-bindings"}
+"""Distribution -> the module that it brings."""
+# CUDA -> the oldest branch of the driver that runs its programs (NVIDIA's release notes of CUDA).
+_LEAST_DRIVER = {12: 525, 13: 580}
+_OF_CUDA_12 = {"tensorrt-cu12"}
+# Without a GPU, cuda-bindings and TensorRT for RTX still compile for others; these do nothing.
 _IDLE = {"pycuda", "tensorrt"}
+_HEADERS = Path("usr/local/cuda/include/cuda.h")
 _LEAST_MEMORY = 512 * 2**20
 _LEAST_SHARED_MEMORY = 256 * 2**20
 
@@ -76,7 +82,8 @@ class Machine:
 
     Attributes:
         driver: version of the NVIDIA driver; None without one.
-        gpu_packages: installed distribution -> version, of those that GPU backends need.
+        gpu_packages: installed distribution -> version, of those that matter on a GPU.
+        cuda_toolkit: where CUDA's compiler or headers are; None without them.
     """
 
     cpu: Cpu
@@ -85,6 +92,7 @@ class Machine:
     driver: str | None
     gpus: tuple[Gpu, ...]
     gpu_packages: dict[str, str]
+    cuda_toolkit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +132,8 @@ def look() -> Machine:
         backends=available_backends(),
         driver=driver_version(root),
         gpus=tuple(Gpu(gpu.name, size >> 20) for gpu, size in visible_gpus()),
-        gpu_packages=_installed(),
+        gpu_packages=installed_packages(),
+        cuda_toolkit=cuda_toolkit(root),
     )
 
 
@@ -148,14 +157,21 @@ def driver_version(root: Path) -> str | None:
     return next((w for w in words if w[0].isdigit() and "." in w), "unknown")
 
 
-def _installed() -> dict[str, str]:
+def installed_packages() -> dict[str, str]:
+    """Return the version of each distribution that matters on a GPU, and is installed."""
     found: dict[str, str] = {}
-    for distribution, module in _GPU_DISTRIBUTIONS.items():
+    for distribution, module in _MODULES.items():
         with suppress(metadata.PackageNotFoundError):
             version = metadata.version(distribution)
             if util.find_spec(module) is not None:
                 found[distribution] = version
     return found
+
+
+def cuda_toolkit(root: Path) -> str | None:
+    """Find what pycuda is compiled with: CUDA's compiler on the path, or its headers."""
+    headers = root / _HEADERS
+    return shutil.which("nvcc") or (str(headers) if headers.is_file() else None)
 
 
 def diagnose(machine: Machine) -> tuple[Finding, ...]:
@@ -199,22 +215,91 @@ def _processor_and_memory(machine: Machine) -> Iterator[str]:
 
 
 def _gpu(machine: Machine) -> Iterator[str]:
-    if machine.driver is not None and not machine.gpus:
+    for_gpus = [each for each in machine.backends if each.name in GPU_BACKENDS and each.version]
+    for backend in for_gpus:
+        if backend.problem is not None:
+            yield f"Engines built for {backend.name} cannot be served: {backend.problem}."
+    yield from gpu_findings(
+        machine.driver,
+        tuple(gpu.name for gpu in machine.gpus),
+        tuple(backend.name for backend in for_gpus),
+        machine.gpu_packages,
+        machine.cuda_toolkit,
+    )
+
+
+def gpu_findings(
+    driver: str | None,
+    gpus: tuple[str, ...],
+    backends: tuple[str, ...],
+    packages: Mapping[str, str],
+    toolkit: str | None,
+) -> Iterator[str]:
+    """Say what keeps a GPU from being used, and how to mend it.
+
+    Args:
+        driver: version of NVIDIA's driver; None without one.
+        gpus: names of those that this process may use.
+        backends: of GPUs, whose runtime is installed.
+        packages: as `installed_packages` returns them.
+        toolkit: as `cuda_toolkit` returns it.
+    """
+    yield from _driver(driver, gpus, packages)
+    if gpus and not backends:
         yield (
-            f"NVIDIA driver {machine.driver} is loaded but no GPU answers: check nvidia-smi, and "
-            "in a container start it with --gpus all."
+            f"{gpus[0]} stays idle, as no TensorRT is installed: {install_extra('tensorrt')}; or "
+            f"TensorRT for RTX: {install_extra('rtx')}."
         )
-    installed = {backend.name for backend in machine.backends if backend.version}
-    tensorrt = install_extra("tensorrt")
-    if machine.gpus and not installed.intersection(GPU_BACKENDS):
-        yield f"{machine.gpus[0].name} stays idle, as no TensorRT is installed: {tensorrt}."
-    elif machine.gpus and (missing := _TO_RUN - machine.gpu_packages.keys()):
-        packages = " and ".join(sorted(missing))
-        yield f"TensorRT engines do not run without {packages}: {tensorrt}."
-    if not machine.gpus and (idle := _IDLE & machine.gpu_packages.keys()):
+    elif gpus:
+        yield from _to_run(packages, toolkit)
+    if {"tensorrt-cu12", "tensorrt-cu13"} <= packages.keys():
+        yield (
+            "tensorrt-cu12 and tensorrt-cu13 are both installed, and overwrite each other's files: "
+            "uninstall the one whose CUDA the driver does not run, and install the other again."
+        )
+    if "onnxruntime-gpu" in packages:
+        yield (
+            "onnxruntime-gpu is installed, and Fovea does not use it: GPUs are used by TensorRT "
+            "alone. It has the files of onnxruntime, which runs models on the CPU: uninstall both, "
+            f"then {install('onnxruntime')}."
+        )
+    if not gpus and (idle := _IDLE & packages.keys()):
         yield (
             f"{', '.join(sorted(idle))} are installed but there is no GPU to use them: models run "
             "on the CPU."
+        )
+
+
+def _driver(
+    driver: str | None, gpus: tuple[str, ...], packages: Mapping[str, str]
+) -> Iterator[str]:
+    if gpus and driver is None:
+        return  # as in WSL, where Windows has the driver
+    if driver is not None and not gpus:
+        yield (
+            f"NVIDIA driver {driver} is loaded but no GPU answers: check nvidia-smi, and "
+            "in a container start it with --gpus all."
+        )
+    branch = (driver or "").partition(".")[0]
+    # What the extras of Fovea install is of CUDA 13.
+    cuda = 12 if _OF_CUDA_12 & packages.keys() else 13
+    if branch.isdecimal() and int(branch) < (least := _LEAST_DRIVER[cuda]):
+        yield (
+            f"NVIDIA driver {driver} is too old for TensorRT, which takes CUDA {cuda} here: "
+            f"install R{least} or newer (nvidia-smi shows the driver's version)."
+        )
+
+
+def _to_run(packages: Mapping[str, str], toolkit: str | None) -> Iterator[str]:
+    if "cuda-bindings" not in packages:
+        yield f"TensorRT engines do not run without cuda-bindings: {install('cuda-bindings')}."
+    if "pycuda" not in packages:
+        first = (
+            "" if toolkit else "a CUDA 13 toolkit and a C++ compiler, with which it compiles, then "
+        )
+        yield (
+            f"TensorRT engines do not run without pycuda, which comes as source: {first}"
+            f"{install('pycuda')}; or take docker/gpu.Dockerfile, which has it."
         )
 
 
@@ -248,4 +333,5 @@ def _rows(machine: Machine) -> list[tuple[str, str]]:
         ("GPU", "\n".join(gpus) or "none"),
         ("NVIDIA driver", machine.driver or "none"),
         ("GPU packages", "\n".join(packages) or "none"),
+        ("CUDA toolkit", machine.cuda_toolkit or "none"),
     ]

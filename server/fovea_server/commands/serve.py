@@ -23,6 +23,7 @@ from fovea_server.commands.flags import (
 from fovea_server.commands.leaving import Leaving
 from fovea_server.commands.triton_flags import WITHOUT_EFFECT, flag, translated
 from fovea_server.extensions.apis import Api, parse_apis
+from fovea_server.extensions.restrictions import is_loopback
 from fovea_server.settings import ModelControlMode, Settings
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _serve(settings: Settings) -> None:
     https_files(settings)
     check_grpc_files(settings)
     listeners = bind_all(settings)
+    _warn_of_open_doors(settings)
     leaving = Leaving(settings.drain_secs + settings.exit_timeout_secs)
     leaving.watch()
     registry.start()
@@ -131,6 +133,27 @@ def _check_models(service: Service) -> None:
         if settings.model_control_mode is ModelControlMode.NONE:
             raise InvalidOption(text)
         log.warning("%s", text)
+
+
+def _warn_of_open_doors(settings: Settings) -> None:
+    """Log where whoever reaches a port may use all of it."""
+    protected = {
+        "http": settings.http_restricted_api,
+        "grpc": settings.grpc_restricted_protocol or settings.grpc_use_ssl_mutual,
+    }
+    doors = [
+        f"{'gRPC' if name == 'grpc' else 'HTTP'} at {address}"
+        for name in settings.listening
+        if not protected.get(name, True)
+        and not is_loopback(address := getattr(settings, f"{name}_address"))
+    ]
+    if doors:
+        log.warning(
+            "no secret protects %s: whoever reaches the port may use the models. Where that is not "
+            "meant, give secrets (--http-restricted-api, --grpc-restricted-protocol), or listen on "
+            "127.0.0.1 behind a proxy that asks for a password",
+            " and ".join(doors),
+        )
 
 
 def read_settings(repository: str | None, given: dict[str, object]) -> Settings:

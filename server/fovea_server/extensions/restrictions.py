@@ -9,6 +9,7 @@ import hmac
 import re
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv6Address, ip_address
+from pathlib import Path
 from typing import Self
 
 from fovea_preprocess.errors import InvalidOption, Restricted
@@ -26,11 +27,18 @@ APIS = (
 )
 """The parts that can be restricted; Triton's words."""
 
+# The secret, or the file that has it. A key has none of the two characters.
+_SECRET = re.compile(r"(?P<key>[^=@]*)(?P<kind>[=@])(?P<value>.*)", re.DOTALL)
 _KEY = re.compile(r"[A-Za-z0-9_.-]+")
+# Headers are not longer, and a device has no end.
+_LONGEST_FILE = 65_536
 
-
-# A proxy adds one of these; its own address says nothing about the client.
-_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
+# A proxy adds one of these; its own address says nothing about the client. A mesh's, which lies
+# beside each pod and connects from loopback, may add the protocol alone.
+_OF_PROXIES = (
+    *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+    "x-real-ip",
+)
 
 
 def is_loopback(address: str | None) -> bool:
@@ -58,21 +66,26 @@ class Restrictions:
 
     @classmethod
     def parse(cls, values: Iterable[str], *, remote_control: bool = False) -> Self:
-        """Parse the operator's options, each ``API[,API...]:KEY=VALUE``.
+        """Parse the operator's options, each ``API[,API...]:KEY=VALUE`` or ``...:KEY@FILE``.
 
         Raises:
-            InvalidOption: one has another form, or names an unknown API or one twice.
+            InvalidOption: one has another form, names an unknown API or one twice, or a file that
+                cannot be read.
         """
         secrets: dict[str, tuple[str, str]] = {}
         for given in values:
             names, _, secret = given.partition(":")
-            key, _, value = secret.partition("=")
-            if not (names.strip() and key.strip() and value.strip()):
+            found = _SECRET.fullmatch(secret)
+            if found is None or not (
+                names.strip() and found["key"].strip() and found["value"].strip()
+            ):
                 raise InvalidOption(
                     f"'{names}' restricts nothing; say API[,API...]:KEY=VALUE, for example "
-                    "model-repository,logging:admin-key=SECRET"
+                    "model-repository,logging:admin-key=SECRET, or KEY@FILE for a secret in a file"
                 )
-            key, value = key.strip(), value.strip()
+            key, value = found["key"].strip(), found["value"].strip()
+            if found["kind"] == "@":
+                value = _read(names, Path(value))
             # The characters that headers of HTTP and of gRPC can carry.
             if not (_KEY.fullmatch(key) and value.isascii() and value.isprintable()):
                 raise InvalidOption(
@@ -125,3 +138,19 @@ class Restrictions:
                 "or start the server with --allow-remote-control, or give this API a secret with "
                 "--http-restricted-api and --grpc-restricted-protocol"
             )
+
+
+def _read(names: str, file: Path) -> str:
+    """Read a secret; the end of its line is not part of it."""
+    advice = f"the secret of '{names}' cannot be read from {file}"
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(_LONGEST_FILE + 1)
+    except OSError as error:
+        raise InvalidOption(
+            f"{advice} ({error.strerror}): name a file that the server may read"
+        ) from None
+    secret = content.decode("latin-1").strip()
+    if not secret or len(content) > _LONGEST_FILE:
+        raise InvalidOption(f"{advice}: it must have the secret, and nothing else")
+    return secret

@@ -10,12 +10,12 @@ must be one that is nobody's to give away. Programs that are no browsers send no
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from fovea_preprocess.errors import ForeignRequest
 from fovea_server.dataplane.service import Service
@@ -28,6 +28,8 @@ Headers = Mapping[bytes, bytes]
 Refuse = Callable[[ForeignRequest], "ASGIApp"]
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+# Name or address, and port. Parsers of URLs find a name also where there are a user and a path.
+_HOST = re.compile(r"(?:\[(?P<address>[0-9a-z:.%_-]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]*)?")
 _ELSEWHERE = (b"cross-site", b"same-site")
 # Ends of names that no registrar sells: mDNS and clusters (cluster.local), private networks.
 _PRIVATE = (".local", ".internal", ".lan", ".home.arpa", ".svc")
@@ -50,12 +52,13 @@ class Guard:
 
     def check(self, method: str, headers: Headers) -> None:
         """Raise ForeignRequest for one that a page of another site has caused."""
-        error = self._foreign(method, headers)
+        error = self.refusal(method, headers)
         if error is not None:
             self._traffic.refused("", error)
             raise error
 
-    def _foreign(self, method: str, headers: Headers) -> ForeignRequest | None:
+    def refusal(self, method: str, headers: Headers) -> ForeignRequest | None:
+        """Return the error for a request that a page of another site has caused, else None."""
         host = headers.get(b"host", b"")
         if not self._is_ours(host):
             return ForeignRequest(
@@ -67,7 +70,7 @@ class Guard:
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         if origin in self._origins or b"*" in self._origins or site == b"same-origin":
             return None
-        if site not in _ELSEWHERE and (origin is None or _authority(origin) == host.lower()):
+        if site not in _ELSEWHERE and (origin is None or _authority(origin) == host.lower() != b""):
             return None
         return ForeignRequest(
             f"the page of another site ({_shown(origin or site or b'')}) sent this request: start "
@@ -75,15 +78,14 @@ class Guard:
         )
 
     def _has_our_name(self, host: bytes) -> bool:
-        try:
-            name = urlsplit(f"//{host.decode('ascii')}").hostname
-        except ValueError:
-            return False
         # HTTP/1.0 needs no host, and a browser sends one always.
-        if name is None:
-            return not host
-        name = name.removesuffix(".")
-        if name in self._names or "*" in self._names or _is_address(name):
+        if not host or "*" in self._names:
+            return True
+        found = _HOST.fullmatch(host.decode("latin-1").lower())
+        if found is None:
+            return False
+        name = (found["name"] or found["address"]).removesuffix(".")
+        if name in self._names or _is_address(name):
             return True
         if name == "localhost" or name.endswith(".localhost"):
             return True

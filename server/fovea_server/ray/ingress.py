@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_server.http.cors import Cors
+from fovea_server.http.guard import Guard
 from fovea_server.http.messages import Answer
 from fovea_server.http.receive import (
     ClientLeft,
@@ -96,10 +97,15 @@ class IngressApp:
         self._serving = serving
         self._forwarders = forwarders
         self._cors = Cors(serving.service.settings.cors_origin)
+        self._guard = Guard(serving.service, serving.service.settings.http_address)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or the lifespan."""
-        forwarder = self._forwarder(scope) if scope["type"] == "http" else None
+        # What the guard refuses is left to the routes behind it, which answer so.
+        ours = scope["type"] == "http" and not self._guard.refusal(
+            scope["method"], dict(scope["headers"])
+        )
+        forwarder = self._forwarder(scope) if ours else None
 
         async def without_id(message: Message) -> None:
             # Ray's proxy adds it, the same one.
@@ -112,7 +118,7 @@ class IngressApp:
         try:
             if forwarder is not None:
                 answer = await self._forwarded(forwarder, scope, receive)
-            elif scope["type"] == "http" and scope["method"] == "GET":
+            elif ours and scope["method"] == "GET":
                 answer = await self._statistics(scope)
         except ClientLeft:
             return

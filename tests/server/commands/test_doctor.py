@@ -18,6 +18,7 @@ from fovea_server.commands.doctor import (
     Gpu,
     Machine,
     cpu_features,
+    cuda_toolkit,
     diagnose,
     doctor,
     driver_version,
@@ -102,9 +103,64 @@ GPU = (Gpu("NVIDIA L4", 23034),)
 WITH_TENSORRT = (*HEALTHY.backends, BackendInfo("tensorrt", "11.4.0.106", None))
 
 
-def test_a_machine_with_all_that_a_gpu_takes_has_nothing_to_mend() -> None:
-    packages = {"tensorrt": "11.4.0.106", "pycuda": "2026.1", "cuda-bindings": "13.5.0"}
-    assert diagnose(replace(HEALTHY, gpus=GPU, backends=WITH_TENSORRT, gpu_packages=packages)) == ()
+PACKAGES = {"tensorrt": "11.4.0.106", "pycuda": "2026.1", "cuda-bindings": "13.5.0"}
+OF_CUDA_12 = {**PACKAGES, "tensorrt": "10.16.1.11", "tensorrt-cu12": "10.16.1.11"}
+ON_GPU = replace(
+    HEALTHY, driver="580.65.06", gpus=GPU, backends=WITH_TENSORRT, gpu_packages=PACKAGES
+)
+
+
+def without(*names: str) -> Machine:
+    left = {name: version for name, version in PACKAGES.items() if name not in names}
+    return replace(ON_GPU, gpu_packages=left)
+
+
+def having(*names: str) -> Machine:
+    return replace(ON_GPU, gpu_packages={**PACKAGES, **dict.fromkeys(names, "1.0")})
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        ON_GPU,
+        replace(ON_GPU, driver="600.10"),
+        replace(ON_GPU, driver="unknown"),
+        # As in WSL.
+        replace(ON_GPU, driver=None),
+        replace(ON_GPU, driver="535.104.05", gpu_packages=OF_CUDA_12),
+    ],
+)
+def test_a_machine_with_all_that_a_gpu_takes_has_nothing_to_mend(machine: Machine) -> None:
+    assert diagnose(machine) == ()
+
+
+def test_all_that_lacks_on_a_new_gpu_machine_is_said_at_once() -> None:
+    rtx = BackendInfo("tensorrt-rtx", "1.7.1.116", None)
+    packages = {"tensorrt-rtx-cu13-bindings": "1.7.1.116", "onnxruntime-gpu": "1.27.0"}
+    machine = replace(
+        HEALTHY,
+        driver="570.86.10",
+        gpus=GPU,
+        backends=(*HEALTHY.backends, rtx),
+        gpu_packages=packages,
+    )
+    texts = [finding.text for finding in diagnose(machine)]
+    for text, word in zip(
+        texts, ("R580", "cuda-bindings", "pycuda", "onnxruntime-gpu"), strict=True
+    ):
+        assert word in text
+
+
+def test_the_toolkit_is_found_by_its_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cuda_toolkit(tmp_path) is None
+    file(tmp_path, "usr/local/cuda/include/cuda.h", "")
+    assert cuda_toolkit(tmp_path) == f"{tmp_path}/usr/local/cuda/include/cuda.h"
+    file(tmp_path, "nvcc", "#!/bin/sh\n")
+    (tmp_path / "nvcc").chmod(0o755)
+    assert cuda_toolkit(tmp_path) == f"{tmp_path}/nvcc"
 
 
 def test_tensorrt_for_rtx_is_of_use_without_a_gpu() -> None:
@@ -122,9 +178,26 @@ def test_tensorrt_for_rtx_is_of_use_without_a_gpu() -> None:
         (replace(HEALTHY, cpu=replace(HEALTHY.cpu, usable=2)), "2 of 8 cores"),
         (replace(HEALTHY, memory=Memory(GIB, GIB // 4, GIB)), "256 MiB"),
         (replace(HEALTHY, memory=Memory(GIB, GIB, 64 * 2**20)), "--shm-size"),
-        (replace(HEALTHY, driver="570.86.10"), "--gpus all"),
-        (replace(HEALTHY, driver="570.86.10", gpus=GPU), "NVIDIA L4 stays idle"),
-        (replace(HEALTHY, gpus=GPU, backends=WITH_TENSORRT), "cuda-bindings and pycuda"),
+        (replace(HEALTHY, driver="580.65.06"), "--gpus all"),
+        (replace(HEALTHY, driver="580.65.06", gpus=GPU), "NVIDIA L4 stays idle"),
+        (replace(ON_GPU, driver="570.86.10"), "install R580 or newer"),
+        (replace(ON_GPU, gpu_packages=OF_CUDA_12, driver="520.61.05"), "install R525 or newer"),
+        (without("pycuda"), "a CUDA 13 toolkit and a C++ compiler, with which it compiles, then"),
+        (without("pycuda"), "install pycuda; or take docker/gpu.Dockerfile"),
+        (replace(without("pycuda"), cuda_toolkit="/usr/bin/nvcc"), "which comes as source: "),
+        (without("cuda-bindings"), "install cuda-bindings."),
+        (having("onnxruntime-gpu"), "onnxruntime-gpu is installed, and Fovea does not use it"),
+        (
+            replace(HEALTHY, gpu_packages={"onnxruntime-gpu": "1.27.0"}),
+            "uninstall both, then",
+        ),
+        (having("tensorrt-cu12", "tensorrt-cu13"), "overwrite each other's files"),
+        (
+            replace(
+                ON_GPU, backends=(*HEALTHY.backends, BackendInfo("tensorrt", "9.0", "too old"))
+            ),
+            "Engines built for tensorrt cannot be served: too old.",
+        ),
         (replace(HEALTHY, gpu_packages={"tensorrt": "10.13"}), "tensorrt"),
         (
             replace(

@@ -221,7 +221,7 @@ def test_settings_of_stores_without_one_are_told():
     "args",
     [
         ["--http-port=9000", "--grpc-port=9000"],
-        ["--http-port=8002"],
+        ["--http-port=9000", "--grpc-port=9002"],
         ["--grpc-port=9000", "--metrics-port=9000", "--metrics-address=0.0.0.0"],
         ["--load-model=digits"],
         ["--load-model=*", "--model-control-mode=poll"],
@@ -247,8 +247,34 @@ def test_ports_that_may_be_alike(args):
 
 
 @pytest.mark.parametrize(
+    ("args", "ports"),
+    [
+        ([], (8000, 8001, 8002)),
+        (["--port=9400"], (9400, 9401, 9402)),
+        (["--port=9400", "--grpc-port=9500"], (9400, 9500, 9402)),
+        (["--port=9400", "--metrics-port=8002"], (9400, 9401, 8002)),
+        (["--grpc-port=9500"], (8000, 9500, 8002)),
+        (["--port=8002"], (8002, 8003, 8004)),
+        (["--port=0"], (0, 0, 0)),
+        (["--port=0", "--grpc-port=9500"], (0, 9500, 0)),
+    ],
+)
+def test_ports_follow_that_of_http_unless_they_are_given(args, ports, monkeypatch):
+    settings = parse(*args)
+    assert (settings.http_port, settings.grpc_port, settings.metrics_port) == ports
+    for arg in args:
+        name, _, port = arg.partition("=")
+        variable = {"--port": "HTTP", "--grpc-port": "GRPC", "--metrics-port": "METRICS"}[name]
+        monkeypatch.setenv(f"FOVEA_{variable}_PORT", port)
+    of_environment = parse()
+    assert of_environment == settings
+
+
+@pytest.mark.parametrize(
     ("args", "told"),
     [
+        (["--http-port=65534"], "--metrics-port is '65536'; it must be less than or equal"),
+        (["--http-port=65535"], "--grpc-port is '65536'; it must be less than or equal to 65535"),
         (["--http-port=abc"], "--http-port is 'abc'; it must be a valid integer\n"),
         (["--http-port=99999"], "--http-port is '99999'; it must be less than or equal to 65535"),
         (["--allow-url=perhaps"], "--allow-url is 'perhaps'; it must be a valid boolean\n"),

@@ -51,3 +51,39 @@ def test_an_api_that_is_not_there_is_told_with_those_that_are():
 def test_an_api_is_restricted_once():
     with pytest.raises(InvalidOption, match="'health' can not be specified in multiple"):
         Restrictions.parse(["health:k=v", "health,metadata:l=w"])
+
+
+def test_a_secret_may_lie_in_a_file(tmp_path):
+    file = tmp_path / "se=cret@1"
+    file.write_text("hunter2=@\n")
+    here = Restrictions.parse([f"logging,trace:admin@{file}", "health:key=a@b"])
+    for api in ("logging", "trace"):
+        assert here.missing(api, {"admin": "hunter2=@"}.get) is None
+        assert here.missing(api, {"admin": str(file)}.get) == "admin"
+    assert here.missing("health", {"key": "a@b"}.get) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "No such file"),
+        (b"", "must have the secret"),
+        (b" \n", "must have the secret"),
+        (b"a\nb", "cannot be sent as a header"),
+        ("Grüße".encode(), "cannot be sent as a header"),
+        (b"x" * 100_000, "must have the secret, and nothing else"),
+    ],
+)
+def test_a_file_without_a_secret_is_told(content, told, tmp_path):
+    file = tmp_path / "secret"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InvalidOption, match=told):
+        Restrictions.parse([f"trace:key@{file}"])
+
+
+def test_a_folder_or_a_device_is_no_secret(tmp_path):
+    with pytest.raises(InvalidOption, match="Is a directory"):
+        Restrictions.parse([f"trace:key@{tmp_path}"])
+    with pytest.raises(InvalidOption, match="must have the secret"):
+        Restrictions.parse(["trace:key@/dev/zero"])

@@ -184,3 +184,30 @@ def test_bytes_of_grpc_are_counted_while_they_are_held(make):
     asyncio.run(run())
     assert held == [len(request)]
     assert ingress.budget.held == 0
+
+
+def test_pages_of_others_are_refused_whoever_would_answer(make):
+    ingress, replica = make()
+    foreign = (
+        [(b"host", b"evil.example")],
+        [(b"host", b"localhost"), (b"origin", b"http://evil.example")],
+    )
+
+    async def run() -> None:
+        app = IngressApp(ingress, forwarders(replica))
+        async with replica.surface.lifespan(), ingress.surface.lifespan():
+            for path in ("/v2/models/stats", "/v1/models/digits/statistics", "/v1/models"):
+                asked_for = HttpRequest("GET", path.encode(), b"", foreign[0], b"")
+                assert (await asked(app, asked_for)).status == 403
+            for path in (PREDICT, "/v2/models/digits/infer", "/v2/logging"):
+                for headers in foreign:
+                    sent = HttpRequest("POST", path.encode(), b"", headers, image())
+                    assert (await asked(app, sent)).status == 403
+            assert (
+                await asked(app, HttpRequest("POST", PREDICT.encode(), b"", [], image()))
+            ).status == 200
+
+    asyncio.run(run())
+    counted = replica.service.traffic.durations.family()
+    # None of them got as far as a replica.
+    assert not any("403" in str(sample) for sample in counted.samples)

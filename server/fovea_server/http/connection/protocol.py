@@ -87,7 +87,10 @@ class ServerProtocol(HttpToolsProtocol):
             self.send_400_response("The request's headers are too large.")
             return
         self._bare_bytes += len(data)
-        super().data_received(data)
+        try:
+            super().data_received(data)
+        except InvalidRequest as error:
+            self.send_400_response(str(error))
         if self._in_head:
             self._watch_head()
         elif self._exchange is not None:
@@ -136,6 +139,7 @@ class ServerProtocol(HttpToolsProtocol):
         """Start the request; its body has separate limits."""
         if self.parser.should_upgrade():
             return
+        self.parser.begin_body(self.headers)
         self._end_head()
         method = self.parser.get_method().decode("ascii")
         front = next((f for f in self._fronts if f.takes(method, self.url, self.headers)), None)

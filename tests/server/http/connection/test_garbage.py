@@ -16,7 +16,10 @@ from fovea_server.http.v2.front import V2Front
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 
-HEAD = b"POST %s HTTP/1.1\r\nInference-Header-Content-Length: 0\r\nContent-Length: %d\r\n\r\n"
+HEAD = (
+    b"POST %s HTTP/1.1\r\nHost: localhost\r\n"
+    b"Inference-Header-Content-Length: 0\r\nContent-Length: %d\r\n\r\n"
+)
 TARGETS = (b"/v1/models/digits/predict", b"/v2/models/digits/infer") * 2
 
 

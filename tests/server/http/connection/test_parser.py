@@ -7,10 +7,11 @@ from fovea_server.http.connection.parser import RequestParser
 
 WISH = b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n"
 REQUESTS = (
-    b"POST /a HTTP/1.1\r\n%sContent-Length: 6\r\n\r\nGET /x"
-    b"PUT /b?c HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n4\r\nGET \r\n0\r\nUpgrade: x\r\n\r\n"
-    b"GET /c HTTP/1.1\r\n%s\r\n"
-    b"GET /d HTTP/1.1\r\n\r\n"
+    b"POST /a HTTP/1.1\r\nHost: x\r\n%sContent-Length: 6\r\n\r\nGET /x"
+    b"PUT /b?c HTTP/1.1\r\nHost: x\r\n%sTransfer-Encoding: chunked\r\n\r\n"
+    b"4\r\nGET \r\n0\r\nUpgrade: x\r\n\r\n"
+    b"GET /c HTTP/1.1\r\nHost: x\r\n%s\r\n"
+    b"GET /d HTTP/1.1\r\nHost: x\r\n\r\n"
 )
 WITH = REQUESTS.replace(b"%s", WISH.replace(b"close", b"keep-alive"))
 WITHOUT = REQUESTS.replace(b"%s", b"Connection: keep-alive, Upgrade\r\n")
@@ -34,6 +35,10 @@ class Collected:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            self.parser.begin_body(self.headers)
 
     def on_body(self, body: bytes) -> None:
         assert not self.parser.should_upgrade()
