@@ -105,7 +105,7 @@ class House:
             Figure("import levels of engines", levels(engines), 9),
             Figure("imports between rooms of engines", sum(map(len, engines.values())), 61),
             Figure("import levels of server", levels(server), 10),
-            Figure("imports between rooms of server", sum(map(len, server.values())), 93),
+            Figure("imports between rooms of server", sum(map(len, server.values())), 95),
             Figure("files directly in fovea_engines", self._loose("fovea_engines"), 6),
             Figure("files directly in fovea_server", self._loose("fovea_server"), 9),
             Figure('questions "is it TensorRT?" outside its folder', self._tensorrt_asked(), 0),

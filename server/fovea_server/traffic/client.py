@@ -1,4 +1,4 @@
-"""Who sent the request that is being answered, for the fair order of images."""
+"""The client of the request that is being answered, for the fair order of images."""
 
 from __future__ import annotations
 
