@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from fovea_preprocess.errors import QueueFull
 from fovea_preprocess.size import size_text
 
+# Memory of this many bytes may stay with the allocator: see `memory`.
+_LARGE = 1 << 20
+
 
 class ByteBudget:
     """Counts the bytes of all requests and unsent answers; on the event loop only.
@@ -15,11 +18,12 @@ class ByteBudget:
     Attributes:
         limit: most bytes, but for a single larger body.
         held: bytes that are held now; any thread may read it.
+        freed: bytes of large bodies that were given back so far.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.held = 0
+        self.held = self.freed = 0
 
     def take(self, size: int) -> None:
         """Count `size` more bytes as held; QueueFull if that and other bytes exceed the limit."""
@@ -35,6 +39,8 @@ class ByteBudget:
     def give_back(self, size: int) -> None:
         """Count `size` bytes as no longer held."""
         self.held -= size
+        if size >= _LARGE:
+            self.freed += size
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:

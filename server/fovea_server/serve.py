@@ -26,6 +26,7 @@ from fovea_server.http.cors import Cors
 from fovea_server.http.v1.app import create_app
 from fovea_server.http.v1.front import ImageFront
 from fovea_server.http.v2.front import V2Front
+from fovea_server.memory import Trimmer
 from fovea_server.settings import silence_grpc
 from fovea_server.tls import https_files
 from fovea_server.traffic.asgi import WithTraffic
@@ -81,8 +82,10 @@ class Server(uvicorn.Server):
         service: Service,
         others: list[GrpcServer | MetricsServer],
         signalled: Callable[[], None],
+        trimmer: Trimmer,
     ) -> None:
         super().__init__(config)
+        self._trimmer = trimmer
         self._signalled = signalled
         self._descriptors = _Descriptors()
         self._service = service
@@ -115,6 +118,7 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Return True when it is time to stop: `drain_secs` after the signal."""
+        self._trimmer.look()
         if not counter % _TICKS_OF_A_SECOND:
             self._descriptors.look()
         if not await super().on_tick(counter):
@@ -195,6 +199,7 @@ def make_server(service: Service, signalled: Callable[[], None] = lambda: None) 
         service,
         _others(service, budget),
         signalled,
+        Trimmer(budget),
     )
 
 
