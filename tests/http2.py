@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
-ACK, END_HEADERS = 1, 4
+ACK = END_STREAM = 1
+END_HEADERS = 4
+CANCEL = bytes((0, 0, 0, 8))
 INITIAL_WINDOW_SIZE = 4
 
 

@@ -32,6 +32,8 @@ _MOST = 2**31 - 1
 _MOST_STREAMS = 512
 # Connections: more than the clients of a server open.
 _MOST_CONNECTIONS = 4096
+# Where gRPC's core for Python writes.
+_CORE_LOG = "grpc._cython.cygrpc"
 _LEVELS = ("none", "low", "medium", "high")
 
 INFERENCE = "inference.GRPCInferenceService"
@@ -81,6 +83,7 @@ class GrpcServer:
     async def start(self) -> None:
         """Listen and serve; raise Unavailable if the port or the address cannot be had."""
         settings = self._service.settings
+        logging.getLogger(_CORE_LOG).addFilter(_is_news)
         # Made here, because it belongs to the running event loop.
         server = grpc.aio.server(options=_options(settings))
         server.add_generic_rpc_handlers(
@@ -166,6 +169,12 @@ class _OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 async def _not_found(requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
     raise Unsupported("Method not found!")
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return False for a client that left while it was answered: the access log has the call."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, grpc.aio.InternalError)
 
 
 def _options(settings: Settings) -> list[tuple[str, int]]:
