@@ -48,6 +48,10 @@ def begin(connection: socket.socket, path: str, streams: Iterable[int]) -> None:
     connection.sendall(b"".join(frame(HEADERS, END_HEADERS, each, block) for each in streams))
 
 
+class Closed(Exception):
+    """The server has closed the connection."""
+
+
 class Sender:
     """Sends as much of messages as the server gives room for; `answered` is what it says."""
 
@@ -57,13 +61,13 @@ class Sender:
         # Of the connection and of the stream (RFC 9113, section 6.9.2).
         self._room = [65_535, 65_535]
         self._initial = 65_535
-        self.answered = b""
+        self.answered, self.ended = b"", False
         begin(connection, path, [1])
 
     def send(self, data: bytes) -> None:
-        """Send all of it; returns early when the server has answered."""
+        """Send all of it, unless the server ends the call."""
         at = 0
-        while at < len(data) and not self.answered:
+        while at < len(data) and not self.ended:
             size = min(16_384, len(data) - at, *self._room)
             if size <= 0:
                 self.receive()
@@ -73,9 +77,10 @@ class Sender:
             self._room = [room - size for room in self._room]
 
     def receive(self) -> None:
-        """Wait for frames, and take what they say."""
+        """Wait for frames, and take what they say; Closed: there are no more."""
         received = self._connection.recv(65_536)
-        assert received
+        if not received:
+            raise Closed
         self._unread += received
         while len(self._unread) >= 9:
             size = int.from_bytes(self._unread[:3])
@@ -97,6 +102,7 @@ class Sender:
                 self._connection.sendall(frame(PING, ACK, 0, payload))
             elif kind in (HEADERS, RST_STREAM, GOAWAY):
                 self.answered += payload
+                self.ended |= kind != HEADERS or bool(flags & END_STREAM)
 
 
 def begun_message(declared: int, sent: int) -> bytes:

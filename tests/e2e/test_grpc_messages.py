@@ -64,10 +64,10 @@ def until(true: Callable[[], bool]) -> None:
 def half_a_message(
     server: RunningServer, method: str, declared: int, sent: int, answers: list[bytes]
 ) -> None:
-    with http2.connected(server.grpc_port) as connection, suppress(ConnectionError):
+    with http2.connected(server.grpc_port) as connection, suppress(OSError, http2.Closed):
         sender = http2.Sender(connection, f"{SERVICE}/{method}")
         sender.send(http2.begun_message(declared, sent))
-        while not sender.answered:
+        while not sender.ended:
             sender.receive()
         answers.append(sender.answered)
 
@@ -164,3 +164,49 @@ def test_an_idle_stream_outlives_the_time_of_messages(start):
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         stream = channel.stream_stream(f"{SERVICE}/ModelStreamInfer")
         assert len(list(stream(requests(), timeout=30))) == 2
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_half_of_a_message_does_not_keep_a_server_that_is_to_stop(start, method):
+    server = start("--exit-timeout-secs=1", "--body-timeout-s=600")
+    answers: list[bytes] = []
+    given = (server, method, 32 * MIB, 4 * MIB, answers)
+    threads = [threading.Thread(target=half_a_message, args=given) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    until(lambda: held(server) >= 15 * MIB)
+    began = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - began < 1 + 5
+    for thread in threads:
+        thread.join()
+    assert "the server ends now" not in server.log.read_text()
+
+
+def test_calls_that_wait_are_counted_and_the_budget_bounds_them(start):
+    server = start("--max-held-mb=10")
+    with ExitStack() as stack:
+        for _ in range(2):
+            connection = stack.enter_context(http2.connected(server.grpc_port))
+            http2.begin(connection, f"{SERVICE}/ModelStreamInfer", range(1, 400, 2))
+        # 200 of 32 KiB each, and their headers; there is no room for the others.
+        until(lambda: 0 <= held(server) - 200 * 32_768 < 100_000)
+        until(lambda: server.log.read_text().count("status=UNAVAILABLE") == 200)
+        assert infer(server, 10) == "OK"
+    until(lambda: held(server) == 0)
+
+
+def test_a_connection_that_sent_whole_messages_is_counted_as_a_new_one(start):
+    server = start("--max-held-mb=16", "--body-timeout-s=2")
+    message = messages.ModelInferRequest(model_name="simple").SerializeToString()
+    whole = http2.begun_message(len(message), 0) + message
+    half = http2.begun_message(15 * MIB, 6 * MIB)
+    with http2.connected(server.grpc_port) as connection:
+        sender = http2.Sender(connection, f"{SERVICE}/ModelStreamInfer")
+        for _ in range(20):
+            sender.send(whole)
+        sender.send(half)
+        until(lambda: abs(held(server) - 6 * MIB) < 100_000)
+        while LATE not in sender.answered:
+            sender.receive()
+    until(lambda: held(server) == 0)

@@ -49,6 +49,9 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
 
 
 def _peer(connected: socket.socket) -> str:
-    host, port = connected.getpeername()[:2]
+    host, port, *more = connected.getpeername()
     host = host.removeprefix("::ffff:")
-    return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
+    if ":" not in host:
+        return f"ipv4:{host}:{port}"
+    zone = f"%25{more[1]}" if more[1] else ""
+    return f"ipv6:%5B{host.partition('%')[0]}{zone}%5D:{port}"
