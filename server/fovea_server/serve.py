@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, cast
 import uvicorn
 
 from fovea_preprocess.errors import FoveaError
-from fovea_server.byte_budget import ByteBudget
+from fovea_server.byte_budget import ByteBudget, Trimmer
 from fovea_server.dataplane.service import Service
 from fovea_server.http.connection.protocol import ServerProtocol
 from fovea_server.http.cors import Cors
 from fovea_server.http.v1.app import create_app
 from fovea_server.http.v1.front import ImageFront
 from fovea_server.http.v2.front import V2Front
-from fovea_server.memory import Trimmer
 from fovea_server.settings import silence_grpc
 from fovea_server.tls import https_files
 from fovea_server.traffic.asgi import WithTraffic

@@ -8,6 +8,9 @@ its socket has received, without those of the messages that were handed over.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -16,7 +19,6 @@ import grpc
 
 from fovea_preprocess.errors import BodyTimeout, FoveaError, InvalidRequest, QueueFull
 from fovea_server.byte_budget import ByteBudget
-from fovea_server.grpc.sockets import open_sockets, received
 from fovea_server.settings import Settings
 
 # Messages that are not whole by then are looked at; nearly all are.
@@ -33,6 +35,10 @@ _NONE = -1
 _NOTHING = 1 << 20
 # Connections that are remembered before those that are closed are forgotten.
 _REMEMBERED = 1024
+
+# `tcpi_bytes_received` in the kernel's `tcp_info`, since Linux 4.1.
+_RECEIVED = struct.Struct("Q")
+_AT = 128
 
 
 class Reader:
@@ -53,7 +59,7 @@ class Reader:
 
 
 class _Connection:
-    """What is known of a connection.
+    """Keeps what is known of a connection.
 
     Attributes:
         readers: its calls that wait for messages.
@@ -159,7 +165,7 @@ class Arrivals:
         self._charge(connection, 0)
         if connection.descriptor is None:
             return
-        total = received(connection.descriptor, connection.peer)
+        total = _received(connection.descriptor, connection.peer)
         if total is None:
             connection.descriptor = None
         connection.before, connection.handed_over = total or 0, 0
@@ -183,7 +189,7 @@ class Arrivals:
         began, worked = loop.time(), time.thread_time()
         looked = [each for each in self._busy if _is_slow(each, began - _LOOK_S)]
         if any(each.descriptor is None for each in looked):
-            sockets = open_sockets()
+            sockets = _open_sockets()
             for connection in looked:
                 connection.descriptor = sockets.get(connection.peer, _NONE)
         for connection in looked:
@@ -195,7 +201,7 @@ class Arrivals:
 
     def _look_at(self, connection: _Connection, now: float) -> None:
         descriptor = _NONE if connection.descriptor is None else connection.descriptor
-        if (total := received(descriptor, connection.peer)) is None:
+        if (total := _received(descriptor, connection.peer)) is None:
             # It is closed, and its calls are about to end; or another process has it.
             return
         size = max(0, total - connection.before - connection.handed_over)
@@ -215,7 +221,7 @@ class Arrivals:
             _stop([each for each in waiting if (each.since or now) <= until], self._late())
 
     def _forget(self) -> None:
-        sockets = open_sockets()
+        sockets = _open_sockets()
         for peer in self._connections.keys() - sockets.keys():
             if not self._connections[peer].readers:
                 del self._connections[peer]
@@ -235,3 +241,47 @@ def _stop(readers: list[Reader], error: FoveaError) -> None:
         if reader.error is None:
             reader.error = error
             reader.timeout.reschedule(now)
+
+
+def _open_sockets() -> dict[str, int]:
+    """Find the connections of this process: gRPC's name of the peer, and the descriptor."""
+    found = {}
+    for entry in os.scandir("/proc/self/fd"):
+        try:
+            with _borrowed(int(entry.name)) as borrowed:
+                found[_peer(borrowed)] = int(entry.name)
+        except (OSError, ValueError):
+            # No socket, not connected, or not of IP.
+            continue
+    return found
+
+
+def _received(descriptor: int, peer: str) -> int | None:
+    """Count the bytes that a connection has received; None if it is closed."""
+    try:
+        with _borrowed(descriptor) as borrowed:
+            if _peer(borrowed) != peer:
+                return None
+            info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _AT + _RECEIVED.size)
+            return int(_RECEIVED.unpack_from(info, _AT)[0])
+    except (OSError, ValueError, struct.error):
+        return None
+
+
+@contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    borrowed = socket.socket(fileno=descriptor)
+    try:
+        yield borrowed
+    finally:
+        # It is gRPC's to close.
+        borrowed.detach()
+
+
+def _peer(connected: socket.socket) -> str:
+    host, port, *more = connected.getpeername()
+    host = host.removeprefix("::ffff:")
+    if ":" not in host:
+        return f"ipv4:{host}:{port}"
+    zone = f"%25{more[1]}" if more[1] else ""
+    return f"ipv6:%5B{host.partition('%')[0]}{zone}%5D:{port}"
