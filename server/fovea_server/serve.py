@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 import uvicorn
 
 from fovea_preprocess.errors import FoveaError
-from fovea_server.byte_budget import ByteBudget
+from fovea_server.byte_budget import ByteBudget, Trimmer
 from fovea_server.dataplane.service import Service
 from fovea_server.http.connection.protocol import ServerProtocol
 from fovea_server.http.cors import Cors
@@ -81,8 +81,10 @@ class Server(uvicorn.Server):
         service: Service,
         others: list[GrpcServer | MetricsServer],
         signalled: Callable[[], None],
+        trimmer: Trimmer,
     ) -> None:
         super().__init__(config)
+        self._trimmer = trimmer
         self._signalled = signalled
         self._descriptors = _Descriptors()
         self._service = service
@@ -115,6 +117,7 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Return True when it is time to stop: `drain_secs` after the signal."""
+        self._trimmer.look()
         if not counter % _TICKS_OF_A_SECOND:
             self._descriptors.look()
         if not await super().on_tick(counter):
@@ -195,6 +198,7 @@ def make_server(service: Service, signalled: Callable[[], None] = lambda: None) 
         service,
         _others(service, budget),
         signalled,
+        Trimmer(budget),
     )
 
 

@@ -1,6 +1,7 @@
 """Many calls at once, and calls that never end: no client of gRPC suffers from another."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -19,7 +20,8 @@ SERVING = b"\x08\x01"
 def server(shared, tmp_path_factory) -> Iterator[RunningServer]:
     repository = tmp_path_factory.mktemp("triton")
     models = shared / "data" / "triton" / "models"
-    (repository / "simple").symlink_to(models / "simple")
+    for name in ("simple", "identity_fp32"):
+        (repository / name).symlink_to(models / name)
     log = tmp_path_factory.mktemp("log")
     server = start_server(repository, log, ("--body-timeout-s=2", "--max-queue=1000000"))
     yield server
@@ -99,3 +101,28 @@ def test_clients_that_leave_before_their_answer_leave_no_traceback(server):
             connection.recv(1)
     assert burst(server, 1) == {"OK": 1}
     assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_clients_that_leave_amid_a_large_answer_leave_no_traceback(server, resets):
+    message = messages.ModelInferRequest(model_name="identity_fp32")
+    message.inputs.add(name="INPUT0", datatype="FP32", shape=(1, 1 << 20))
+    message.raw_input_contents.append(bytes(4 << 20))
+    data = message.SerializeToString()
+    before = server.log.read_text()
+    with http2.connected(server.grpc_port) as connection:
+        sender = http2.Sender(connection, f"{SERVICE}/ModelInfer")
+        sender.send(http2.begun_message(len(data), 0) + data)
+        connection.sendall(http2.frame(http2.DATA, http2.END_STREAM, 1))
+        # The client gives no room for more of the answer than its beginning.
+        while not sender.answered:
+            sender.receive()
+        if resets:
+            connection.sendall(http2.frame(http2.RST_STREAM, 0, 1, http2.CANCEL))
+    assert burst(server, 1) == {"OK": 1}
+    end = time.monotonic() + 30
+    while (log := server.log.read_text().removeprefix(before)).count("/ModelInfer") < 2:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert "Traceback" not in log
+    assert "ExecuteBatchError" not in log

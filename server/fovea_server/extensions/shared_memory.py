@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+from weakref import WeakSet, WeakValueDictionary
 
 from fovea_preprocess.errors import (
     AlreadyExists,
@@ -29,6 +30,8 @@ T = TypeVar("T")
 
 # The folder of POSIX shared memory in Linux; no other file can be registered.
 _FOLDER = "/dev/shm"
+# Objects that are mapped at a time; each holds a descriptor.
+_MOST_OBJECTS = 1024
 # Names that Triton's Python backend uses, which may run on the same machine.
 _RESERVED = "triton_python_backend_shm_region_"
 
@@ -101,6 +104,7 @@ class SharedMemory(RegionTable[Region, "MappedRegion"]):
 
     def __init__(self, allowed: bool) -> None:
         super().__init__("system", allowed)
+        self._objects = MappedObjects()
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Map a region, with Triton's messages on refusal.
@@ -113,26 +117,45 @@ class SharedMemory(RegionTable[Region, "MappedRegion"]):
         """
         self._check_allowed()
         region = Region(name, key, offset, byte_size)
-        self._add(name, region, lambda: MappedRegion(region))
+        self._add(name, region, lambda: MappedRegion(region, self._objects))
+
+
+class MappedObjects:
+    """The objects that regions are parts of: each is mapped once, and holds one descriptor."""
+
+    def __init__(self) -> None:
+        # By device and inode, and those of an object before it grew; the last region closes each.
+        self._maps: WeakValueDictionary[tuple[int, int], mmap.mmap] = WeakValueDictionary()
+        self._all: WeakSet[mmap.mmap] = WeakSet()
+
+    def map(self, descriptor: int, end: int) -> mmap.mmap:
+        """Map an object at least as far as `end`; OSError, ValueError: it cannot be mapped."""
+        found = os.fstat(descriptor)
+        key = found.st_dev, found.st_ino
+        mapped = self._maps.get(key)
+        # The object may have grown since.
+        if mapped is None or len(mapped) < end:
+            if len(self._all) >= _MOST_OBJECTS:
+                raise RegionFailed(
+                    f"{_MOST_OBJECTS} shared memory objects are registered already: unregister "
+                    "some, or put more regions into one object"
+                )
+            mapped = self._maps[key] = mmap.mmap(descriptor, found.st_size)
+            self._all.add(mapped)
+        return mapped
 
 
 class MappedRegion:
     """A region in this process's address space, until its last reference is gone."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, objects: MappedObjects) -> None:
         self.region = region
         descriptor = _open(region)
         try:
             room = os.fstat(descriptor).st_size - region.offset
             if region.offset < 0 or not 0 < region.byte_size <= room:
                 raise _invalid(region)
-            # The kernel maps whole pages.
-            self._skipped = region.offset % mmap.ALLOCATIONGRANULARITY
-            self._map = mmap.mmap(
-                descriptor,
-                self._skipped + region.byte_size,
-                offset=region.offset - self._skipped,
-            )
+            self._map = objects.map(descriptor, region.offset + region.byte_size)
         except (OSError, ValueError) as error:
             log.debug("shared memory region %r: %s", region.name, error)
             raise _invalid(region) from error
@@ -144,7 +167,7 @@ class MappedRegion:
         # Detects what was done before the request; see `SharedMemory` for later.
         if self._map.size() < self.region.offset + self.region.byte_size:
             raise RegionFailed(f"Invalid shared memory region: '{self.region.key}'")
-        begin = self._skipped + offset
+        begin = self.region.offset + offset
         return memoryview(self._map)[begin : begin + byte_size]
 
     def write(self, offset: int, data: memoryview) -> None:

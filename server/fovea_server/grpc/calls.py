@@ -13,11 +13,12 @@ from urllib.parse import quote, unquote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from fovea_preprocess.errors import BodyTimeout, FoveaError, InvalidRequest, Restricted
+from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import grpc_status
 from fovea_server.extensions.restrictions import Restrictions
+from fovea_server.grpc.arrivals import Arrivals
 from fovea_server.log_lines import REQUEST_ID
 from fovea_server.traffic.access_log import Access
 from fovea_server.traffic.client import CLIENT
@@ -177,19 +178,19 @@ def unary(
     read: Callable[[bytes], R],
     method: Callable[[R], Awaitable[bytes]],
     service: Service,
-    budget: ByteBudget,
+    arrivals: Arrivals,
     controls: Callable[[R], bool] | None = None,
 ) -> Handler:
     """Make the handler of a call with one request and one answer.
 
     `controls` tells if a request changes the server; None where none does.
     """
-    timeout_s = service.settings.body_timeout_s
+    budget = arrivals.budget
 
     async def answer(_: object, context: Context) -> bytes:
         async with Call(name, context, service.traffic) as call:
             call.check(service.grpc_restrictions, api)
-            data = await _message(context, timeout_s)
+            data = await arrivals.message(context)
             size = len(data)
             budget.take(size)
             try:
@@ -211,25 +212,17 @@ def unary(
     return grpc.stream_unary_rpc_method_handler(answer)
 
 
-async def _message(context: Context, timeout_s: float) -> bytes:
-    """Receive the message of a unary call; raise BodyTimeout if it takes longer."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            data: bytes | object = await context.read()
-    except TimeoutError:
-        raise BodyTimeout(f"the message did not arrive within {timeout_s:g} s") from None
-    if not isinstance(data, bytes):
-        raise InvalidRequest("the call ended without a message")
-    return data
-
-
-def stream(name: str, api: str, method: Stream, service: Service) -> Handler:
+def stream(name: str, api: str, method: Stream, service: Service, arrivals: Arrivals) -> Handler:
     """Make the handler of a call with many requests and many answers."""
 
     async def answer(requests: AsyncIterator[bytes], context: Context) -> None:
         async with Call(name, context, service.traffic) as call:
             call.check(service.grpc_restrictions, api)
-            await method(requests, context, call)
+            peer = context.peer()
+            with arrivals.stream(peer) as reader:
+                await method(arrivals.messages(requests, peer, reader), context, call)
+            if reader.error is not None:
+                raise reader.error
 
     return grpc.stream_stream_rpc_method_handler(answer)
 

@@ -17,6 +17,7 @@ from fovea_preprocess.errors import Unavailable, Unsupported
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc import extensions, models
+from fovea_server.grpc.arrivals import Arrivals
 from fovea_server.grpc.calls import Call, Context, Handler, parse, stream, unary
 from fovea_server.grpc.infer_request import parse_infer
 from fovea_server.grpc.inference import Inference
@@ -31,6 +32,8 @@ _MOST = 2**31 - 1
 _MOST_STREAMS = 512
 # Connections: more than the clients of a server open.
 _MOST_CONNECTIONS = 4096
+# Where gRPC's core for Python writes.
+_CORE_LOG = "grpc._cython.cygrpc"
 _LEVELS = ("none", "low", "medium", "high")
 
 INFERENCE = "inference.GRPCInferenceService"
@@ -71,7 +74,7 @@ class GrpcServer:
     def __init__(self, service: Service, budget: ByteBudget) -> None:
         self._service = service
         self._credentials = server_credentials(service.settings)
-        self._budget = budget
+        self._arrivals = Arrivals(budget, service.settings)
         self._inference = Inference(service, budget)
         self._health = models.HealthCalls(service.plane)
         self._server: grpc.aio.Server | None = None
@@ -80,15 +83,16 @@ class GrpcServer:
     async def start(self) -> None:
         """Listen and serve; raise Unavailable if the port or the address cannot be had."""
         settings = self._service.settings
+        logging.getLogger(_CORE_LOG).addFilter(_is_news)
         # Made here, because it belongs to the running event loop.
         server = grpc.aio.server(options=_options(settings))
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(
-                    INFERENCE, inference_handlers(self._service, self._budget, self._inference)
+                    INFERENCE, inference_handlers(self._service, self._arrivals, self._inference)
                 ),
                 self._health_methods(),
-                _OtherMethods(self._service),
+                _OtherMethods(self._service, self._arrivals),
             )
         )
         self.port = _listen(server, settings, self._credentials)
@@ -108,29 +112,30 @@ class GrpcServer:
 
     def _health_methods(self) -> grpc.GenericRpcHandler:
         top, service, health = f"/{_HEALTH}", self._service, self._health
+        arrivals = self._arrivals
         # The content of health requests is ignored.
         handlers = {
-            "Check": unary(f"{top}/Check", "health", bytes, health.check, service, self._budget),
-            "Watch": stream(f"{top}/Watch", "health", health.watch, service),
+            "Check": unary(f"{top}/Check", "health", bytes, health.check, service, arrivals),
+            "Watch": stream(f"{top}/Watch", "health", health.watch, service, arrivals),
         }
         return grpc.method_handlers_generic_handler(_HEALTH, handlers)
 
 
 def inference_handlers(
-    service: Service, budget: ByteBudget, inference: Inference
+    service: Service, arrivals: Arrivals, inference: Inference
 ) -> dict[str, Handler]:
     """Make the handlers of Triton's service, by the name of the method."""
     top = f"/{INFERENCE}"
-    infer, streamed = inference.infer, inference.stream
+    infer, streamed = f"{top}/ModelInfer", f"{top}/ModelStreamInfer"
     handlers = {
-        "ModelInfer": unary(f"{top}/ModelInfer", "inference", parse_infer, infer, service, budget),
-        "ModelStreamInfer": stream(f"{top}/ModelStreamInfer", "inference", streamed, service),
+        "ModelInfer": unary(infer, "inference", parse_infer, inference.infer, service, arrivals),
+        "ModelStreamInfer": stream(streamed, "inference", inference.stream, service, arrivals),
     }
     for name, (api, method) in METHODS.items():
         read = partial(parse, getattr(messages, f"{name}Request"))
         answer = _answer(service, method, getattr(messages, f"{name}Response"))
         controls = _changes if name in _CONTROLS else None
-        handlers[name] = unary(f"{top}/{name}", api, read, answer, service, budget, controls)
+        handlers[name] = unary(f"{top}/{name}", api, read, answer, service, arrivals, controls)
     return handlers
 
 
@@ -154,16 +159,22 @@ def _answer(
 class _OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Refuses unknown methods, as gRPC does, but with an id and a line in the log."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, arrivals: Arrivals) -> None:
+        self._service, self._arrivals = service, arrivals
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """Make the handler of any method; a unary call is a stream of one message."""
-        return stream(handler_call_details.method, "", _not_found, self._service)
+        return stream(handler_call_details.method, "", _not_found, self._service, self._arrivals)
 
 
 async def _not_found(requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
     raise Unsupported("Method not found!")
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return False for a client that left while it was answered: the access log has the call."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, grpc.aio.InternalError)
 
 
 def _options(settings: Settings) -> list[tuple[str, int]]:

@@ -11,6 +11,7 @@ from typing import Any
 from fovea_preprocess.errors import ModelNotReady, Unavailable
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.log_settings import LogSettings
+from fovea_server.grpc.arrivals import Arrivals
 from fovea_server.grpc.calls import Handler
 from fovea_server.grpc.inference import Inference, StreamedAnswer
 from fovea_server.grpc.server import inference_handlers
@@ -47,8 +48,9 @@ class Serving:
         self.budget = self.service.budget
         self.surface = Surface(self.service, self.budget)
         self.inference = Inference(self.service, self.budget)
+        self.arrivals = Arrivals(self.budget, settings)
         self.handlers: dict[str, Handler] = inference_handlers(
-            self.service, self.budget, self.inference
+            self.service, self.arrivals, self.inference
         )
         registry.start()
         while not registry.started:

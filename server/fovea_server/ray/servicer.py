@@ -95,8 +95,8 @@ class Servicer:
     ) -> AsyncIterator[Encoded]:
         """Forward each request of a stream; they run side by side, and are answered in order."""
         context = RpcContext(grpc_context.invocation_metadata(), grpc_context.peer())
-        service = self.serving.service
-        handler = stream(f"/{INFERENCE}/ModelStreamInfer", "inference", self._stream, service)
+        name, serving = f"/{INFERENCE}/ModelStreamInfer", self.serving
+        handler = stream(name, "inference", self._stream, serving.service, serving.arrivals)
         async for data in streamed(handler, request_stream, context):
             yield Encoded(data)
         _ended(context.answer(b""), grpc_context)

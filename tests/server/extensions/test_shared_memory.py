@@ -210,3 +210,42 @@ def test_many_threads_register_and_read_at_once(memory, key):
         thread.join()
     assert faults == []
     assert memory.status() == []
+
+
+def test_regions_of_one_object_hold_one_descriptor(memory, key):
+    before = descriptors()
+    for index in range(1000):
+        memory.register(f"r{index}", key, index, 100)
+    assert descriptors() == before + 1
+    assert view(memory, "r999").tobytes() == bytes((999 + i) % 256 for i in range(100))
+    kept = view(memory, "r7")
+    memory.unregister()
+    assert kept[0] == 7
+    kept.release()
+    del kept
+    assert descriptors() == before
+
+
+def test_an_object_that_has_grown_is_mapped_further(memory, key):
+    memory.register("before", key, 0, 100)
+    with Path(f"/dev/shm{key}").open("ab") as object_:
+        object_.write(b"more")
+    memory.register("after", key, SIZE, 4)
+    assert view(memory, "after").tobytes() == b"more"
+    assert view(memory, "before")[99] == 99
+
+
+def test_more_objects_than_there_are_descriptors_for_are_refused(memory):
+    names = [f"fovea_test_many_{os.getpid()}_{index}" for index in range(1025)]
+    try:
+        for name in names:
+            Path("/dev/shm", name).write_bytes(bytes(64))
+        for name in names[:-1]:
+            memory.register(name, name, 0, 64)
+        with pytest.raises(RegionFailed, match=r"^1024 shared memory objects .* unregister"):
+            memory.register("one more", names[-1], 0, 64)
+        memory.unregister(names[0])
+        memory.register("one more", names[-1], 0, 64)
+    finally:
+        for name in names:
+            Path("/dev/shm", name).unlink(missing_ok=True)
