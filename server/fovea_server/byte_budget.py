@@ -10,7 +10,7 @@ from fovea_preprocess.errors import QueueFull
 from fovea_preprocess.size import size_text
 
 # Time that an answer waits for room, where its request sets none.
-_PATIENCE_S = 10.0
+_PATIENCE_S = 30.0
 
 
 class ByteBudget:
