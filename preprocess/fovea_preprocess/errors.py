@@ -50,6 +50,10 @@ class BodyTooLarge(InvalidRequest):
     """The request body is over the limit; found while reading, not after."""
 
 
+class AnswerTooLarge(InvalidRequest):
+    """The answer would be over the limit of its form; another form may have it."""
+
+
 class BodyTimeout(InvalidRequest):
     """The request body did not arrive in time."""
 

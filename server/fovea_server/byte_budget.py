@@ -18,14 +18,17 @@ _ENOUGH = 64 << 20
 # Time from the last large body until memory is trimmed, and from one trimming to the next.
 _CALM_S = 1.0
 _PAUSE_S = 10.0
+# Time that an answer waits for room, where its request sets none.
+_PATIENCE_S = 30.0
 
 
 class ByteBudget:
     """Counts the bytes of all requests and unsent answers; on the event loop only.
 
     Attributes:
-        limit: most bytes, but for a single larger body.
+        limit: most bytes, but for a single larger body or answer.
         held: bytes that are held now; any thread may read it.
+        answers: the bytes among them that answers take.
         pixels: bytes that images take while they are decoded. They wait for room beside what is
             held, and refuse nothing else.
         freed: bytes of large bodies that were given back so far.
@@ -33,17 +36,15 @@ class ByteBudget:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.held = self.pixels = self.freed = 0
+        self.held = self.answers = self.pixels = self.freed = 0
+        self._turn = asyncio.Lock()
+        self._room = asyncio.Event()
 
     def take(self, size: int) -> None:
         """Count `size` more bytes as held; QueueFull if that and other bytes exceed the limit."""
         # A single body may exceed the limit: it could never be accepted otherwise.
         if self.held and self.held + size > self.limit:
-            raise QueueFull(
-                f"{size_text(self.held)} of requests and answers are held already, of at most "
-                f"{size_text(self.limit)}: send again later, or raise --max-held-mb",
-                retry_after_s=1.0,
-            )
+            raise self.full()
         self.held += size
 
     def give_back(self, size: int) -> None:
@@ -51,6 +52,42 @@ class ByteBudget:
         self.held -= size
         if size >= _LARGE:
             self.freed += size
+        self._room.set()
+
+    def has_room(self, size: int, mine: int = 0) -> bool:
+        """Return True if an answer may hold `size` more bytes; it has `mine` already."""
+        # A single answer may exceed the limit: only answers free what requests hold.
+        return self.answers == mine or self.held + size <= self.limit
+
+    async def wait_for_room(self, size: int, timeout_s: float) -> None:
+        """Wait until an answer of `size` bytes has room, by turns, and count it.
+
+        Raises:
+            QueueFull: it took longer.
+        """
+        try:
+            async with asyncio.timeout(timeout_s), self._turn:
+                while not self.has_room(size):
+                    self._room.clear()
+                    await self._room.wait()
+                self.count_answer(size)
+        except TimeoutError:
+            raise self.full() from None
+
+    def count_answer(self, more: int) -> None:
+        """Count bytes of answers, or a negative number of them."""
+        self.held += more
+        self.answers += more
+        if more < 0:
+            self._room.set()
+
+    def full(self) -> QueueFull:
+        """Make the error for bytes that have no room."""
+        return QueueFull(
+            f"{size_text(self.held)} of requests and answers are held already, of at most "
+            f"{size_text(self.limit)}: send again later, or raise --max-held-mb",
+            retry_after_s=1.0,
+        )
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
@@ -94,3 +131,43 @@ class Trimmer:
             return
         self._trimmed, self._trimmed_at = freed, now
         self._running = asyncio.ensure_future(asyncio.to_thread(self._trim, 0))
+
+
+class Reservation:
+    """The bytes of answers in a budget, from before they are computed until they are written.
+
+    Attributes:
+        size: bytes that are counted now.
+    """
+
+    __slots__ = ("_budget", "size")
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self.size = 0
+
+    async def reserve(self, size: int, timeout_s: float = 0.0) -> None:
+        """Count an answer that is about to be computed, as soon as there is room for it.
+
+        Args:
+            size: expected bytes.
+            timeout_s: longest wait; 0 for the usual one.
+
+        Raises:
+            QueueFull: there was no room in time.
+        """
+        await self._budget.wait_for_room(size, timeout_s or _PATIENCE_S)
+        self.size += size
+
+    def resize(self, size: int) -> None:
+        """Correct the size, now that it is known; QueueFull if more bytes exceed the limit."""
+        more = size - self.size
+        if more > 0 and not self._budget.has_room(more, self.size):
+            raise self._budget.full()
+        self._budget.count_answer(more)
+        self.size = size
+
+    def release(self) -> None:
+        """Count the answers as no longer held."""
+        if self.size:
+            self.resize(0)

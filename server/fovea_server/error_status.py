@@ -13,6 +13,7 @@ _STATUSES = {
     "invalid_option": (422, "INVALID_ARG"),
     "method_not_allowed": (405, "INTERNAL"),
     "body_too_large": (413, "INVALID_ARG"),
+    "answer_too_large": (413, "TOO_LARGE"),
     "body_timeout": (408, "INVALID_ARG"),
     "fetch_refused": (400, "INVALID_ARG"),
     # Triton has no code for this: it answers before there is an error.
@@ -39,6 +40,8 @@ _TRITON = {
     "INTERNAL": (500, "INTERNAL"),
     "UNSUPPORTED": (501, "UNIMPLEMENTED"),
     "UNAVAILABLE": (503, "UNAVAILABLE"),
+    # Not of Triton, which has no such limit.
+    "TOO_LARGE": (413, "RESOURCE_EXHAUSTED"),
 }
 
 

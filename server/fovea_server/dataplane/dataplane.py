@@ -23,6 +23,7 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unavailable,
 )
+from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.images import (
     Prediction,
     encoded_images,
@@ -55,6 +56,8 @@ from fovea_server.traffic.spans import SPAN
 
 # Sorting this many elements takes about a millisecond.
 _MANY = 65_536
+# Answers from this many bytes on are counted before they are computed.
+_COUNTED = 65_536
 # Most threads of loads wait for others that load the same model.
 _LOAD_THREADS = 8
 _STAGES = tuple(stage.name for stage in fields(Timing))
@@ -265,8 +268,13 @@ class DataPlane:
         ]
         return ModelStatistics(name=name, durations=durations, versions=counted)
 
-    async def infer(self, model: ServedModel, request: InferRequest) -> InferResponse:
+    async def infer(
+        self, model: ServedModel, request: InferRequest, reservation: Reservation
+    ) -> InferResponse:
         """Run a model, as `find` returned it, on tensors.
+
+        A large answer is counted in `reservation` from before it is computed; the caller releases
+        it when the answer is written, or there is none.
 
         Raises:
             NotFound, InvalidRequest, QueueFull, ModelNotReady, ShuttingDown, InferenceFailed:
@@ -277,7 +285,7 @@ class DataPlane:
             model = self.find(request.model_name, request.model_version)
         images = encoded_images(model, request)
         if images is not None:
-            return await self._boxes(model, request, images)
+            return await self._boxes(model, request, images, reservation)
         classes = {one.name: one.classification for one in request.outputs if one.classification}
         for tensor in model.signature.outputs:
             if tensor.name in classes:
@@ -285,17 +293,25 @@ class DataPlane:
         request.trace = self._trace.sample(model.name, model.version, request.id)
         if (span := SPAN.get()) is not None:
             request.spans, arrived = [], time.monotonic()
+        if (size := model.expected_bytes(request.inputs)) >= _COUNTED:
+            await reservation.reserve(size, 1e-6 * request.timeout_us)
         response = await model.scheduler.infer(request)
+        model.answer_size.learn(response.outputs)
         if span is not None:
             record_tensors(span, model, request, arrived)
         if classes:
             await _classify(response, classes, model)
+        _correct(reservation, response)
         if request.trace is not None:
             self._trace.save(request.trace)
         return response
 
     async def _boxes(
-        self, model: ServedModel, request: InferRequest, images: list[bytes]
+        self,
+        model: ServedModel,
+        request: InferRequest,
+        images: list[bytes],
+        reservation: Reservation,
     ) -> InferResponse:
         options = options_of(request)
         prediction = await self.predict(
@@ -308,7 +324,18 @@ class DataPlane:
             timeout_us=request.timeout_us,
         )
         tensors = wanted(request, prediction_tensors(prediction, options))
-        return InferResponse(model.name, str(model.version), tensors, request.id)
+        response = InferResponse(model.name, str(model.version), tensors, request.id)
+        _correct(reservation, response)
+        return response
+
+
+def _correct(reservation: Reservation, response: InferResponse) -> None:
+    """Count what a large answer has, in place of what was expected."""
+    size = 0
+    for tensor in response.outputs:
+        size += tensor.array.nbytes
+    if reservation.size or size >= _COUNTED:
+        reservation.resize(size)
 
 
 async def _classify(

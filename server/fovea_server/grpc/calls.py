@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 from typing import NoReturn, Self, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
@@ -14,7 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
-from fovea_server.byte_budget import ByteBudget
+from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import grpc_status
 from fovea_server.extensions.restrictions import Restrictions
@@ -168,10 +167,6 @@ def parse(message_type: type[M], data: bytes) -> M:
     return message
 
 
-def _give_back(budget: ByteBudget, size: int, context: Context) -> None:
-    budget.give_back(size)
-
-
 def unary(
     name: str,
     api: str,
@@ -203,8 +198,9 @@ def unary(
                 budget.give_back(size)
             if (size := len(found)) >= LARGE:
                 # Counted until it is sent, or the client has left.
-                budget.take(size)
-                context.add_done_callback(partial(_give_back, budget, size))
+                unsent = Reservation(budget)
+                unsent.resize(size)
+                context.add_done_callback(lambda _: unsent.release())
             call.size = size
             return found
 

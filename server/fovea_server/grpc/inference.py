@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from fovea_preprocess.errors import FoveaError, QueueFull
-from fovea_server.byte_budget import ByteBudget
+from fovea_server.byte_budget import ByteBudget, Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_decoupled
 from fovea_server.error_status import grpc_status
@@ -19,6 +19,7 @@ from fovea_server.grpc.calls import LARGE, Call, Context, fault, refuse
 from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_request
 from fovea_server.grpc.infer_response import FINAL, response_bytes, streamed_bytes, streamed_error
 from fovea_server.grpc.models import version_of
+from fovea_server.grpc.run_ahead import Ahead, StreamReservation
 from fovea_server.tensors.messages import InferRequest, InferResponse
 from fovea_server.traffic.traffic import Traffic
 
@@ -82,7 +83,12 @@ class Inference:
         model = self._plane.find(message.fields.model_name, version)
         refuse_decoupled(model, "ModelInfer RPC")
         request, shared = await self._request(message, version)
-        return await _answer(await self._plane.infer(model, request), shared)
+        reservation = Reservation(self._budget)
+        try:
+            return await _answer(await self._plane.infer(model, request, reservation), shared)
+        finally:
+            # A large answer is counted again by its call at once.
+            reservation.release()
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Answer a stream of requests; an error of one is in its answer."""
@@ -98,8 +104,8 @@ class Inference:
         for stream in self._streams:
             stream.close()
 
-    async def streamed(self, data: bytes) -> StreamedAnswer:
-        """Answer one request of a stream."""
+    async def streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
+        """Answer one request of a stream; its answer stays counted in `reservation`."""
         request_id, model, large = "", "", len(data) >= LARGE
         try:
             message = await asyncio.to_thread(parse_infer, data) if large else parse_infer(data)
@@ -108,7 +114,7 @@ class Inference:
             # An unknown model is reported before what is wrong with the tensors.
             found = self._plane.find(message.fields.model_name, version)
             request, shared = await self._request(message, version)
-            response = await self._plane.infer(found, request)
+            response = await self._plane.infer(found, request, reservation)
             response.parameters[FINAL] = True
             return StreamedAnswer(request_id, await _answer(response, shared), model)
         except FoveaError as error:
@@ -141,12 +147,19 @@ class StreamedAnswer(NamedTuple):
     model: str
 
 
+class Begun(NamedTuple):
+    """A request of a stream whose answer is not written yet."""
+
+    task: asyncio.Task[StreamedAnswer]
+    reservation: StreamReservation
+
+
 class InferStream:
     """Runs a stream's requests concurrently, and answers them in order."""
 
     def __init__(
         self,
-        infer: Callable[[bytes], Awaitable[StreamedAnswer]],
+        infer: Callable[[bytes, Reservation], Awaitable[StreamedAnswer]],
         most: int,
         budget: ByteBudget,
         traffic: Traffic,
@@ -155,11 +168,12 @@ class InferStream:
         self._most = most
         self._budget = budget
         self._traffic = traffic
-        # Requests in flight, and the bytes of them and their answers in the budget.
+        # Requests in flight, and their bytes in the budget.
         self._under_way = self._held = 0
+        self._ahead = Ahead(budget)
         self._freed = asyncio.Event()
         # In the order of the requests; None follows the last.
-        self._begun: asyncio.Queue[asyncio.Task[StreamedAnswer] | None] = asyncio.Queue()
+        self._begun: asyncio.Queue[Begun | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[StreamedAnswer]] = set()
         self._reader: asyncio.Task[None] | None = None
 
@@ -168,15 +182,15 @@ class InferStream:
         strict = _STRICT in (context.invocation_metadata() or ())
         self._reader = asyncio.create_task(self._read(requests, call))
         try:
-            while (task := await self._begun.get()) is not None:
-                request_id, answer, call.model = await task
+            while (begun := await self._begun.get()) is not None:
+                request_id, answer, call.model = await begun.task
                 if isinstance(answer, bytes):
                     await call.write(streamed_bytes(answer))
-                    self._give_back(len(answer))
                 elif strict:
                     await refuse(context, answer)
                 else:
                     await call.write(streamed_error(request_id, str(answer)))
+                begun.reservation.release()
                 self._under_way -= 1
                 self._freed.set()
         finally:
@@ -184,6 +198,7 @@ class InferStream:
                 running.cancel()
             # Cancelled tasks run no further, and waiting for them here could itself be cancelled.
             self._give_back(self._held)
+            self._ahead.release()
 
     def close(self) -> None:
         """Stop reading; the stream ends when all that was read is answered."""
@@ -197,32 +212,43 @@ class InferStream:
                     self._freed.clear()
                     await self._freed.wait()
                 self._under_way += 1
-                task = asyncio.ensure_future(self._answer(data, self._take(len(data)), call))
+                full, reservation = self._take(len(data)), self._ahead.next()
+                task = asyncio.ensure_future(self._answer(data, full, reservation, call))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-                self._begun.put_nowait(task)
+                self._begun.put_nowait(Begun(task, reservation))
         finally:
             self._begun.put_nowait(None)
 
-    async def _answer(self, data: bytes, full: FoveaError | None, call: Call) -> StreamedAnswer:
+    async def _answer(
+        self, data: bytes, full: FoveaError | None, reservation: StreamReservation, call: Call
+    ) -> StreamedAnswer:
         began, span = time.monotonic(), call.traced()
-        outcome = StreamedAnswer("", full, "") if full is not None else await self._outcome(data)
+        if full is not None:
+            outcome = StreamedAnswer("", full, "")
+        else:
+            outcome = await self._outcome(data, reservation)
+        reservation.pass_on()
         error = outcome.answer if isinstance(outcome.answer, FoveaError) else None
         status = "OK" if error is None else grpc_status(error)
         self._traffic.inferred(outcome.model, status, began, error, span)
         return outcome
 
-    async def _outcome(self, data: bytes) -> StreamedAnswer:
-        outcome = await self._infer(data)
+    async def _outcome(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
+        outcome = await self._infer(data, reservation)
         self._give_back(len(data))
-        if isinstance(outcome.answer, bytes) and (full := self._take(len(outcome.answer))):
+        try:
+            reservation.resize(len(outcome.answer) if isinstance(outcome.answer, bytes) else 0)
+        except QueueFull as full:
+            reservation.release()
             return outcome._replace(answer=full)
         return outcome
 
     def _has_room(self, size: int) -> bool:
         if not self._under_way:
             return True
-        return self._under_way < self._most and self._held + size <= _MOST_BYTES
+        held = self._held + self._ahead.size
+        return self._under_way < self._most and held + size <= _MOST_BYTES
 
     def _take(self, size: int) -> FoveaError | None:
         """Count bytes as held; return the error if that exceeds the budget."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from fovea_preprocess.errors import BodyTooLarge, FoveaError
-from fovea_server.byte_budget import ByteBudget
+from fovea_server.byte_budget import ByteBudget, Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.http.cors import Cors
 from fovea_server.http.guard import Guard
@@ -81,7 +81,8 @@ class Front(ABC):
         """Make a request without a route, with its id."""
         given = headers.get(ID_HEADER)
         own_id = request_id(None if given is None else given.decode("latin-1"))
-        request = Request(method, target, headers, own_id, time.monotonic())
+        reservation = Reservation(self.budget)
+        request = Request(method, target, headers, own_id, time.monotonic(), reservation)
         request.client = str(client[0]) if client else None
         if (tracer := self.service.traffic.tracer) is not None:
             request.span = tracer.begin(request.header("traceparent"), request.header("tracestate"))

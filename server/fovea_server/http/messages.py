@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 
 if TYPE_CHECKING:
+    from fovea_server.byte_budget import Reservation
     from fovea_server.dataplane.service import Service
     from fovea_server.traffic.spans import RequestSpan
 
@@ -42,6 +43,7 @@ class Request:
         names: "model", "version", "region", ... in the path; None if absent.
         timeout_s: seconds that it may take in all; None for no limit.
         span: of a request that is traced; None for nearly all.
+        reservation: of the answer, from before it is computed.
         hold: counts bytes held for the request, also those sent; raises QueueFull.
     """
 
@@ -50,6 +52,7 @@ class Request:
     headers: dict[bytes, bytes]
     id: str
     began: float
+    reservation: Reservation
     client: str | None = None
     body: bytes | bytearray = b""
     answer: Answer | None = None

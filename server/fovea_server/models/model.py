@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,8 @@ from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
+from fovea_server.tensors.answer_size import AnswerSize
+from fovea_server.tensors.messages import InputTensor
 from fovea_server.tensors.signature import ModelSignature
 
 log = logging.getLogger(__name__)
@@ -69,6 +71,7 @@ class ServedModel:
         self._reason = "it is being loaded"
         self.config = config
         self.signature = ModelSignature.of(config)
+        self.answer_size = AnswerSize(self.signature)
         self.statistics = ModelStatistics()
         self._state = State.LOADING
         self._retired = False
@@ -140,6 +143,13 @@ class ServedModel:
         if self.state is not State.READY or scheduler is None:
             raise ModelNotReady(f"model '{self.name}' version {self.version}: {self.reason}")
         return scheduler
+
+    def expected_bytes(self, inputs: Sequence[InputTensor]) -> int:
+        """Return the bytes that all outputs will have; of an ensemble, also those between steps."""
+        expected = self.answer_size.expected(inputs)
+        if self._members:
+            return max(expected, sum(member.expected_bytes(inputs) for member in self._members))
+        return expected
 
     def labels_of(self, output: str) -> tuple[str, ...] | None:
         """Look up the class names of an output, by index."""
@@ -222,6 +232,7 @@ class ServedModel:
             opened = self._open_engine(self._folder, self.config, self._settings, self._progress)
             self.engine, self.config = opened
         self.signature = ModelSignature.of(self.config)
+        self.answer_size = AnswerSize(self.signature)
         self._labels |= read_output_labels(self.config, self._folder.parent)
         engine, settings = self.engine, self._settings
         self._scheduler = make_scheduler(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fovea_preprocess.errors import ModelNotReady, Unavailable
+from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.log_settings import LogSettings
 from fovea_server.grpc.arrivals import Arrivals
@@ -113,7 +114,11 @@ class Replica:
 
     async def streamed(self, data: bytes) -> StreamedAnswer:
         """Answer one request of a stream of gRPC."""
-        return await self._serving.inference.streamed(data)
+        reservation = Reservation(self._serving.budget)
+        try:
+            return await self._serving.inference.streamed(data, reservation)
+        finally:
+            reservation.release()
 
     def check_health(self) -> None:
         """Raise ModelNotReady if the model has died: Ray then replaces the replica."""

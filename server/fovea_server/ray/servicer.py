@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from fovea_preprocess.errors import FoveaError
+from fovea_server.byte_budget import Reservation
 from fovea_server.error_status import grpc_status
 from fovea_server.grpc.calls import Call, Context, stream
 from fovea_server.grpc.infer_request import parse_infer
@@ -108,7 +109,7 @@ class Servicer:
             requests, context, call
         )
 
-    async def _streamed(self, data: bytes) -> StreamedAnswer:
+    async def _streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
         request_id, model = "", ""
         try:
             fields = parse_infer(data).fields
@@ -118,7 +119,7 @@ class Servicer:
                 return answer
         except FoveaError as error:
             return StreamedAnswer(request_id, error, model)
-        return await self.serving.inference.streamed(data)
+        return await self.serving.inference.streamed(data, reservation)
 
 
 def _ended(answer: RpcAnswer, context: RayServegRPCContext) -> Encoded:

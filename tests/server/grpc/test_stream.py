@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fovea_server.byte_budget import ByteBudget
+from fovea_server.byte_budget import ByteBudget, Reservation
 from fovea_server.grpc.calls import Call
 from fovea_server.grpc.inference import InferStream, StreamedAnswer
 from fovea_server.traffic.traffic import Traffic
@@ -26,7 +26,7 @@ class Unread:
         await asyncio.Event().wait()
 
 
-async def echo(data: bytes) -> StreamedAnswer:
+async def echo(data: bytes, reservation: Reservation) -> StreamedAnswer:
     return StreamedAnswer("", data, "")
 
 

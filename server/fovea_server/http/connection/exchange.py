@@ -252,6 +252,8 @@ class Exchange:
 
     def _let_go(self) -> None:
         self._request.body = b""
+        # A large answer that is about to be written is counted again by its connection at once.
+        self._request.reservation.release()
         self._front.budget.give_back(self._held)
         self._held = 0
 

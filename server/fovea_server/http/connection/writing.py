@@ -30,7 +30,9 @@ class Writing:
 
     def hold(self, size: int) -> None:
         """Count an answer that is about to be written; raise QueueFull if too much is held."""
-        self._budget.take(size)
+        if not self._budget.has_room(size):
+            raise self._budget.full()
+        self._budget.count_answer(size)
         self._held += size
 
     def watch(self) -> None:
@@ -41,7 +43,7 @@ class Writing:
 
     def on_sent(self) -> None:
         """Release the bytes: nearly all is sent, or nothing will be."""
-        self._budget.give_back(self._held)
+        self._budget.count_answer(-self._held)
         self._held = 0
         if self._timer is not None:
             self._timer.cancel()

@@ -76,6 +76,7 @@ class V2App:
             return answer
         finally:
             request.body = b""
+            request.reservation.release()
 
     async def _receive(self, request: Request, receive: Receive) -> None:
         settings = self._front.service.settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -10,13 +11,16 @@ import numpy as np
 import orjson
 
 from fovea_engines.session import Array
-from fovea_preprocess.errors import InvalidRequest, MalformedJson
+from fovea_preprocess.errors import AnswerTooLarge, InvalidRequest, MalformedJson
 from fovea_server.http.v2.long_array import LongArray
 from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.messages import OutputTensor
 
 MANY = 16_384
 """Elements that take about a millisecond to write."""
+
+MOST = 4 << 20
+"""Elements of an answer: about 80 MB of text, which take 20 s to write."""
 
 _NOT_IN_JSON = ("FP16", "BF16")
 _NOT_UNSIGNED = "non-unsigned-integer as unsigned-integer"
@@ -113,6 +117,16 @@ def _objection(datatype: str, kinds: set[type]) -> MalformedJson | None:
 
 def _unfit(why: str) -> MalformedJson:
     return MalformedJson(f"Unable to parse 'data': {why}")
+
+
+def refuse_long(tensors: Iterable[OutputTensor]) -> None:
+    """Raise AnswerTooLarge if outputs have too many elements for JSON, before they are written."""
+    elements = sum(tensor.array.size for tensor in tensors)
+    if elements > MOST:
+        raise AnswerTooLarge(
+            f"the outputs have {elements:,} elements, and JSON takes {MOST:,}: ask for binary data "
+            "(the parameter binary_data or binary_data_output of infer), or use gRPC"
+        )
 
 
 def data_json(tensor: OutputTensor) -> list[bytes]:

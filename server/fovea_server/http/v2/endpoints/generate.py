@@ -20,7 +20,7 @@ from fovea_server.http.v2.compression import refuse_encoding
 from fovea_server.http.v2.infer_request import parameter
 from fovea_server.http.v2.json_reader import read
 from fovea_server.http.v2.long_array import LONG, LongArray, parse_long
-from fovea_server.http.v2.tensor_json import MANY, data_json, elements_of
+from fovea_server.http.v2.tensor_json import MANY, data_json, elements_of, refuse_long
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.tensors.signature import ModelTensor
 
@@ -51,7 +51,8 @@ async def _generated(service: Service, request: Request) -> bytes:
         await asyncio.to_thread(_read, *arguments)
     else:
         _read(*arguments)
-    response = await service.plane.infer(model, asked)
+    response = await service.plane.infer(model, asked, request.reservation)
+    refuse_long(response.outputs)
     if any(tensor.array.size > MANY for tensor in response.outputs):
         return await asyncio.to_thread(_written, response)
     return _written(response)

@@ -20,7 +20,7 @@ from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import compress, decompressed
 from fovea_server.http.v2.infer_request import BodyReader, OutputEncoding
 from fovea_server.http.v2.long_array import LONG
-from fovea_server.http.v2.tensor_json import MANY, data_json
+from fovea_server.http.v2.tensor_json import MANY, data_json, refuse_long
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
@@ -42,8 +42,9 @@ async def infer(service: Service, request: Request) -> Answer:
         asked, encoding = await asyncio.to_thread(_asked, *arguments)
     else:
         asked, encoding = _asked(*arguments)
-    response = await service.plane.infer(model, asked)
+    response = await service.plane.infer(model, asked, request.reservation)
     try:
+        _refuse_long(response, encoding)
         if _is_long(response, encoding):
             answer = await asyncio.to_thread(_infer_answer, response, encoding)
         else:
@@ -137,6 +138,16 @@ def _is_long(response: InferResponse, encoding: OutputEncoding) -> bool:
         ):
             return True
     return False
+
+
+def _refuse_long(response: InferResponse, encoding: OutputEncoding) -> None:
+    """Raise AnswerTooLarge if outputs are too long for JSON."""
+    refuse_long(
+        tensor
+        for tensor in response.outputs
+        if tensor.name not in encoding.shared
+        and not encoding.binary.get(tensor.name, encoding.by_default)
+    )
 
 
 def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:

@@ -1,0 +1,189 @@
+"""Answers that are much larger than their requests: what the server holds of them is bounded."""
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+import httpx
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tests.e2e.test_grpc import SERVICE, until
+from tests.serving import RunningServer
+from tritonclient.grpc import service_pb2 as messages
+
+MB = 1 << 20
+SIZE = 16 * MB
+ELEMENTS = SIZE // 4
+LIMIT_MB = 64
+# Each answer is once an array, once a message and once gRPC's copy of it while it is sent.
+MOST_MB = 4 * LIMIT_MB
+
+
+def wide(repository: Path, name: str = "wide", elements: int = ELEMENTS) -> None:
+    """Write a model that answers one number with many copies of it."""
+    graph = helper.make_graph(
+        [helper.make_node("Expand", ["X", "shape"], ["Y"])],
+        "wide",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [1])],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [elements])],
+        [numpy_helper.from_array(np.array([elements]), "shape")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (repository / name / "1").mkdir(parents=True)
+    onnx.save(model, repository / name / "1" / "model.onnx")
+
+
+ENSEMBLE = f"""
+platform: "ensemble"
+input [ {{ name: "IN" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+output [ {{ name: "OUT" data_type: TYPE_FP32 dims: [ {ELEMENTS} ] }} ]
+ensemble_scheduling {{ step [ {{
+  model_name: "wide" model_version: -1
+  input_map {{ key: "X" value: "IN" }} output_map {{ key: "Y" value: "OUT" }}
+}} ] }}
+"""
+
+
+@pytest.fixture
+def server(tmp_path, serve) -> Iterator[RunningServer]:
+    repository = tmp_path / "models"
+    wide(repository)
+    wide(repository, "wider", ELEMENTS + 1)
+    (repository / "both" / "1").mkdir(parents=True)
+    (repository / "both" / "config.pbtxt").write_text(ENSEMBLE)
+    server = serve(repository, f"--max-held-mb={LIMIT_MB}")
+    yield server
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+def memory_mb(server: RunningServer, field: str) -> float:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
+    assert found
+    return int(found[1]) / 1024
+
+
+def held(server: RunningServer) -> float:
+    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
+    found = re.search(r"^fovea_held_bytes (\S+)", metrics, re.MULTILINE)
+    assert found
+    return float(found[1])
+
+
+def message(model: str = "wide") -> messages.ModelInferRequest:
+    asked = messages.ModelInferRequest(model_name=model)
+    asked.inputs.add(name="X" if model == "wide" else "IN", datatype="FP32", shape=(1,))
+    asked.raw_input_contents.append(np.float32(2).tobytes())
+    return asked
+
+
+def stream(channel: grpc.Channel, count: int, model: str) -> Iterator[bytes]:
+    call = channel.stream_stream(
+        f"{SERVICE}/ModelStreamInfer", messages.ModelInferRequest.SerializeToString
+    )
+    answers: Iterator[bytes] = call(iter([message(model)] * count))
+    return answers
+
+
+@contextmanager
+def streams(server: RunningServer, count: int, model: str) -> Iterator[list[Iterator[bytes]]]:
+    """Streams of twelve requests, over a connection each."""
+    with ExitStack() as stack:
+        options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        target = f"127.0.0.1:{server.grpc_port}"
+        channels = [
+            stack.enter_context(grpc.insecure_channel(target, options)) for _ in range(count)
+        ]
+        yield [stream(channel, 12, model) for channel in channels]
+
+
+@pytest.mark.parametrize("model", ["wide", "both"])
+def test_streams_that_do_not_read_hold_no_more_than_they_may(server, model):
+    before = memory_mb(server, "VmRSS")
+    with streams(server, 10, model) as unread:
+        until(lambda: held(server) > LIMIT_MB * MB / 2)
+        assert held(server) <= (LIMIT_MB + 1) * MB
+        assert len(unread) == 10
+    until(lambda: held(server) == 0)
+    assert memory_mb(server, "VmHWM") - before < MOST_MB
+
+
+def test_a_stream_that_is_read_goes_on_beside_others_that_are_not(server):
+    with streams(server, 2, "wide") as unread:
+        until(lambda: held(server) > 2 * SIZE)
+        with streams(server, 1, "wide") as (read,):
+            sizes = [len(answer) for answer in read]
+    assert len(unread) == 2
+    assert len(sizes) == 12
+    assert min(sizes) > SIZE
+    assert memory_mb(server, "VmHWM") < 2 * MOST_MB
+
+
+@pytest.mark.parametrize("model", ["wide", "both"])
+def test_many_clients_wait_for_their_turn(server, model):
+    before = memory_mb(server, "VmRSS")
+    given = {"name": "X" if model == "wide" else "IN", "datatype": "FP32", "shape": [1]}
+    body = {
+        "inputs": [given | {"data": [2.0]}],
+        "parameters": {"binary_data_output": True},
+    }
+
+    async def ask(client: httpx.AsyncClient) -> int:
+        url, plain = f"{server.url}/v2/models/{model}/infer", {"Accept-Encoding": "identity"}
+        async with client.stream("POST", url, json=body, headers=plain) as answer:
+            size = 0
+            async for piece in answer.aiter_raw():
+                size += len(piece)
+        assert answer.status_code == 200, "those that wait are answered"
+        return size
+
+    async def ask_all() -> list[int]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+            return await asyncio.gather(*(ask(client) for _ in range(40)))
+
+    assert min(asyncio.run(ask_all())) > SIZE
+    until(lambda: held(server) == 0)
+    assert memory_mb(server, "VmHWM") - before < MOST_MB
+
+
+def test_calls_are_counted_until_they_are_sent(server):
+    sizes: list[int] = []
+
+    def ask() -> None:
+        options = [("grpc.max_receive_message_length", -1)]
+        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options) as channel:
+            call = channel.unary_unary(
+                f"{SERVICE}/ModelInfer", messages.ModelInferRequest.SerializeToString
+            )
+            sizes.append(len(call(message())))
+
+    before = memory_mb(server, "VmRSS")
+    clients = [threading.Thread(target=ask) for _ in range(20)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    assert len(sizes) == 20
+    assert min(sizes) > SIZE
+    assert memory_mb(server, "VmHWM") - before < MOST_MB
+    until(lambda: held(server) == 0)
+
+
+@pytest.mark.parametrize("path", ["infer", "generate"])
+def test_outputs_that_are_too_long_for_json_are_refused_at_once(server, path):
+    if path == "infer":
+        body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [2.0]}]}
+    else:
+        body = {"X": 2.0}
+    answer = httpx.post(f"{server.url}/v2/models/wider/{path}", json=body, timeout=60)
+    assert answer.status_code == 413
+    assert "ask for binary data" in answer.json()["error"]
+    until(lambda: held(server) == 0)
