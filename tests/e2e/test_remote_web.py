@@ -98,3 +98,25 @@ def test_a_page_that_is_no_index_is_refused(web, folder, fovea, monkeypatch, tmp
     code, _, err = fovea("serve", web.url, "--repository-cache", tmp_path / "cache")
     assert code == 2
     assert f"there is no model at {web.url} (NAME/VERSION/model.*)" in err
+
+
+def test_a_model_that_is_refused_is_there_with_its_reason_until_it_is_sound(
+    web, folder, serve, demo_versions, scene
+):
+    shutil.copytree(demo_versions / "digits" / "1", folder / "bad" / "1")
+    card = folder / "bad" / "1" / "card.json"
+    sound = card.read_text()
+    card.write_text("{")
+    server = serve(web.url, *POLL, "--strict-readiness=false")
+    assert version_of(server, scene) == "1"
+    answer = httpx.post(server.predict_url("bad"), content=scene)
+    assert answer.status_code == 503
+    assert "bad/1/card.json is not JSON" in answer.json()["error"]["message"]
+    index = httpx.post(f"{server.url}/v2/repository/index", json={}).json()
+    [entry] = [each for each in index if each["name"] == "bad"]
+    assert entry["state"] == "UNAVAILABLE"
+    assert "is not JSON" in entry["reason"]
+
+    card.write_text(sound)
+    wait_until(lambda: httpx.post(server.predict_url("bad"), content=scene).status_code == 200)
+    assert server.stop() == 0

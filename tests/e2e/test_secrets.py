@@ -46,9 +46,16 @@ def test_a_file_that_cannot_be_read_ends_the_start(fovea, demo_repository, tmp_p
     ("flags", "open_doors"),
     [
         (["--host=0.0.0.0"], "HTTP at 0.0.0.0 and gRPC at 0.0.0.0:"),
-        (["--host=0.0.0.0", "--http-restricted-api=logging:k=v"], "gRPC at 0.0.0.0:"),
+        (["--host=0.0.0.0", "--http-restricted-api=inference:k=v"], "gRPC at 0.0.0.0:"),
+        (
+            ["--host=0.0.0.0", "--http-restricted-api=logging:k=v", "--no-allow-grpc"],
+            "HTTP at 0.0.0.0:",
+        ),
         (["--host=0.0.0.0", "--grpc-address=127.0.0.1"], "HTTP at 0.0.0.0:"),
-        (["--host=0.0.0.0", "--no-allow-grpc", "--http-restricted-api=logging:k=v"], None),
+        (
+            ["--host=0.0.0.0", "--no-allow-grpc", "--http-restricted-api=logging,inference:k=v"],
+            None,
+        ),
         (["--metrics-address=0.0.0.0"], None),
         ([], None),
     ],

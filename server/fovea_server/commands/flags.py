@@ -182,6 +182,7 @@ def warn_of_ignored_variables() -> None:
     """
     # Flags have second names; their settings do not, but people will try.
     meant = {name: name for name in Settings.model_fields}
+    meant["bind"] = "http_address"  # docker-compose.yml reads FOVEA_BIND
     for name, others in OTHER_NAMES.items():
         meant |= {other.removeprefix("--").replace("-", "_"): name for other in others}
     for variable, linked in ignored_variables():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
@@ -138,8 +139,9 @@ def _check_models(service: Service) -> None:
 def _warn_of_open_doors(settings: Settings) -> None:
     """Log where whoever reaches a port may use all of it."""
     protected = {
-        "http": settings.http_restricted_api,
-        "grpc": settings.grpc_restricted_protocol or settings.grpc_use_ssl_mutual,
+        "http": _restricts_inference(settings.http_restricted_api),
+        "grpc": _restricts_inference(settings.grpc_restricted_protocol)
+        or settings.grpc_use_ssl_mutual,
     }
     doors = [
         f"{'gRPC' if name == 'grpc' else 'HTTP'} at {address}"
@@ -150,10 +152,16 @@ def _warn_of_open_doors(settings: Settings) -> None:
     if doors:
         log.warning(
             "no secret protects %s: whoever reaches the port may use the models. Where that is not "
-            "meant, give secrets (--http-restricted-api, --grpc-restricted-protocol), or listen on "
+            "meant, give a secret for inference (--http-restricted-api, "
+            "--grpc-restricted-protocol), or listen on "
             "127.0.0.1 behind a proxy that asks for a password",
             " and ".join(doors),
         )
+
+
+def _restricts_inference(options: Iterable[str]) -> bool:
+    listed = (option.partition(":")[0].split(",") for option in options)
+    return any("inference" in map(str.strip, apis) for apis in listed)
 
 
 def read_settings(repository: str | None, given: dict[str, object]) -> Settings:

@@ -49,7 +49,8 @@ class Loader:
         self._cache = cache
         self._open_engine = open_engine
 
-    def _slot(self, name: str) -> ModelSlot:
+    def slot(self, name: str) -> ModelSlot:
+        """Return the slot of a model, a new one where it has none."""
         new = ModelSlot(name, self._make, self._settings.exit_timeout_secs, self.closing)
         return self.slots.setdefault(name, new)
 
@@ -83,7 +84,7 @@ class Loader:
             InvalidModel: it cannot be loaded; versions that were served stay in service.
             ShuttingDown: the server is stopping.
         """
-        slot = self._slot(name)
+        slot = self.slot(name)
         try:
             self._load_composing(name, source, above)
             slot.wanted |= wanted
@@ -100,13 +101,13 @@ class Loader:
     def refuse(self, name: str, error: Exception, source: Source | None = None) -> None:
         """Keep and log the reason why a model cannot be loaded."""
         log.error("model %s failed to load: %s", name, error)
-        self._slot(name).refuse(str(error), source)
+        self.slot(name).refuse(str(error), source)
 
     def begin(self, names: Iterable[str], *, required: bool = False) -> StartedLoads:
         """Read models of the repository, to be loaded by `finish`; faults are logged and kept."""
         started: StartedLoads = []
         for name in names:
-            slot, source = self._slot(name), None
+            slot, source = self.slot(name), None
             slot.wanted, slot.required = True, slot.required or required
             try:
                 source = self.read(name)

@@ -98,6 +98,7 @@ class Registry:
             names = self._repositories.models()
         log.info("loading %s of %s", counted(len(names), "model"), self._repositories)
         started = self._loader.begin(names, required=True)
+        self._refuse_unpulled()
         self._scanned = True
         if self.reason and not self._slots:
             log.warning("%s: %s", self._repositories, self.reason)
@@ -114,11 +115,17 @@ class Registry:
     def _poll(self) -> None:
         """Unload what has left the repositories, and load what is new or has changed."""
         there = self._repositories.models()
+        self._refuse_unpulled()
         for slot in list(self._slots.values()):
             if slot.wanted and slot.name not in there:
                 log.info("model %s has left the repository", slot.name)
                 self._loader.unload(slot.name)
         self._loader.finish(self._loader.begin(filter(self._loader.changed, there)))
+
+    def _refuse_unpulled(self) -> None:
+        """Give models of stores that were never pulled the reason, where others have theirs."""
+        for name, reason in self._remotes.refused.items():
+            self._loader.slot(name).refuse(reason, None)
 
     def __contains__(self, name: object) -> bool:
         return name in self._slots

@@ -70,6 +70,14 @@ class Remotes:
         """List the models that the first pull refused and that are refused still, with reasons."""
         return [each for follower in self._followers for each in follower.unserved]
 
+    @property
+    def refused(self) -> dict[str, str]:
+        """The models that were never pulled, with the reason why they are refused."""
+        found: dict[str, str] = {}
+        for follower in self._followers:
+            found |= follower.mirror.refused_new
+        return found
+
     def faults(self) -> int:
         """Count the stores that could not be pulled last time, and the models that are refused."""
         return sum(bool(each.fault) + len(each.mirror.refused) for each in self._followers)

@@ -76,9 +76,9 @@ class Mirror:
         return any(self._only is None or path.name in self._only for path in there)
 
     @property
-    def refused_new(self) -> list[str]:
-        """Names of `refused` models of which there is no earlier content either."""
-        return [name for name in self.refused if not _is_model(self.root / name)]
+    def refused_new(self) -> dict[str, str]:
+        """Those of the `refused` models of which there is no earlier content either."""
+        return {name: why for name, why in self.refused.items() if not _is_model(self.root / name)}
 
     def check(self) -> None:
         """List the store; raises as `Store.models`."""

@@ -242,7 +242,7 @@ TABLE = {
     ),
     "PP-OCR rec with its dictionary": (
         (image(48, 320),), lambda: one(shares(40, 97)[None]),
-        {"character": "\n".join(map(chr, range(97, 192)))}, "the metadata names 9",
+        {"character": "\n".join(map(chr, range(97, 192)))}, "the metadata or --labels name 9",
     ),
     "PP-OCR cls": ((image(48, 192),), lambda: one(shares(1, 2)), {}, "classifier"),
     "Depth Anything": (

@@ -151,9 +151,8 @@ class Signature:
         if count < 1:
             return f"{columns} numbers a box have room for no class"
         if self.num_labels not in (None, count):
-            return (
-                f"{counted(count, 'class')} by the shape, but the metadata names {self.num_labels}"
-            )
+            names = f"the metadata or --labels name {self.num_labels}"
+            return f"{counted(count, 'class')} by the shape, but {names}"
         return count
 
     def on_grid(self, boxes: int, per_cell: int = 1) -> tuple[Strength, str] | str:

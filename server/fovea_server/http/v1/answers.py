@@ -6,7 +6,13 @@ import math
 from collections.abc import Sequence
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import FoveaError, InvalidImage, NoMemory, QueueFull
+from fovea_preprocess.errors import (
+    FoveaError,
+    ImageTooLarge,
+    InvalidImage,
+    NoMemory,
+    QueueFull,
+)
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
@@ -49,7 +55,8 @@ def raise_if_alone(
     if len(prediction.images) != 1 or not isinstance(prediction.images[0], FoveaError):
         return
     error, body = prediction.images[0], sent[0]
-    if isinstance(error, InvalidImage) and not isinstance(body, FoveaError):
+    too_large = isinstance(error, ImageTooLarge)
+    if isinstance(error, InvalidImage) and not too_large and not isinstance(body, FoveaError):
         raise error.with_text(f"{error}{_hint(body, content_type)}")
     raise error
 

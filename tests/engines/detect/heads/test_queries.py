@@ -148,7 +148,7 @@ def test_names_and_metadata_tell_the_family(first, second, names, metadata, fami
         ((2100, 4), (2100, 4), PRED, {}, "fits yolo-nas, ppyoloe and damo-yolo, and"),
         ((2101, 4), (2101, 4), PRED, {}, "1000 queries at most, and the model 2101"),
         ((100, 80), (99, 4), PRED, {}, "100 rows of logits, and 99 of boxes"),
-        ((100, 80), (100, 4), PRED, {"names": "['a']"}, "the metadata names 1"),
+        ((100, 80), (100, 4), PRED, {"names": "['a']"}, "the metadata or --labels name 1"),
         ((100, 80), (100, 4), PRED, {}, "fits detr and rtdetr-raw, and"),
         ((50, 4), (50, 4), RF, {}, "fits rfdetr, rfdetr-background-last and"),
         ((100, 5), (100,), RF, {}, "no family that Fovea decodes"),
