@@ -87,17 +87,22 @@ def test_answers_that_nobody_reads_are_counted(server):
     body, size = tensor(10_000_000)
     request = post("identity_fp32", body, Inference_Header_Content_Length=size)
     with ExitStack() as stack:
-        heads = []
+        unread: list[socket.socket] = []
         for _ in range(4):
-            connection = stack.enter_context(connect(server))
-            connection.sendall(request)
-            heads.append(connection.recv(12))
-        assert heads[0] == b"HTTP/1.1 200"
-        assert heads[-1] == b"HTTP/1.1 503"
-    # They went away, so that there is room again.
-    with connect(server) as connection:
-        connection.sendall(request)
-        assert connection.recv(12) == b"HTTP/1.1 200"
+            last = stack.enter_context(connect(server))
+            last.sendall(request)
+            last.settimeout(1)
+            with contextlib.suppress(TimeoutError):
+                assert last.recv(12) == b"HTTP/1.1 200"
+                unread.append(last)
+                continue
+            break
+        assert 1 <= len(unread) < 4
+        # They go away, so that there is room for the answer that waits.
+        for connection in unread:
+            connection.close()
+        last.settimeout(30)
+        assert last.recv(12) == b"HTTP/1.1 200"
 
 
 def test_a_length_that_is_declared_costs_nothing(server):
