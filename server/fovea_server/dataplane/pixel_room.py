@@ -50,9 +50,8 @@ class PixelRoom:
 
     def enter(self, place: Place) -> None:
         """Let an image wait for its turn, or begin it."""
-        kind = place.client, place.size.bit_length()
-        place.turn = max(self._now, self._next.get(kind, 0))
-        self._next[kind] = place.turn + place.size
+        place.turn = max(self._now, self._next.get(place.kind, 0))
+        self._next[place.kind] = place.turn + place.size
         if len(self._next) > _MOST_KINDS:
             self._next = {kind: turn for kind, turn in self._next.items() if turn > self._now}
         insort(self._waiting, place, key=lambda each: each.turn)
@@ -61,6 +60,9 @@ class PixelRoom:
     def withdraw(self, place: Place) -> None:
         """Give up the wait of an image."""
         self._waiting.remove(place)
+        if self._next.get(place.kind) == place.turn + place.size:
+            # The next one takes its turn.
+            self._next[place.kind] = place.turn
         self._admit()
 
     def resize(self, place: Place, size: int, *, decoded: bool) -> None:
@@ -78,7 +80,7 @@ class PixelRoom:
             large = place.size > LARGE
             if self._decoding >= self._most:
                 break
-            if large and self._large >= self._most_large:
+            if place.admitted.cancelled() or (large and self._large >= self._most_large):
                 continue
             if not self._has_room(place.size):
                 break
@@ -89,7 +91,7 @@ class PixelRoom:
             self._budget.pixels += place.size
             place.held = place.size
             place.admitted.set_result(None)
-        if not self._waiting:
+        if not self._waiting and not self._decoding:
             self._now, self._next = 0, {}
 
     def _has_room(self, size: int) -> bool:
@@ -103,14 +105,16 @@ class Place:
     Attributes:
         size: bytes that decoding takes.
         held: bytes that are counted now.
+        kind: images of one client, and of about one size.
         turn: its place in the order of those that wait.
         admitted: done once it may be decoded.
     """
 
-    __slots__ = ("_decoded", "_room", "admitted", "client", "held", "size", "turn")
+    __slots__ = ("_decoded", "_room", "admitted", "held", "kind", "size", "turn")
 
     def __init__(self, room: PixelRoom, client: str, size: int) -> None:
-        self._room, self.client, self.size = room, client, size
+        self._room, self.size = room, size
+        self.kind = client, size.bit_length()
         self.held = self.turn = 0
         self._decoded = False
         self.admitted: asyncio.Future[None]
