@@ -1,69 +1,66 @@
-"""Reads the size of an encoded image from its header, and what decoding it takes."""
+"""Reads the size of an encoded image from its header, and what decoding it takes.
+
+What a header leaves open counts as the most that is allowed: a file must not pass as a small one
+because it is unusual.
+"""
 
 from __future__ import annotations
 
+import struct
 from contextlib import suppress
-from typing import Literal
+from typing import NamedTuple
 
 import simplejpeg
 
-from fovea_preprocess import jpeg, png, webp
+from fovea_preprocess import gif, jpeg, png, tiff, webp
 
-# Bytes a pixel that decoding takes at its peak, measured with images of 64 megapixels; those of a
-# photo that is turned upright are there twice.
-_JPEG, _JPEG_OF_INK, _WEBP, _ANIMATED_WEBP, _OTHER = 6, 10, 7, 16, 8
-# Tags of a TIFF's width and height, and bytes of the types that they may have.
-_WIDTH, _HEIGHT, _SHORT, _LONG = 256, 257, 3, 4
-# They are sorted: these are among the first.
-_MOST_FIELDS = 16
+# Bytes a pixel at the peak of decoding, turning upright and letterboxing, measured with images of
+# 64 megapixels. A JPEG in several scans has all its coefficients in memory.
+_JPEG, _SCANS, _INK_SCANS = 7, 9, 12
+_WEBP, _ANIMATED_WEBP, _TIFF, _OTHER = 8, 16, 16, 8
+# With fewer, a look at the scans is not worth its time.
+_FEW_PIXELS = 1 << 20
+
+
+class _Cost(NamedTuple):
+    pixels: int
+    of_each: int
 
 
 def decoding_bytes(data: bytes | bytearray, most_pixels: int) -> int:
-    """Return about how much memory decoding an image takes at its peak; 0 for what is no image.
+    """Return about how much memory decoding an image takes at its peak.
 
-    Images of over `most_pixels` are refused before they take anything.
+    0 for what is refused before it takes anything: what is no image, and an image of over
+    `most_pixels`.
     """
-    pixels, of_each = _measures(data, most_pixels)
-    return min(pixels, most_pixels) * of_each
+    # What ends within its header.
+    with suppress(ValueError, IndexError, struct.error):
+        cost = _cost(data, most_pixels)
+        return cost.pixels * cost.of_each if cost.pixels <= most_pixels else 0
+    return 0
 
 
-def _measures(data: bytes | bytearray, most_pixels: int) -> tuple[int, int]:
+def _cost(data: bytes | bytearray, most_pixels: int) -> _Cost:
     if data.startswith(jpeg.SIGNATURE):
-        with suppress(ValueError):
-            height, width, kind, _ = simplejpeg.decode_jpeg_header(data)
-            return width * height, _JPEG_OF_INK if kind in ("CMYK", "YCCK") else _JPEG
-    elif data.startswith(webp.SIGNATURE):
-        with suppress(ValueError):
-            header = webp.read_webp_header(data)
-            of_each = _ANIMATED_WEBP if header.animated else _WEBP
-            return header.width * header.height, of_each
-    elif data.startswith(png.SIGNATURE):
-        width, height = (int.from_bytes(data[at : at + 4]) for at in (16, 20))
-        return width * height, _OTHER
-    elif data.startswith(b"GIF8"):
-        width, height = (int.from_bytes(data[at : at + 2], "little") for at in (6, 8))
-        return width * height, _OTHER
-    elif data.startswith(b"BM"):
-        width, height = (
-            int.from_bytes(data[at : at + 4], "little", signed=True) for at in (18, 22)
-        )
-        return abs(width * height), _OTHER
-    elif data.startswith((b"II*\0", b"MM\0*")):
-        return _tiff_pixels(data), _OTHER
-    elif data.startswith((b"II+\0", b"MM\0+")):  # for files of over 4 GB
-        return most_pixels, _OTHER
-    return 0, 0
-
-
-def _tiff_pixels(data: bytes | bytearray) -> int:
-    """Multiply width and height of the first image (TIFF 6.0, section 2); 0 without them."""
-    order: Literal["little", "big"] = "little" if data[:1] == b"I" else "big"
-
-    def number(at: int, size: int) -> int:
-        return int.from_bytes(data[at : at + size], order)
-
-    fields, first = {}, number(4, 4)
-    for entry in range(first + 2, first + 2 + 12 * min(_MOST_FIELDS, number(first, 2)), 12):
-        size = {_SHORT: 2, _LONG: 4}.get(number(entry + 2, 2), 0)
-        fields[number(entry, 2)] = number(entry + 8, size)
-    return fields.get(_WIDTH, 0) * fields.get(_HEIGHT, 0)
+        height, width, kind, _ = simplejpeg.decode_jpeg_header(data)
+        if width * height <= _FEW_PIXELS or not jpeg.has_scans(data):
+            return _Cost(width * height, _JPEG)
+        return _Cost(width * height, _INK_SCANS if kind in ("CMYK", "YCCK") else _SCANS)
+    if data.startswith(webp.SIGNATURE):
+        header = webp.read_webp_header(data)
+        return _Cost(header.width * header.height, _ANIMATED_WEBP if header.animated else _WEBP)
+    if data.startswith(png.SIGNATURE):
+        width, height = struct.unpack_from(">II", data, 16)
+        return _Cost(width * height, _OTHER)
+    if data.startswith(gif.SIGNATURE):
+        pixels = gif.pixels_of(data)
+        return _Cost(most_pixels if pixels is None else pixels, _OTHER)
+    if data.startswith(b"BM"):
+        width, height = struct.unpack_from("<ii", data, 18)
+        if struct.unpack_from("<I", data, 14)[0] < 40:  # of OS/2, in half the bytes
+            width, height = struct.unpack_from("<HH", data, 18)
+        return _Cost(abs(width * height), _OTHER)
+    if data.startswith(tiff.SIGNATURES):
+        pixels = tiff.pixels_of(data)
+        return _Cost(most_pixels if pixels is None else pixels, _TIFF)
+    return _Cost(0, 0)

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import cv2
@@ -27,7 +28,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from fovea_preprocess import jpeg, webp
+from fovea_preprocess import gif, jpeg, tiff, webp
 from fovea_preprocess.errors import ImageTooLarge, InvalidImage, NoMemory
 from fovea_preprocess.png import SIGNATURE, check_png
 from fovea_preprocess.size import size_text
@@ -39,11 +40,8 @@ _READERS: dict[bytes, type[ImageFile.ImageFile]] = {
     SIGNATURE: PngImageFile,
     webp.SIGNATURE: WebPImageFile,
     b"BM": BmpImageFile,
-    b"II*\0": TiffImageFile,
-    b"MM\0*": TiffImageFile,
-    b"II+\0": TiffImageFile,
-    b"MM\0+": TiffImageFile,
-    b"GIF8": GifImageFile,
+    **dict.fromkeys(tiff.SIGNATURES, TiffImageFile),
+    gif.SIGNATURE: GifImageFile,
 }
 
 # How other files begin that are sent as images.
@@ -175,8 +173,7 @@ def decode_image(
             header = _open(data)
             width, height = header.size
             _check_size(width, height, limits)
-            if isinstance(header, PngImageFile):
-                check_png(data)
+            _check_storage(header, data, limits)
             orientation = _orientation(header)
             pixels = _load(header)
             if isinstance(header, TiffImageFile):
@@ -242,6 +239,25 @@ def _check_size(width: int, height: int, limits: ImageLimits) -> None:
         raise ImageTooLarge(
             f"the image is {width}x{height}, over the limit of {limits.max_pixels / 1e6:g} "
             f"megapixels: {limits.pixels_advice}"
+        )
+
+
+def _check_storage(image: ImageFile.ImageFile, data: bytes, limits: ImageLimits) -> None:
+    """Check what Pillow does not, before it takes memory.
+
+    Raises:
+        InvalidImage: the PNG is not whole.
+        ImageTooLarge: the tiles of a TIFF, of which each is in memory as a whole, are too large.
+    """
+    if isinstance(image, PngImageFile):
+        check_png(data)
+    if not isinstance(image, TiffImageFile):
+        return
+    sides = [image.tag_v2.get(tag, 0) for tag in tiff.TILE_SIDES]
+    if all(isinstance(side, int) for side in sides) and prod(sides) > limits.max_pixels:
+        raise ImageTooLarge(
+            f"the image is stored in tiles of {sides[0]}x{sides[1]}, over the limit of "
+            f"{limits.max_pixels / 1e6:g} megapixels: save it in smaller tiles"
         )
 
 

@@ -35,7 +35,10 @@ def check_png(data: bytes) -> None:
     """
     needed, found = 0, 0
     stream = zlib.decompressobj()
-    for kind, body in _chunks(memoryview(data)):
+    for number, (kind, body) in enumerate(_chunks(memoryview(data))):
+        if (kind == b"IHDR") != (number == 0):
+            # The size of another one would be that of an image nobody has made room for.
+            raise InvalidImage("the PNG does not begin with its one header: save it again")
         if kind == b"IHDR":
             needed = _filtered_size(body)
         elif kind == b"IDAT":

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
-from dataclasses import fields, replace
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
 
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Array
 from fovea_preprocess.errors import (
     DeadlineExceeded,
     FoveaError,
     InvalidRequest,
     ModelNotReady,
-    ShuttingDown,
     Unavailable,
 )
 from fovea_server.byte_budget import Reservation
@@ -39,13 +39,12 @@ from fovea_server.dataplane.model_documents import (
     model_document,
     model_list,
 )
-from fovea_server.dataplane.pixel_room import SMALL, PixelRoom
+from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.v2_documents import model_metadata, version_statistics
 from fovea_server.extensions.trace import TraceSettings
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
-from fovea_server.scheduling.base import Scheduler
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Vocabulary
@@ -60,6 +59,8 @@ _MANY = 65_536
 _COUNTED = 65_536
 # Most threads of loads wait for others that load the same model.
 _LOAD_THREADS = 8
+# Bytes that drawing takes for each of a pixel, measured: the original, a copy, and its encoding.
+_DRAWING = 4
 _STAGES = tuple(stage.name for stage in fields(Timing))
 
 T = TypeVar("T")
@@ -181,27 +182,11 @@ class DataPlane:
             priority,
             timeout_us,
             self._trace.sample(model.name, model.version, request_id),
+            partial(self._room.place, CLIENT.get()),
         )
         answers: Iterator[ImageResult | FoveaError] = iter(())
         if request.images:
-            try:
-                answers = iter(await _within(timeout_s, self._answers(scheduler, request)))
-            except ShuttingDown:
-                if model.state is State.READY:
-                    raise
-                # It was replaced while large images waited: the successor answers.
-                return await self.predict(
-                    model,
-                    version,
-                    images,
-                    options,
-                    timeout_s=timeout_s,
-                    keep_pixels=keep_pixels,
-                    encode=encode,
-                    request_id=request_id,
-                    priority=priority,
-                    timeout_us=timeout_us,
-                )
+            answers = iter(await _within(timeout_s, scheduler.predict(request)))
         if request.trace is not None:
             self._trace.save(request.trace)
         results = [image if isinstance(image, FoveaError) else next(answers) for image in images]
@@ -216,28 +201,12 @@ class DataPlane:
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
         )
 
-    async def _answers(
-        self, scheduler: Scheduler, request: ImageRequest
-    ) -> Sequence[ImageResult | FoveaError]:
-        """Answer images; one that takes much memory to decode waits for its turn before that."""
-        sizes = [self._room.size_of(image) for image in request.images]
-        if max(sizes) <= SMALL:
-            return await scheduler.predict(request)
-
-        async def answer(image: bytes | bytearray, size: int) -> ImageResult | FoveaError:
-            async with AsyncExitStack() as stack:
-                if size > SMALL:
-                    await stack.enter_async_context(self._room.decoding(size, CLIENT.get()))
-                [found] = await scheduler.predict(replace(request, images=[image]))
-            return found
-
-        pairs = zip(request.images, sizes, strict=True)
-        tasks = [asyncio.ensure_future(answer(*pair)) for pair in pairs]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+    @asynccontextmanager
+    async def drawing(self, pixels: Array) -> AsyncIterator[None]:
+        """Wait until an image may be drawn on and encoded, which takes as much as decoding it."""
+        place = self._room.place_for(CLIENT.get(), _DRAWING * pixels.nbytes)
+        async with place or nullcontext():
+            yield
 
     def check_ready(self, name: str | None = None) -> None:
         """Raise an error if the server, or one of its models, cannot take requests."""

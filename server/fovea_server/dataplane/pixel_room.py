@@ -3,120 +3,143 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from bisect import insort
+from typing import Self
 
-from fovea_preprocess.errors import QueueFull
 from fovea_preprocess.header import decoding_bytes
 from fovea_server.byte_budget import ByteBudget
 
-# Bytes that decoding takes. Most images are small, and pass; those over the second number take
-# seconds, and never all threads.
+# Bytes that decoding takes. Most images are small, and pass; of those over the second number,
+# which take seconds, some cores decode none.
 SMALL, LARGE = 24 << 20, 128 << 20
-
-_Waiting = tuple[asyncio.Future[None], int]
+# Clients that are gone are forgotten beyond these.
+_MOST_KINDS = 4096
 
 
 class PixelRoom:
     """Counts what decoding takes in the budget, and bounds how many images do that at once.
 
-    An image waits until it fits, and one that fits nowhere until it is alone. So small images never
-    wait behind many heavy ones, and a client with few images not behind all those of another. It
-    belongs to the event loop.
+    Clients share it by bytes, and so do small and large images of one client: each kind has its
+    turns, by start-time fair queueing (Goyal, Vin and Cheng, 1996). An image waits until it fits,
+    and one that fits nowhere until it is alone. It belongs to the event loop.
 
     Args:
         budget: of all bytes that are held.
         cores: that decode.
         most_pixels: of an image; larger ones are refused before they are decoded.
-        most_waiting: images; more are refused.
     """
 
-    def __init__(
-        self, budget: ByteBudget, *, cores: int, most_pixels: int, most_waiting: int
-    ) -> None:
+    def __init__(self, budget: ByteBudget, *, cores: int, most_pixels: int) -> None:
         self._budget = budget
         self._most_pixels = most_pixels
-        # One waits beside those that are decoded, so that no thread waits for the event loop.
+        # There is always room for one that is not large.
         self._most, self._most_large = cores + 1, max(1, cores // 2)
-        self._most_waiting = most_waiting
-        self._inside = self._large = self._count = 0
-        # In the order in which clients take their turns.
-        self._waiting: dict[str, deque[_Waiting]] = {}
+        self._decoding = self._large = 0
+        self._waiting: list[Place] = []
+        # The turn that began last, and for each kind of image that of its next one.
+        self._now = 0
+        self._next: dict[tuple[str, int], int] = {}
 
-    def size_of(self, image: bytes | bytearray) -> int:
-        """Return the bytes that decoding an image takes."""
-        return decoding_bytes(image, self._most_pixels)
+    def place(self, client: str, image: bytes | bytearray) -> Place | None:
+        """Make the place of a client's image; None for a small one, which needs none."""
+        return self.place_for(client, decoding_bytes(image, self._most_pixels))
 
-    @asynccontextmanager
-    async def decoding(self, size: int, client: str) -> AsyncIterator[None]:
-        """Hold the bytes of an image during a block, once there is room for them.
+    def place_for(self, client: str, size: int) -> Place | None:
+        """Make a place for work of so many bytes; None for few."""
+        return Place(self, client, size) if size > SMALL else None
 
-        Raises:
-            QueueFull: too many wait.
-        """
-        await self._enter(size, client)
-        try:
-            yield
-        finally:
-            self._leave(size)
-
-    def _leave(self, size: int) -> None:
-        self._budget.pixels -= size
-        self._inside -= 1
-        self._large -= size > LARGE
+    def enter(self, place: Place) -> None:
+        """Let an image wait for its turn, or begin it."""
+        place.turn = max(self._now, self._next.get(place.kind, 0))
+        self._next[place.kind] = place.turn + place.size
+        if len(self._next) > _MOST_KINDS:
+            self._next = {kind: turn for kind, turn in self._next.items() if turn > self._now}
+        insort(self._waiting, place, key=lambda each: each.turn)
         self._admit()
 
-    async def _enter(self, size: int, client: str) -> None:
-        if self._count >= self._most_waiting:
-            raise QueueFull(
-                f"{self._count} large images wait to be decoded: send again after the time in "
-                "Retry-After, or smaller images",
-                retry_after_s=1.0,
-            )
-        turn = asyncio.get_running_loop().create_future(), size
-        self._waiting.setdefault(client, deque()).append(turn)
-        self._count += 1
+    def withdraw(self, place: Place) -> None:
+        """Give up the wait of an image."""
+        self._waiting.remove(place)
+        if self._next.get(place.kind) == place.turn + place.size:
+            # The next one takes its turn.
+            self._next[place.kind] = place.turn
         self._admit()
-        try:
-            await turn[0]
-        except asyncio.CancelledError:
-            if turn[0].done() and not turn[0].cancelled():
-                # It was let in just then.
-                self._leave(size)
-            else:
-                with suppress(KeyError, ValueError):  # already passed over
-                    self._waiting[client].remove(turn)
-                    self._count -= 1
-                self._admit()
-            raise
+
+    def resize(self, place: Place, size: int, *, decoded: bool) -> None:
+        """Count other bytes for an image that is inside; one that is `decoded` ends its turn."""
+        self._budget.pixels += size - place.held
+        place.held = size
+        if decoded:
+            self._decoding -= 1
+            self._large -= place.size > LARGE
+        self._admit()
 
     def _admit(self) -> None:
-        """Let in what fits, from each client in turn."""
-        passed = 0
-        while passed < len(self._waiting):
-            client, turns = next(iter(self._waiting.items()))
-            del self._waiting[client]
-            if not turns:
+        """Let in what fits; a small image passes a large one that waits for others of its size."""
+        for place in list(self._waiting):
+            large = place.size > LARGE
+            if self._decoding >= self._most:
+                break
+            if place.admitted.cancelled() or (large and self._large >= self._most_large):
                 continue
-            # The others go first next time.
-            self._waiting[client] = turns
-            future, size = turns[0]
-            if not future.done() and not self._fits(size):
-                passed += 1
-                continue
-            passed = 0
-            turns.popleft()
-            self._count -= 1
-            if future.done():  # its request was given up
-                continue
-            self._budget.pixels += size
-            self._inside += 1
-            self._large += size > LARGE
-            future.set_result(None)
+            if not self._has_room(place.size):
+                break
+            self._waiting.remove(place)
+            self._now = max(self._now, place.turn)
+            self._decoding += 1
+            self._large += large
+            self._budget.pixels += place.size
+            place.held = place.size
+            place.admitted.set_result(None)
+        if not self._waiting and not self._decoding:
+            self._now, self._next = 0, {}
 
-    def _fits(self, size: int) -> bool:
-        if self._inside >= self._most or (size > LARGE and self._large >= self._most_large):
-            return False
+    def _has_room(self, size: int) -> bool:
         budget = self._budget
-        return not self._inside or budget.held + budget.pixels + size <= budget.limit
+        return not budget.pixels or budget.held + budget.pixels + size <= budget.limit
+
+
+class Place:
+    """The place of one image in a room: entered before it is decoded, left when it is answered.
+
+    Attributes:
+        size: bytes that decoding takes.
+        held: bytes that are counted now.
+        kind: images of one client, and of about one size.
+        turn: its place in the order of those that wait.
+        admitted: done once it may be decoded.
+    """
+
+    __slots__ = ("_decoded", "_room", "admitted", "held", "kind", "size", "turn")
+
+    def __init__(self, room: PixelRoom, client: str, size: int) -> None:
+        self._room, self.size = room, size
+        self.kind = client, size.bit_length()
+        self.held = self.turn = 0
+        self._decoded = False
+        self.admitted: asyncio.Future[None]
+
+    def decoded(self, left: int) -> None:
+        """End its turn: of what decoding took, `left` bytes are still held."""
+        self._decoded = True
+        self._room.resize(self, left, decoded=True)
+
+    async def __aenter__(self) -> Self:
+        self.admitted = asyncio.get_running_loop().create_future()
+        self._room.enter(self)
+        try:
+            await self.admitted
+        except asyncio.CancelledError:
+            if self.admitted.cancelled():
+                self._room.withdraw(self)
+            else:
+                # It was let in just then.
+                self._leave()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._room.resize(self, 0, decoded=not self._decoded)

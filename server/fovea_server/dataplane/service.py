@@ -42,7 +42,6 @@ class Service:
             self.budget,
             cores=cores,
             most_pixels=int(settings.max_megapixels * 1e6),
-            most_waiting=settings.max_queue,
         )
         self.plane = DataPlane(registry, self.trace, room)
         self.log_settings = LogSettings(SERVER_LOG)

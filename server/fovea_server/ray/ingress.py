@@ -170,7 +170,12 @@ class IngressApp:
                     settings.body_timeout_s,
                 )
                 request = HttpRequest(
-                    "POST", _path(scope), scope["query_string"], list(scope["headers"]), body
+                    "POST",
+                    _path(scope),
+                    scope["query_string"],
+                    list(scope["headers"]),
+                    body,
+                    scope["client"][0] if scope.get("client") else "",
                 )
                 work = unless_client_leaves(receive, forwarder.ask("http", request))
                 answer: HttpAnswer = await in_time(work, timeout_s, began)

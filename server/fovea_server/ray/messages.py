@@ -13,13 +13,14 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class HttpRequest(NamedTuple):
-    """A request over HTTP; `path` is quoted."""
+    """A request over HTTP; `path` is quoted, and `client` an address."""
 
     method: str
     path: bytes
     query: bytes
     headers: Headers
     body: bytes
+    client: str = ""
 
 
 class HttpAnswer(NamedTuple):
@@ -59,7 +60,7 @@ async def asked(app: ASGIApp, request: HttpRequest) -> HttpAnswer:
         "query_string": request.query,
         "root_path": "",
         "headers": request.headers,
-        "client": None,
+        "client": (request.client, 0) if request.client else None,
         "server": None,
         "state": {},
     }

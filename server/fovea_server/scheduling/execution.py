@@ -47,7 +47,7 @@ def execute(
     """
     began = computing = done = time.monotonic_ns()
     for job in jobs:
-        if not job.kind.ahead:
+        if not job.ahead:
             job.error = prepare(name, job)
     jobs = [job for job in jobs if job.is_wanted]
     error: FoveaError | None = None

@@ -96,7 +96,9 @@ class ImageJob(Job):
         data: bytes | bytearray | DecodedImage,
         arrived_ns: int,
     ) -> None:
-        super().__init__(kind, request, 1, arrived_ns)
+        # The tiles of an image are decoded with it.
+        self.place = None if isinstance(data, DecodedImage) else request.place_of(data)
+        super().__init__(kind, request, 1, arrived_ns, apart=self.place is not None)
         self.data = data
         self.placed: PlacedImage | None = None
         self.row: Array | None = None
@@ -109,6 +111,13 @@ class ImageJob(Job):
         if isinstance(self.data, DecodedImage):
             return self.data.pixels.nbytes
         return sys.maxsize if len(self.data) > _MOST_SCANNED else decoded_bytes(self.data)
+
+    @property
+    def held(self) -> int:
+        """Bytes that a prepared image holds: its row, and pixels that are still needed."""
+        placed = None if self.placed is None else self.placed.pixels
+        arrays = self.row, self.result.pixels, placed
+        return sum(array.nbytes for array in arrays if array is not None)
 
     def fits(self, other: Job) -> bool:
         """Return True: all images get the same shape."""
@@ -161,7 +170,7 @@ class ImageJob(Job):
         timing.infer = batch.compute_infer / 1e9
         prepared_ns = int(1e9 * (timing.decode + timing.letterbox))
         queue_ns = began_ns - self.arrived_ns
-        if self.kind.ahead:
+        if self.ahead:
             queue_ns = max(0, queue_ns - prepared_ns)
         timing.queue = queue_ns / 1e9
         return Spans(queue_ns, prepared_ns, batch.compute_infer, int(1e9 * timing.postprocess))

@@ -48,6 +48,7 @@ class Job(ABC):
         arrived_ns: `time.monotonic_ns` of its arrival.
         future: done when the job is answered; None for one that the event loop runs itself.
         expiry: timer that ends its wait; None where it may wait for ever.
+        apart: it is prepared in a thread of its own, ahead of an execution.
         claimed: a thread has begun to prepare it.
         prepared: an execution may take it.
         error: the reason why it has no answer.
@@ -60,7 +61,13 @@ class Job(ABC):
     """Its arrays are memory of the client: cancelling waits until the engine has read them."""
 
     def __init__(
-        self, kind: JobKind, request: InferRequest | ImageRequest, rows: int, arrived_ns: int
+        self,
+        kind: JobKind,
+        request: InferRequest | ImageRequest,
+        rows: int,
+        arrived_ns: int,
+        *,
+        apart: bool = False,
     ) -> None:
         self.kind = kind
         self.request = request
@@ -68,11 +75,18 @@ class Job(ABC):
         self.arrived_ns = arrived_ns
         self.future: asyncio.Future[None] | None = None
         self.expiry: asyncio.TimerHandle | None = None
-        self.claimed = self.prepared = not kind.ahead
+        self.apart = apart
+        self.claimed = not kind.ahead
+        self.prepared = not self.ahead
         self.error: FoveaError | None = None
         self.times = Spans()
         self.answered = False
         self.given_up: asyncio.Future[None] | None = None
+
+    @property
+    def ahead(self) -> bool:
+        """True if it is prepared before an execution takes it."""
+        return self.apart or self.kind.ahead > 0
 
     @property
     @abstractmethod

@@ -169,7 +169,7 @@ class JobQueue:
         with self._lock:
             while not self._closed:
                 for job in self._waiting():
-                    if not job.claimed and self._ahead < job.kind.ahead:
+                    if not (job.claimed or job.apart) and self._ahead < job.kind.ahead:
                         job.claimed = True
                         self._ahead += 1
                         return job

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from fovea_preprocess.errors import (
     BackendError,
@@ -23,16 +24,17 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.image import DecodedImage
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.contract import Contract, Outputs
-from fovea_server.scheduling.execution import Execution, execute
+from fovea_server.scheduling.execution import Execution, execute, prepare
 from fovea_server.scheduling.image_job import ImageJob, ImageKind
 from fovea_server.scheduling.inline import HEAVY_NS
 from fovea_server.scheduling.job import Job
 from fovea_server.scheduling.job_queue import JobQueue
 from fovea_server.scheduling.tensor_job import TensorJob, TensorKind
+from fovea_server.scheduling.threads import in_thread
 from fovea_server.scheduling.workers import Workers
 from fovea_server.statistics.model import FailureReason, ModelStatistics
 from fovea_server.tensors.check import Checked
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ class RowScheduler(Scheduler):
             waits=lambda: self._post(self._dispatch),
             died=self._on_death,
         )
+        self._apart: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.Handle | None = None
 
@@ -160,6 +163,13 @@ class RowScheduler(Scheduler):
             return
         loop = self._loop = asyncio.get_running_loop()
         self._enter(jobs, loop)
+        apart = [
+            loop.create_task(self._prepare_apart(job, job.place))
+            for job in jobs
+            if isinstance(job, ImageJob) and job.place is not None
+        ]
+        # The loop itself does not keep tasks alive.
+        self._apart.update(apart)
         try:
             self._dispatch()
             for job in jobs:
@@ -168,6 +178,29 @@ class RowScheduler(Scheduler):
         except asyncio.CancelledError:
             await self._withdraw(jobs, loop)
             raise
+        finally:
+            for task in apart:
+                task.add_done_callback(self._apart.discard)
+                task.cancel()
+
+    async def _prepare_apart(self, job: ImageJob, place: Place) -> None:
+        """Prepare a large image in a thread of its own, once it may be decoded."""
+        async with place as turn:
+            try:
+                error = await in_thread(partial(prepare, self.contract.name, job))
+            except RuntimeError as fault:  # of Python, at a limit on threads
+                error = Unavailable(f"no thread could be started ({fault}): send it again later")
+            assert job.future is not None, "it has entered"
+            if error is not None:
+                # Where it has left the queue meanwhile, it is answered.
+                if self._queue.withdraw(job):
+                    job.error = error
+                    self._answered(job)
+            elif not job.future.done():
+                turn.decoded(job.held)
+                job.prepared = True
+                self._dispatch()
+                await asyncio.wait([job.future])
 
     def _enter(self, jobs: Sequence[Job], loop: asyncio.AbstractEventLoop) -> None:
         for job in jobs:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
-from typing import TypeVar
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.tiles import Tile, crop, cut, joined
@@ -16,11 +14,10 @@ from fovea_preprocess.errors import FoveaError, InvalidOption, QueueFull
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
 from fovea_server.scheduling.base import SchedulerWrapper
 from fovea_server.scheduling.rows import RowScheduler
+from fovea_server.scheduling.threads import in_thread
 from fovea_server.statistics.stages import Timing
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult
+from fovea_server.tensors.image_messages import DecodingPlace, ImageRequest, ImageResult
 from fovea_server.tensors.messages import InferRequest, InferResponse
-
-T = TypeVar("T")
 
 # Each holds the pixels of an image.
 _MOST_OPEN = 8
@@ -65,11 +62,19 @@ class TiledScheduler(SchedulerWrapper):
     async def _answer(
         self, request: ImageRequest, data: bytes | bytearray
     ) -> ImageResult | FoveaError:
+        async with request.place_of(data) or nullcontext() as place:
+            return await self._answer_in(place, request, data)
+
+    async def _answer_in(
+        self, place: DecodingPlace | None, request: ImageRequest, data: bytes | bytearray
+    ) -> ImageResult | FoveaError:
         began = time.monotonic()
         try:
-            image, parts = await _in_thread(partial(self._cut, request, data))
+            image, parts = await in_thread(partial(self._cut, request, data))
         except FoveaError as error:
             return error
+        if place is not None:
+            place.decoded(image.pixels.nbytes)
         decoded_s = time.monotonic() - began
         crops = [DecodedImage(crop(image.pixels, part), image.orientation) for part in parts]
         parts_only = replace(request, encode=None, keep_pixels=False)
@@ -78,7 +83,7 @@ class TiledScheduler(SchedulerWrapper):
             if isinstance(each, FoveaError):
                 return each
         results = [each for each in found if isinstance(each, ImageResult)]
-        return await _in_thread(partial(_join, request, image, parts, results, decoded_s))
+        return await in_thread(partial(_join, request, image, parts, results, decoded_s))
 
     def _cut(
         self, request: ImageRequest, data: bytes | bytearray
@@ -92,16 +97,6 @@ class TiledScheduler(SchedulerWrapper):
                 f"{self._most_tiles}: ask for larger tiles"
             )
         return image, parts
-
-
-async def _in_thread(call: Callable[[], T]) -> T:
-    """Run a call in a thread; a cancelled caller waits for its end, as the thread cannot stop."""
-    running = asyncio.ensure_future(asyncio.to_thread(call))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
 
 
 def _join(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,18 @@ from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.messages import RequestTrace
 
 
+class DecodingPlace(Protocol):
+    """The place of a large image among those that are decoded."""
+
+    def decoded(self, left: int) -> None:
+        """End its turn: of what decoding took, `left` bytes are still held."""
+        ...
+
+
+Place = AbstractAsyncContextManager[DecodingPlace]
+"""Entered when an image may be decoded, and left when it is answered."""
+
+
 @dataclass(slots=True, eq=False)
 class ImageRequest:
     """A request for what is on images.
@@ -26,6 +40,7 @@ class ImageRequest:
         keep_pixels: return the upright images with the answers.
         encode: writes an answer in the form of the transport, in the thread that computed it.
         id, priority, timeout_us, trace: as those of `InferRequest`.
+        place_of: makes the place of a large image; None for a small one.
     """
 
     images: Sequence[bytes | bytearray]
@@ -36,6 +51,7 @@ class ImageRequest:
     priority: int = 0
     timeout_us: int = 0
     trace: RequestTrace | None = None
+    place_of: Callable[[bytes | bytearray], Place | None] = lambda image: None
 
 
 @dataclass(slots=True, eq=False)

@@ -19,13 +19,14 @@ Work = Callable[[bytes], Coroutine[Any, Any, Response]]
 async def answered(request: Request, work: Work, timeout_s: float | None) -> Response:
     """Receive the body of a request, and await the answer that `work` makes of it.
 
-    The bytes count as held until then, and the work stops when the client leaves, or `timeout_s`
-    after the call. Raises as `read_body`.
+    The bytes count as held until then, and so do those that the work gives to `request.state.hold`.
+    It stops when the client leaves, or `timeout_s` after the call. Raises as `read_body`.
     """
     settings: Settings = request.app.state.service.settings
 
     async def received() -> Response:
         with request.app.state.budget.body() as hold:
+            request.state.hold = hold
             body = await read_body(request, hold, settings)
             return await unless_client_leaves(request.receive, work(body))
 

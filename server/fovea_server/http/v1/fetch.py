@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Callable
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
@@ -55,22 +56,29 @@ class Fetcher:
         """Close the connections."""
         await self._client.aclose()
 
-    async def fetch(self, address: str, authorization: str | None = None) -> bytes:
+    async def fetch(
+        self, address: str, hold: Callable[[int], None], authorization: str | None = None
+    ) -> bytes:
         """Fetch the bytes at an address; a redirect to another host is sent no `authorization`.
+
+        `hold` counts the bytes as they arrive.
 
         Raises:
             FetchRefused: it may not be fetched, or could not.
+            QueueFull: `hold` has no room for it.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._follow(address, authorization)
+                return await self._follow(address, authorization, hold)
         except TimeoutError:
             raise FetchRefused(f"the url did not answer within {self._timeout_s:g} s") from None
         # ValueError: names and lengths that httpx lets through and idna, ssl or int then rejects.
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise FetchRefused(f"the url could not be fetched: {type(error).__name__}") from None
 
-    async def _follow(self, address: str, authorization: str | None) -> bytes:
+    async def _follow(
+        self, address: str, authorization: str | None, hold: Callable[[int], None]
+    ) -> bytes:
         first = _parsed(address)
         for _ in range(MAX_REDIRECTS + 1):
             url = _parsed(address)
@@ -95,12 +103,12 @@ class Fetcher:
                     continue
                 if response.status_code != httpx.codes.OK:
                     raise FetchRefused(f"the url answered with status {response.status_code}")
-                return await self._limited(response)
+                return await self._limited(response, hold)
             finally:
                 await response.aclose()
         raise FetchRefused(f"the url redirects more than {MAX_REDIRECTS} times")
 
-    async def _limited(self, response: httpx.Response) -> bytes:
+    async def _limited(self, response: httpx.Response, hold: Callable[[int], None]) -> bytes:
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
             raise FetchRefused("the url answered compressed, though asked not to")
@@ -111,6 +119,7 @@ class Fetcher:
             raise too_large
         body = bytearray()
         async for chunk in response.aiter_raw():
+            hold(len(chunk))
             body += chunk
             if len(body) > self._max_bytes:
                 raise too_large

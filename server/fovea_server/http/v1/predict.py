@@ -76,7 +76,7 @@ async def _predicted(
             model, version, images, options, timeout_s=timeout_s, keep_pixels=True
         )
         raise_if_alone(prediction, images, content_type)
-        content = await run_in_threadpool(annotated_image, prediction, image)
+        content = await drawn(plane, prediction, image)
     return Response(content, media_type=image)
 
 
@@ -91,7 +91,7 @@ async def _parsed(
     return parse_body(body, kind, query, settings.max_images)
 
 
-def annotated_image(prediction: Prediction, kind: Image) -> bytes:
+async def drawn(plane: DataPlane, prediction: Prediction, kind: Image) -> bytes:
     """Draw what was found on the single image of a prediction, which has kept its pixels."""
     result = prediction.images[0]
     assert isinstance(result, ImageResult)
@@ -99,4 +99,6 @@ def annotated_image(prediction: Prediction, kind: Image) -> bytes:
     if result.found is None:
         raise InvalidRequest("this model's head is not recognised: there is nothing to draw")
     words = prediction.words
-    return annotated(result.found, result.pixels, words.labels, words.skeleton, kind)
+    seen = result.found, result.pixels, words.labels, words.skeleton
+    async with plane.drawing(result.pixels):
+        return await run_in_threadpool(annotated, *seen, kind)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
-from fovea_preprocess.errors import FetchRefused, FoveaError
+from fovea_preprocess.errors import FetchRefused, FoveaError, QueueFull
 from fovea_preprocess.size import size_text
 from fovea_server.http.v1.body import Source, Url
 from fovea_server.settings import Settings
@@ -31,8 +31,8 @@ async def fetched(request: Request, sources: list[Source]) -> list[bytes | Fovea
             return FetchRefused("this server does not fetch urls; start it with --allow-url")
         try:
             async with few:
-                data = await fetcher.fetch(source.address, source.authorization)
-        except FetchRefused as error:
+                data = await fetcher.fetch(source.address, request.state.hold, source.authorization)
+        except (FetchRefused, QueueFull) as error:
             return error
         left -= len(data)
         if left < 0:

@@ -75,10 +75,12 @@ def site():
 
 
 def fetch_all(*addresses: str, allow_private: bool = True, timeout_s: float = 0.5) -> list[bytes]:
+    held: list[int] = []
+
     async def run() -> list[bytes]:
         fetcher = Fetcher(max_bytes=10_000, timeout_s=timeout_s, allow_private=allow_private)
         try:
-            return [await fetcher.fetch(address) for address in addresses]
+            return [await fetcher.fetch(address, held.append) for address in addresses]
         finally:
             await fetcher.close()
 

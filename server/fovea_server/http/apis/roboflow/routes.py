@@ -29,7 +29,7 @@ from fovea_server.http.apis.roboflow.request import Asked, model_of, parse_legac
 from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.head import query_values
 from fovea_server.http.v1.models import restricted, service_of
-from fovea_server.http.v1.predict import annotated_image
+from fovea_server.http.v1.predict import drawn
 
 _JSON = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
 _BASE64 = {"content": {"application/json": {"schema": {"type": "string"}}}}
@@ -93,7 +93,7 @@ async def _answered(
     async def answer(body: bytes) -> Response:
         asked = await run_in_threadpool(parse, body)
         if not asked.draw:
-            prediction, drawn = await _predicted(request, asked), None
+            prediction, image = await _predicted(request, asked), None
         elif len(asked.sources) > 1:
             raise InvalidRequest("one image at once is drawn on: send one, or ask for no drawing")
         else:
@@ -101,13 +101,13 @@ async def _answered(
             async with request.app.state.drawing:
                 prediction = await _predicted(request, asked)
                 result_of(prediction.images[0])
-                drawn = await run_in_threadpool(annotated_image, prediction, "image/jpeg")
+                image = await drawn(plane_of(request), prediction, "image/jpeg")
         if drawn_alone:
-            return Response(drawn, media_type="image/jpeg")
+            return Response(image, media_type="image/jpeg")
         seconds = prediction.timing_ms["total"] / 1e3
         responses = [
-            response(result_of(image), prediction.words, seconds, drawn)
-            for image in prediction.images
+            response(result_of(each), prediction.words, seconds, image)
+            for each in prediction.images
         ]
         content = orjson.dumps(responses if asked.several else responses[0])
         return Response(content, media_type="application/json")

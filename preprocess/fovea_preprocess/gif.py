@@ -1,0 +1,40 @@
+"""Reads the size of a GIF's first frame, which may be larger than the screen in its header.
+
+Source: GIF89a specification.
+"""
+
+from __future__ import annotations
+
+import struct
+
+SIGNATURE = b"GIF8"
+
+_EXTENSION, _IMAGE = 0x21, 0x2C
+# Blocks of 255 bytes, of comments and metadata, before the first frame.
+_MOST_BLOCKS = 4096
+
+
+def pixels_of(data: bytes | bytearray) -> int | None:
+    """Return the pixels of the canvas that shows the first frame; None where it is not found.
+
+    Raises:
+        IndexError, struct.error: the file ends before.
+    """
+    width, height, flags = struct.unpack_from("<HHB", data, 6)
+    at, blocks = 13 + _palette_bytes(flags), 0
+    while data[at] == _EXTENSION:
+        at += 2
+        while data[at]:
+            at += 1 + data[at]
+            blocks += 1
+            if blocks > _MOST_BLOCKS:
+                return None
+        at += 1
+    if data[at] != _IMAGE:
+        return None
+    left, top, columns, rows = struct.unpack_from("<HHHH", data, at + 1)
+    return int(max(width, left + columns) * max(height, top + rows))
+
+
+def _palette_bytes(flags: int) -> int:
+    return 3 << (1 + (flags & 7)) if flags & 0x80 else 0
