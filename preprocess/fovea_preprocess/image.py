@@ -85,6 +85,9 @@ with suppress(AttributeError):
     _pillow.TIFFSetErrorHandler(None)
     _pillow.TIFFSetWarningHandler(None)
 
+# OpenCV writes about damaged files to stderr.
+cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+
 # libjpeg's words for a few stray bytes after a whole image, which many webcams send.
 _STRAY_BYTES = re.compile(r"\b\d{1,2} extraneous bytes before marker 0xd9")
 

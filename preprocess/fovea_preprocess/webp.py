@@ -11,6 +11,8 @@ from dataclasses import dataclass
 SIGNATURE = b"RIFF"
 
 _ANIMATED = 0x02
+# Writers use up to six, and more for each frame of an animation.
+_MOST_CHUNKS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,9 @@ def exif_of(data: bytes | bytearray) -> bytes:
 
 def _chunks(data: bytes | bytearray) -> Iterator[tuple[bytes, bytes]]:
     at = 12
-    while at + 8 <= len(data):
+    for _ in range(_MOST_CHUNKS):
+        if at + 8 > len(data):
+            return
         size = int.from_bytes(data[at + 4 : at + 8], "little")
         if data[at : at + 4] == b"EXIF":
             yield b"EXIF", bytes(data[at + 8 : at + 8 + size])

@@ -23,6 +23,7 @@ DEFAULT_REPOSITORY = Path("repository")
 
 _LISTED = 10
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+_MODELS = ("model.onnx", "model.xml", "model.plan", "model.engine")
 # Triton's rule: only whole numbers without leading zeros are versions.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
@@ -262,9 +263,13 @@ class ModelRepository:
 
 
 def _holds_model(folder: Path) -> bool:
-    if (folder / CONFIG_FILE).is_file():
-        return True
-    return any(path.is_file() for form in ("model.*", "*/model.*") for path in folder.glob(form))
+    """Look for a configuration, or files of a model; False where the folder cannot be read."""
+    try:
+        inside = [folder, *(path for path in folder.iterdir() if path.is_dir())]
+        found = any(path.name in _MODELS for each in inside for path in each.iterdir())
+        return found or (folder / CONFIG_FILE).is_file()
+    except OSError:  # such as lost+found
+        return False
 
 
 def _finish(staging: Path) -> None:

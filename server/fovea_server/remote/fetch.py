@@ -30,7 +30,7 @@ _PATIENCE_S = 0.2
 # One file in this time; four at once make 140 kB/s of a line that is taken for too slow.
 _WINDOW_S, _LEAST_BYTES = 120.0, 1 << 20
 _SLOWEST = f"{size_text(_LEAST_BYTES)} in {_WINDOW_S:g} s"
-# Files that a store fails to give, one after the other, before it counts as one that is away.
+# Models that a store fails to give, one after the other, before it counts as one that is away.
 _MOST_FAILURES = 8
 _numbers = itertools.count()
 
@@ -52,7 +52,9 @@ class Fetch:
         self._lock = threading.Lock()
         self._waiting: deque[RemoteFile] = deque()
         self._error: FoveaError | OSError | None = None
-        self._done = self._total = self._failed = 0
+        self._done = self._total = 0
+        # Models with a file that could not be read, since one could.
+        self._failed: set[str] = set()
         self._began = self._said = time.monotonic()
 
     def pull(self, files: Iterable[RemoteFile]) -> None:
@@ -120,7 +122,7 @@ class Fetch:
             else:
                 self.damaged.pop(file.content_id, None)
                 with self._lock:
-                    self._failed = 0
+                    self._failed.clear()
                 return
             finally:
                 worker.file = None
@@ -129,8 +131,12 @@ class Fetch:
         """Leave a file to the next pull; a store that gives none of many is not asked for more."""
         self.unreadable[file.content_id] = reason
         with self._lock:
-            self._failed += 1
-            if self._failed >= _MOST_FAILURES:
+            self._failed.add(_model_of(file))
+            # One broken model must not keep others out.
+            self._waiting = deque(
+                each for each in self._waiting if _model_of(each) not in self._failed
+            )
+            if len(self._failed) >= _MOST_FAILURES:
                 self._error = Unavailable(reason)
 
     def _attempt(self, file: RemoteFile, worker: _Worker) -> None:
@@ -217,6 +223,10 @@ class _Worker(Thread):
             return False
         got, self._seen, self._since = self.bytes - self._seen, self.bytes, now
         return got < _LEAST_BYTES
+
+
+def _model_of(file: RemoteFile) -> str:
+    return file.key.partition("/")[0]
 
 
 def _megabytes(size: int) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import netrc
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from http import HTTPStatus
@@ -25,7 +25,11 @@ _DEEPEST = 6
 _MOST_PAGES = 2_000
 _MOST_FILES = 20_000
 _MOST_OF_A_PAGE = 4 << 20
+_LONGEST_LINK = 2_000
 _AT_ONCE = 16
+# Of all that is asked for at once; a store has 30 s to be listed.
+_PATIENCE_S = 8.0
+_LATE = f"it did not come within {_PATIENCE_S:g} s"
 _TIMEOUT = httpx.Timeout(30, connect=10)
 # Sizes and tags are those of the bytes as they lie there.
 _HEADERS = {"Accept-Encoding": "identity"}
@@ -67,8 +71,13 @@ class WebServer:
             httpx.HTTPError: it cannot be read.
             Unavailable: there are more pages or files than a repository has.
         """
-        with self._client() as client, ThreadPoolExecutor(_AT_ONCE) as pool:
-            return _Listing(client, pool).of(f"{root}/")
+        pool = ThreadPoolExecutor(_AT_ONCE)
+        try:
+            with self._client() as client:
+                return _Listing(client, pool).of(f"{root}/")
+        finally:
+            # Those that are late have lost their connections, and end by themselves.
+            pool.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager
     def open(self, name: str, *_: object, **__: object) -> Iterator[Readable]:
@@ -88,16 +97,24 @@ class _Listing:
     def of(self, root: str) -> dict[str, Listed]:
         files = self._linked(root)
         links = [name for name, listed in files.items() if not listed]
-        return files | dict(zip(links, self._pool.map(self._described, links), strict=True))
+        late: Listed = {"problem": _LATE}
+        return files | self._each(self._described, links, late)
+
+    def _each(self, ask: Callable[[str], T], names: Sequence[str], late: T) -> dict[str, T]:
+        """Ask for several at once; those that take too long are `late`."""
+        asked = {name: self._pool.submit(ask, name) for name in names}
+        wait(asked.values(), _PATIENCE_S)
+        return {name: each.result() if each.done() else late for name, each in asked.items()}
 
     def _linked(self, root: str) -> dict[str, Listed]:
         """Follow the pages: each file with nothing said of it yet, and the problem of each page."""
         files: dict[str, Listed] = {}
         pages, seen = [root], {root}
-        first = self._again(self._links, root)
+        first: list[str] = self._again(self._links, root)
         for depth in range(_DEEPEST):
-            found = self._pool.map(self._links_or_problem, pages) if depth else iter([first])
-            answers = dict(zip(pages, found, strict=True))
+            answers: dict[str, list[str] | str] = {root: first}
+            if depth:
+                answers = self._each(self._links_or_problem, pages, _LATE)
             pages = []
             for page, links in answers.items():
                 if isinstance(links, str):
@@ -119,7 +136,7 @@ class _Listing:
             return self._again(self._links, page)
         except FileNotFoundError:
             return []  # a dead link
-        except (OSError, httpx.HTTPError, Unavailable) as error:
+        except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL, Unavailable) as error:
             return _text(error)
 
     def _again(self, ask: Callable[[str], T], name: str) -> T:
@@ -144,15 +161,18 @@ class _Listing:
                         "lists a folder"
                     )
         parser = _Links()
-        parser.feed(content.decode("utf-8", "replace"))
-        links = (urljoin(page, link) for link in parser.links)
+        try:
+            parser.feed(content.decode("utf-8", "replace"))
+        except AssertionError as error:  # of a declaration that is none
+            raise ValueError(f"the index page is no HTML: {error}") from error
+        links = filter(None, (_joined(page, link) for link in parser.links))
         # Others sort the page, or lead out of the folder.
         return [link for link in links if link.startswith(page) and not set(link) & {"?", "#"}]
 
     def _described(self, name: str) -> Listed:
         try:
             headers = self._again(self._headers, name)
-        except (OSError, httpx.HTTPError) as error:
+        except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
             return {"problem": _text(error)}
         size = headers.get("Content-Length", "")
         return {**headers, "size": int(size) if size.isdecimal() else None}
@@ -182,6 +202,14 @@ class _Links(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "a":
             self.links += (value for name, value in attrs if name == "href" and value)
+
+
+def _joined(page: str, link: str) -> str:
+    """Return the address of a link; empty where it is none."""
+    try:
+        return urljoin(page, link) if link.isprintable() and len(link) < _LONGEST_LINK else ""
+    except ValueError:
+        return ""
 
 
 def _check(answer: httpx.Response) -> None:

@@ -22,6 +22,9 @@ class Unread:
     def set_trailing_metadata(self, metadata: object) -> None:
         pass
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
     async def write(self, data: bytes) -> None:
         await asyncio.Event().wait()
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidRequest, Unavailable
-from fovea_server.byte_budget import ByteBudget
+from fovea_server.byte_budget import ByteBudget, Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.metrics.listener import MetricsServer
 from fovea_server.models.registry import Registry
@@ -76,7 +76,9 @@ def request(model: str = "simple", inputs: int = 2) -> InferRequest:
 
 
 async def infer(service: Service, asked: InferRequest) -> None:
-    await service.plane.infer(service.plane.find(asked.model_name), asked)
+    reservation = Reservation(service.budget)
+    await service.plane.infer(service.plane.find(asked.model_name), asked, reservation)
+    reservation.release()
 
 
 async def scrape(address: str) -> tuple[str, dict[tuple[str, frozenset], float]]:

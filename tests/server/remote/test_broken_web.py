@@ -252,3 +252,40 @@ def test_a_root_that_is_not_there_and_one_that_is_not_for_all(web, mirror):
     web.answers[""] = fails(403, head=True)
     with pytest.raises(Unavailable, match="403"):
         mirror.check()
+
+
+def test_links_that_are_none_and_pages_that_are_no_html_stop_nothing(web, mirror):
+    web.files["bad/1/model.onnx"] = b""
+    for page in (
+        b'<a href="http://[">x</a>',
+        b'<a href="a\x01b">x</a>',
+        b'<a href="' + b"x" * 70_000 + b'">x</a>',
+        b"<![x[",
+    ):
+        web.answers["bad/"] = lambda request, page=page: request.give(page, "text/html")
+        mirror.pull(GO)
+        assert content(mirror) == GOOD, page
+
+
+def test_a_page_or_a_head_that_drips_keeps_its_model_out_alone(web, mirror, monkeypatch):
+    monkeypatch.setattr("fovea_server.remote.web._PATIENCE_S", 0.5)
+
+    def head_drips(request: _Handler) -> None:
+        while not request.server.over.wait(0.05):
+            request.wfile.write(b"H")
+            request.wfile.flush()
+
+    web.files["bad/1/model.onnx"] = b""
+    for key in ("bad/", "bad/1/model.onnx"):
+        web.answers = {key: head_drips}
+        mirror.pull(GO)
+        assert content(mirror) == GOOD
+        assert "did not come within" in mirror.refused["bad"]
+
+
+def test_one_model_of_many_broken_files_is_one_model(web, mirror):
+    broken = {f"bad/1/{n}.bin": b"x" for n in range(12)}
+    web.files = broken | {"good/1/model.onnx": b"good", "bad/1/model.onnx": b""}
+    web.answers = dict.fromkeys(broken, fails(500, head=False))
+    mirror.pull(GO)
+    assert content(mirror) == GOOD
