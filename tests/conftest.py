@@ -3,6 +3,8 @@
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -88,8 +90,8 @@ def demo_batches(demo_model, tmp_path_factory) -> Path:
     return repository
 
 
-@pytest.fixture
-def logging_kept():
+@contextmanager
+def _logging_kept() -> Iterator[None]:
     """Give logging its handlers and levels back: a command that serves sets up its own."""
     names = (None, "fovea_server", "fovea_engines", "fovea_preprocess", "httpx")
     levels = {name: logging.getLogger(name).level for name in names}
@@ -101,6 +103,19 @@ def logging_kept():
     for handler in set(root.handlers) - set(handlers):
         root.removeHandler(handler)
         handler.close()
+
+
+@pytest.fixture
+def logging_kept():
+    with _logging_kept():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logging_of_the_module():
+    """What a module leaves to logging, its fixtures included, no other one sees."""
+    with _logging_kept():
+        yield
 
 
 @pytest.fixture
