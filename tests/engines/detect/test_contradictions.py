@@ -106,7 +106,7 @@ CASES = {
     "v8 from another class on, transposed": (
         "yolov8n",
         lambda s: s.take([*V8[:4], *V8[10:], *V8[4:10]], 1)("Transpose", **TRANSPOSED),
-        "yolox-decoded", "metadata names 80",
+        "yolox-decoded", "the metadata or --labels name 80",
     ),
     "v8, corner and size": (
         "yolov8n",
