@@ -25,11 +25,11 @@ from fovea_engines.build.plan import AUTO, BuildPlan, choices
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.progress import ConsoleProgress
-from fovea_server.predict.formats.registry import read_formats
-from fovea_server.predict.journal import Journal, Settings
-from fovea_server.predict.predictors import LocalPredictor
-from fovea_server.predict.save import save
-from fovea_server.predict.sources import find_sources
+from fovea_files.formats.registry import read_formats
+from fovea_files.journal import Journal, Settings
+from fovea_files.predictors import LocalPredictor
+from fovea_files.save import save
+from fovea_files.sources import find_sources
 
 
 def folder_of(count: int, top: Path) -> Path:

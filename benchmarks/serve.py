@@ -36,6 +36,8 @@ import numpy as np
 import psutil
 from http_load import Loaded, http_load
 
+from fovea_bench.requests import image_requests
+from fovea_bench.target import Target
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS
 from fovea_engines.build.build import build
@@ -51,8 +53,6 @@ from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.image import decode_image
-from fovea_server.bench.requests import image_requests
-from fovea_server.bench.target import Target
 
 MODEL = "bench"
 COCO = Path(__file__).resolve().parents[2] / "shared" / "data" / "coco64"

@@ -22,6 +22,10 @@ from pathlib import Path
 
 from tables import ratio
 
+from fovea_bench.tune.candidates import find_candidates
+from fovea_bench.tune.search import Search
+from fovea_bench.tune.setting import grid, present
+from fovea_bench.tune.trials import Trials
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.build import build
@@ -29,10 +33,6 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.repository import ModelRepository
-from fovea_server.tune.candidates import find_candidates
-from fovea_server.tune.search import Search
-from fovea_server.tune.setting import grid, present
-from fovea_server.tune.trials import Trials
 
 NAME = "tuned"
 

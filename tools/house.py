@@ -3,6 +3,7 @@
     python -m tools.house            the figures
     python -m tools.house --folders  and which folder imports which
     python -m tools.house --single   and the modules that only one other module imports
+    python -m tools.house --surface  and the modules of the core that annexes import
 
 It reads the files with `ast` and imports nothing of the project. A "room" is a folder directly in a
 package, or a file that lies there by itself. tests/architecture holds the limits.
@@ -13,20 +14,28 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = {
+CORE = {
     "fovea_preprocess": ROOT / "preprocess",
     "fovea_engines": ROOT / "engines",
     "fovea_server": ROOT / "server",
     "fovea_client": ROOT / "client",
 }
+ANNEXES = {
+    "fovea_lab": ROOT / "engines",
+    "fovea_tensorrt": ROOT / "engines",
+    "fovea_apis": ROOT / "server",
+    "fovea_bench": ROOT / "server",
+    "fovea_cluster": ROOT / "server",
+    "fovea_files": ROOT / "server",
+}
+PACKAGES = CORE | ANNEXES
 _HIDDEN_SUBJECT = re.compile(r"(What|Who|Whose|Whether|Which|How)\b")
 
 
@@ -43,7 +52,7 @@ class Figure:
 
 
 class House:
-    """The modules of the four packages, and the imports between them."""
+    """The modules of all packages, and the imports between them."""
 
     def __init__(self) -> None:
         self.files: dict[str, Path] = {}
@@ -93,41 +102,66 @@ class House:
             if len(users) == 1 and not users[0].endswith(".registry")
         )
 
+    def surface(self) -> dict[str, set[str]]:
+        """Module of the core that annexes import -> these annexes."""
+        users: dict[str, set[str]] = defaultdict(set)
+        for module, imported in self.imports.items():
+            if (annex := _package(module)) in ANNEXES:
+                for name in imported:
+                    if _package(name) in CORE:
+                        users[name].add(annex)
+        return dict(users)
+
+    def leaks(self) -> int:
+        """Count the imports of annexes by the core."""
+        return sum(
+            _package(name) in ANNEXES
+            for module, imported in self.imports.items()
+            if _package(module) in CORE
+            for name in imported
+        )
+
+    def class_names_twice(self) -> int:
+        """Count the names that several classes of the server side have; the client is alone."""
+        names = Counter(
+            node.name
+            for module, tree in self.trees.items()
+            if _package(module) != "fovea_client"
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        )
+        return sum(count > 1 for count in names.values())
+
     def figures(self) -> list[Figure]:
         """Count everything that has a limit."""
         lines = {name: len(path.read_text().splitlines()) for name, path in self.files.items()}
-        files = (path for top in PACKAGES.values() for path in top.rglob("*.js"))
-        scripts = [len(path.read_text().splitlines()) for path in files]
+        core = [name for name in self.files if _package(name) in CORE]
         engines, server = self.rooms("fovea_engines"), self.rooms("fovea_server")
         return [
             Figure("rooms of engines in an import cycle", len(in_cycles(engines)), 0),
             Figure("rooms of server in an import cycle", len(in_cycles(server)), 0),
-            Figure("import levels of engines", levels(engines), 9),
-            Figure("imports between rooms of engines", sum(map(len, engines.values())), 61),
-            Figure("import levels of server", levels(server), 10),
-            Figure("imports between rooms of server", sum(map(len, server.values())), 95),
-            Figure("files directly in fovea_engines", self._loose("fovea_engines"), 6),
-            Figure("files directly in fovea_server", self._loose("fovea_server"), 9),
+            Figure("imports between rooms of engines", sum(map(len, engines.values())), 50),
+            Figure("imports between rooms of server", sum(map(len, server.values())), 77),
+            Figure("imports of annexes by the core", self.leaks(), 0),
+            Figure("modules of the core that annexes import", len(self.surface()), 120),
+            Figure("names of classes used twice", self.class_names_twice(), 25),
             Figure('questions "is it TensorRT?" outside its folder', self._tensorrt_asked(), 0),
             Figure("reaches through DataPlane to the registry", self._reaches(), 0),
             Figure("annotations of Any in server", self._any(), 1),
-            Figure("lines of Python", sum(lines.values()), None),
-            Figure("lines of the longest file", max(*lines.values(), *scripts), None),
-            Figure("modules", len(self.files), None),
-            Figure("modules with one importer", len(self.single_importer()), 87),
             Figure("docstrings that begin with What, Who, How, ...", self._riddles(), 0),
+            Figure("lines of the core", sum(lines[name] for name in core), None),
+            Figure("modules of the core", len(core), None),
+            Figure("lines in all", sum(lines.values()), None),
+            Figure("modules in all", len(self.files), None),
+            Figure("modules with one importer", len(self.single_importer()), None),
         ]
-
-    def _loose(self, package: str) -> int:
-        folder = PACKAGES[package] / package
-        return sum(path.name != "__init__.py" for path in folder.glob("*.py"))
 
     def _tensorrt_asked(self) -> int:
         """Tests of a backend's name, wherever they are not the business of a backend."""
         outside = [
             tree
             for name, tree in self.trees.items()
-            if not name.startswith("fovea_engines.backends")
+            if not name.startswith(("fovea_engines.backends", "fovea_tensorrt"))
         ]
         return sum(_asks_tensorrt(node) for tree in outside for node in ast.walk(tree))
 
@@ -152,6 +186,10 @@ class House:
         kinds = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
         nodes = (n for tree in self.trees.values() for n in ast.walk(tree) if isinstance(n, kinds))
         return sum(bool(_HIDDEN_SUBJECT.match(ast.get_docstring(node) or "")) for node in nodes)
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _asks_tensorrt(node: ast.AST) -> bool:
@@ -181,22 +219,12 @@ def in_cycles(rooms: dict[str, set[str]]) -> set[str]:
     return {room for room in rooms if room in reached(room)}
 
 
-def levels(rooms: dict[str, set[str]]) -> int:
-    """Rooms on the longest chain of imports; 0 where a cycle makes it endless."""
-    depth: dict[str, int] = {}
-    try:
-        for room in TopologicalSorter(rooms).static_order():
-            depth[room] = 1 + max((depth[each] for each in rooms.get(room, ())), default=0)
-    except CycleError:
-        return 0
-    return max(depth.values())
-
-
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folders", action="store_true", help="which folder imports which")
     parser.add_argument("--single", action="store_true", help="modules with one importer")
+    parser.add_argument("--surface", action="store_true", help="core modules that annexes import")
     chosen = parser.parse_args()
     house = House()
     for figure in house.figures():
@@ -208,6 +236,9 @@ def main() -> None:
                 print(f"{package}.{room}: {', '.join(sorted(imported))}")
     if chosen.single:
         print(*house.single_importer(), sep="\n")
+    if chosen.surface:
+        for module, annexes in sorted(house.surface().items()):
+            print(f"{module}: {', '.join(sorted(annexes))}")
 
 
 if __name__ == "__main__":

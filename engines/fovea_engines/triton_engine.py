@@ -187,7 +187,7 @@ def _own_values(file: Path, session: Session) -> Mapping[str, Any]:
     # Here, because onnx takes 0.3 s to import.
     import onnx
 
-    from fovea_engines.graph.edit.normalisation import own_normalisation
+    from fovea_engines.graph.own_normalisation import own_normalisation
 
     with suppress(UnsupportedModel):
         return own_normalisation(onnx.load(file, load_external_data=False))

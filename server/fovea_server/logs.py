@@ -13,13 +13,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from fovea_engines.entry_points import extending_packages
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.log_lines import LineFormatter, LogFormat
 
 CONTROL = "fovea_server.control"
 """Logger of what changes the server: always written, as whoever changes the log is in it too."""
 
-_PACKAGES = ("fovea_server", "fovea_engines", "fovea_preprocess")
+_CORE = frozenset(("fovea_server", "fovea_engines", "fovea_preprocess"))
 _SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
 log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class ServerLog(logging.Filter):
         self.severities, self.verbose = severities, verbose
         logging.getLogger().setLevel(min(severities, default=logging.CRITICAL + 1))
         logging.getLogger(CONTROL).setLevel(logging.INFO)
-        for package in _PACKAGES:
+        for package in _CORE | extending_packages():
             logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.NOTSET)
 
     def add(self, lines: Callable[[], str], size: int) -> None:

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, InstanceOf
 from pydantic_settings import NoDecode
 
-from fovea_server.remote.address import Address
+from fovea_server.stores import StoreAddress, parse_address
 
 # Kubernetes adds these to every pod for a Service that is called fovea, or fovea-something.
 _OF_KUBERNETES = re.compile(
@@ -21,7 +21,7 @@ _ORIGIN = re.compile(r"\*|(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://[a-z0
 
 def _several(value: object) -> object:
     """Take one value, as the environment has it, for a tuple of one."""
-    return (value,) if isinstance(value, str | Path | Address) else value
+    return (value,) if isinstance(value, str | Path | StoreAddress) else value
 
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(_several), NoDecode]
@@ -29,10 +29,10 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_several), NoDecode]
 
 def _place(value: object) -> object:
     """Tell the address of a store from the path of a folder."""
-    return (Address.parse(value) or value) if isinstance(value, str) else value
+    return (parse_address(value) or value) if isinstance(value, str) else value
 
 
-Place = Annotated[Path | Address, BeforeValidator(_place)]
+Place = Annotated[Path | InstanceOf[StoreAddress], BeforeValidator(_place)]
 Places = Annotated[tuple[Place, ...], BeforeValidator(_several), NoDecode]
 
 

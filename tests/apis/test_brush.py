@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fovea_server.http.apis.label_studio.brush import packed
+from fovea_apis.label_studio.brush import packed
 
 
 def unpacked(data):

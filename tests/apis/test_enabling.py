@@ -12,8 +12,9 @@ from tests.serving import RunningServer, start_server
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.extensions.apis import Api, parse_apis
+from fovea_server.extensions.apis import parse_apis
 
+APIS = ("deepstack", "roboflow", "label-studio")
 ADDRESSES = (
     ("POST", "/v1/vision/detection"),
     ("GET", "/v1/vision/custom/list"),
@@ -44,7 +45,7 @@ OWN = (
 @pytest.fixture(scope="module")
 def servers(demo_repository, tmp_path_factory):
     """A server without an API, and one with all of them."""
-    flags = [f"--api={api}" for api in Api]
+    flags = [f"--api={api}" for api in APIS]
     started = [
         start_server(demo_repository, tmp_path_factory.mktemp("log"), given)
         for given in ((), flags)
@@ -97,7 +98,7 @@ def test_requests_are_counted_and_logged_for_their_model(servers, demo_model):
 
 def test_limits_and_secrets_hold(demo_repository, demo_model, tmp_path):
     flags = (
-        *(f"--api={api}" for api in Api),
+        *(f"--api={api}" for api in APIS),
         "--http-max-input-size=100000",
         "--http-restricted-api=inference:authorization=Basic dTpw",
     )
@@ -146,12 +147,11 @@ def test_several_models_and_no_name(demo_repository, demo_model, tmp_path):
 def test_settings():
     assert parse_apis(()) == {}
     given = parse_apis(("deepstack=yolov8n", "roboflow"))
-    assert given == {Api.DEEPSTACK: "yolov8n", Api.ROBOFLOW: None}
+    assert given == {"deepstack": "yolov8n", "roboflow": None}
     for wrong, says in (
-        (("deepstak",), "there are deepstack, roboflow, label-studio"),
+        (("deepstak",), "there are deepstack, label-studio, roboflow"),
         (("deepstack", "deepstack=a"), "twice"),
         (("label-studio=",), "names no model"),
-        (("roboflow=yolov8n",), "each request"),
     ):
         with pytest.raises(InvalidOption, match=says):
             parse_apis(wrong)
@@ -160,7 +160,7 @@ def test_settings():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("deepstak", "there is no API 'deepstak' to serve; there are deepstack, roboflow"),
+        ("deepstak", "there is no API 'deepstak' to serve; there are deepstack, label-studio, roboflow"),
         (
             "deepstack=digts",
             "--api deepstack=digts: the repository has no such model; did you mean",
@@ -174,6 +174,12 @@ def test_an_unknown_name_is_refused(fovea, demo_repository, given, says):
         port = f"--http-port={taken.getsockname()[1]}"
         code, _, err = fovea("serve", demo_repository, "--api", given, port)
     assert (code, says in err) == (2, True), err
+
+
+def test_roboflow_takes_no_model(fovea, demo_repository):
+    ports = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
+    code, _, err = fovea("serve", demo_repository, "--api", "roboflow=digits", *ports)
+    assert (code, "each request of roboflow names its model" in err) == (2, True), err
 
 
 def test_a_model_that_may_still_come_is_warned_of(demo_repository, tmp_path):

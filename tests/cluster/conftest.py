@@ -96,7 +96,7 @@ def cluster(tmp_path_factory, store) -> Iterator[RunningCluster]:
     from ray.cluster_utils import Cluster
     from ray.serve.config import HTTPOptions, ProxyLocation, gRPCOptions
 
-    from fovea_server.ray.service import ADD_TO_SERVER
+    from fovea_cluster.ray.service import ADD_TO_SERVER
 
     started: set[psutil.Process] = set()
     cluster = Cluster()

@@ -13,8 +13,8 @@ from tests.engines import fake_tensorrt
 from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_tensorrt import FakeEngine, FakeRuntimeConfig
 
-from fovea_engines.backends.tensorrt.runtime import RTX, Runtime, load_runtime
 from fovea_engines.device import Gpu
+from fovea_tensorrt.runtime import RTX, Runtime, load_runtime
 
 HERE = Gpu(FakeDevice.name, "89")
 
@@ -109,7 +109,7 @@ def fake_gpu_machine(gpu: Gpu = HERE) -> Iterator[FakeGpuMachine]:
     """In the end every device is closed, and nothing was against the rules."""
     machine = FakeGpuMachine()
     with gpu_is_here(gpu) as patch:
-        engine_file = "fovea_engines.backends.tensorrt.engine_file"
+        engine_file = "fovea_tensorrt.engine_file"
         patch.setattr(f"{engine_file}.open_device", machine.open_device)
         patch.setattr(f"{engine_file}.load_runtime", lambda backend: machine.runtime)
         yield machine
@@ -124,10 +124,10 @@ def gpu_is_here(gpu: Gpu | None) -> Iterator[pytest.MonkeyPatch]:
     """The driver says so; nothing can run on it."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (
-            "build.assemble",
-            "build.rebuild",
-            "backends.tensorrt.backend",
-            "backends.tensorrt.runtime",
+            "fovea_engines.build.assemble",
+            "fovea_engines.build.rebuild",
+            "fovea_tensorrt.backend",
+            "fovea_tensorrt.runtime",
         ):
-            patch.setattr(f"fovea_engines.{module}.gpu_here", lambda: gpu)
+            patch.setattr(f"{module}.gpu_here", lambda: gpu)
         yield patch

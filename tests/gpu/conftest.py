@@ -2,10 +2,10 @@
 
 import pytest
 
-from fovea_engines.backends.cuda.driver import open_device
 from fovea_engines.backends.registry import GPU_BACKENDS, available_backends
-from fovea_engines.backends.tensorrt.runtime import load_runtime
 from fovea_preprocess.errors import BackendUnavailable
+from fovea_tensorrt.cuda.driver import open_device
+from fovea_tensorrt.runtime import load_runtime
 
 
 @pytest.fixture

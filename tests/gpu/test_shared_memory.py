@@ -16,8 +16,8 @@ SIZE = 1 << 20
 LENDER = f"""
 import ctypes
 from cuda.bindings import driver
-from fovea_engines.backends.cuda.resources import driver_call
-from fovea_engines.backends.cuda.driver import open_device
+from fovea_tensorrt.cuda.resources import driver_call
+from fovea_tensorrt.cuda.driver import open_device
 with open_device() as device, device.current():
     stream, memory, pinned = device.stream(), device.alloc({SIZE}), device.pinned({SIZE})
     pinned.array[:] = 3

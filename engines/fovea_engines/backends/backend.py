@@ -15,9 +15,11 @@ from fovea_engines.device import WeightBits, int8_saturates
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import BuilderOptions, Plugin
+from fovea_preprocess.errors import BackendUnavailable
 from fovea_preprocess.spec import PreprocessSpec
 
 if TYPE_CHECKING:
+    from fovea_engines.backends.gpu_memory import GpuMemory
     from fovea_engines.repository.card import EngineCard
     from fovea_engines.session import Session
 
@@ -170,6 +172,10 @@ class Backend(ABC):
     def read_header(self, path: Path) -> tuple[str, dict[str, str]]:
         """Return the backend that a file was made for, and its maker's metadata."""
         return self.name, {}
+
+    def open_gpu_memory(self) -> GpuMemory:
+        """Return what opens memory of other processes; BackendUnavailable where there is none."""
+        raise BackendUnavailable(f"{self.name} opens no memory of GPUs")
 
     @property
     def info(self) -> BackendInfo:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fovea_engines.backends.backend import Backend, BackendInfo, OpenPlan
+from fovea_engines.backends.gpu_memory import GpuMemory
 from fovea_engines.backends.onnxruntime import ONNXRUNTIME
 from fovea_engines.backends.openvino import OPENVINO
-from fovea_engines.backends.tensorrt.backend import TENSORRT, TENSORRT_RTX
+from fovea_engines.entry_points import Group, loaded
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import Plugin
 from fovea_engines.session import Session
@@ -19,12 +20,7 @@ if TYPE_CHECKING:
     from fovea_engines.repository.card import EngineCard
 
 # The first that opens a file is its default.
-_ALL: tuple[Backend, ...] = (
-    ONNXRUNTIME,
-    OPENVINO,
-    TENSORRT,
-    TENSORRT_RTX,
-)
+_ALL: tuple[Backend, ...] = (ONNXRUNTIME, OPENVINO, *loaded(Group.BACKENDS).values())
 BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in _ALL}
 CPU_BACKENDS = tuple(backend.name for backend in _ALL if not backend.on_gpu)
 GPU_BACKENDS = tuple(backend.name for backend in _ALL if backend.on_gpu)
@@ -89,6 +85,14 @@ def backends_for(file: str) -> tuple[Backend, ...]:
     suffix = Path(file).suffix
     found = tuple(one for one in _ALL if suffix in one.suffixes)
     return found or tuple(one for one in _ALL if one.any_suffix)
+
+
+def open_gpu_memory() -> GpuMemory:
+    """Return what opens memory of GPUs; BackendUnavailable if no backend does."""
+    for backend in _ALL:
+        if backend.on_gpu:
+            return backend.open_gpu_memory()
+    raise BackendUnavailable("no backend for GPUs is installed")
 
 
 def available_backends() -> tuple[BackendInfo, ...]:

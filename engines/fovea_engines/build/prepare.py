@@ -20,9 +20,9 @@ from fovea_engines.detect.heads.signature import image_sides
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.size_values import beside_image
 from fovea_engines.evaluate.observe import Observer, working_size
-from fovea_engines.graph.edit.normalisation import own_normalisation
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import control_flow, normalise, open_size
+from fovea_engines.graph.own_normalisation import own_normalisation
 from fovea_engines.graph.own_resize import own_fit
 from fovea_engines.graph.plugin_operators import plugin_operators
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of

@@ -13,7 +13,6 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fovea_engines.backends.tensorrt.layers import PlanLayers
 from fovea_engines.commands.console import (
     card_table,
     ensemble_table,
@@ -32,6 +31,7 @@ from fovea_engines.commands.options import (
 )
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
+from fovea_engines.repository.layers import PlanLayers
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import FoveaError, InvalidOption

@@ -8,12 +8,12 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from fovea_engines.backends.tensorrt.layers import LAYERS_FILE, PlanLayers
 from fovea_engines.commands.served import served_versions
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.repository.card import CARD_FILE, EngineCard, HeadCandidate
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
+from fovea_engines.repository.layers import LAYERS_FILE, PlanLayers
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import TensorSpec
 from fovea_engines.triton_engine import ENGINE_FILES, open_plain
@@ -74,9 +74,9 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
     """Read an ONNX file without building it; a family that the user names is checked."""
     # Here, because onnx takes 0.3 s to import and engines with a card need none of it.
     from fovea_engines.evaluate.observe import recognise_graph
-    from fovea_engines.graph.edit.normalisation import own_normalisation
     from fovea_engines.graph.load import load
     from fovea_engines.graph.normalise import open_size, pin_inputs
+    from fovea_engines.graph.own_normalisation import own_normalisation
     from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
 
     if path.is_file() and path.suffix in (".plan", ".engine", ".xml", ".bin", ".json"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from typer import Typer
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
@@ -40,6 +42,13 @@ class Command(TyperCommand):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def program_of(name: str, function: Callable[..., None], kind: type[Command] = Command) -> Typer:
+    """Make a program of one command, shown as a `kind`."""
+    program = Typer(add_completion=False, rich_markup_mode=None)
+    program.command(name, cls=kind)(function)
+    return program
 
 
 def _written(record: tuple[str, str], kind: str) -> tuple[str, str]:

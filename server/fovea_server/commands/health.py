@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import typer
 
 from fovea_preprocess.errors import InvalidOption, Unavailable
+from fovea_server.commands.command import program_of
 from fovea_server.commands.flags import SwitchCommand, validated, with_flags
 from fovea_server.commands.triton_flags import flag, translated
 from fovea_server.extensions.restrictions import Restrictions
@@ -120,6 +121,9 @@ def health(
         typer.echo(f"The server at {found.url} is not {found.check}: {found.reason}", err=True)
     if not found.healthy:
         raise typer.Exit(1)
+
+
+program = program_of("health", health, HealthCommand)
 
 
 def _health_at(url: str, settings: Listening, check: str, timeout_s: float) -> Health:

@@ -11,48 +11,39 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Never
 
 import typer
 from typer.core import TyperGroup
 
+from fovea_engines.entry_points import Group, entry_points
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
-from fovea_server.commands.command import Command
+from fovea_server.commands.command import program_of
 
 if TYPE_CHECKING:
     from typer._click import Command as ClickCommand
     from typer._click import Context, HelpFormatter
     from typer._click.shell_completion import CompletionItem
 
-# Panel of the help -> name of each command -> its module, its function there, and its class where
-# it has its own, or the commands below it.
-_PANELS: dict[str, dict[str, tuple[str, ...]]] = {
+# Panel of the help -> name of each command -> its function, or the program that it makes.
+_PANELS: dict[str, dict[str, str]] = {
     "First steps": {
-        "init": ("fovea_server.commands.init", "init"),
-        "demo": ("fovea_server.commands.demo", "demo"),
-        "doctor": ("fovea_server.commands.doctor", "doctor"),
+        "init": "fovea_server.commands.init:init",
+        "demo": "fovea_server.commands.demo:demo",
+        "doctor": "fovea_server.commands.doctor:doctor",
     },
     "Models": {
-        "build": ("fovea_engines.commands.build", "build"),
-        "inspect": ("fovea_engines.commands.inspect", "inspect"),
-        "edit": ("fovea_engines.commands.edit", "edit"),
-        "diff": ("fovea_engines.commands.diff", "diff"),
-        "sensitivity": ("fovea_engines.commands.sensitivity", "sensitivity"),
+        "build": "fovea_engines.commands.build:build",
+        "inspect": "fovea_engines.commands.inspect:inspect",
     },
     "Serving": {
-        "serve": ("fovea_server.commands.serve", "serve", "ServeCommand"),
-        "ray": ("fovea_server.commands.ray", "ray", "program"),
-        "tune": ("fovea_server.commands.tune", "tune"),
-        "bench": ("fovea_server.commands.bench", "bench"),
-        "health": ("fovea_server.commands.health", "health", "HealthCommand"),
+        "serve": "fovea_server.commands.serve:program",
+        "health": "fovea_server.commands.health:program",
     },
-    "Images": {
-        "predict": ("fovea_server.commands.predict", "predict"),
-        "eval": ("fovea_server.commands.eval", "evaluate"),
-    },
+    "Images": {},
 }
+_CORE = {name: where for panel in _PANELS.values() for name, where in panel.items()}
 _ABSENT = re.compile(r"'([^']*)' does not exist$")
-_COMMANDS = {name: where for panel in _PANELS.values() for name, where in panel.items()}
 # Options of Ultralytics and trtexec -> what Fovea has instead.
 _ELSEWHERE = {
     "--imgsz": "the input size is `fovea build --size HxW`",
@@ -73,29 +64,32 @@ class Program(TyperGroup):
     Exit codes: 2 where what was typed is wrong or names what is not there, 1 where it failed.
     """
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given | {"commands": dict.fromkeys(_COMMANDS)})
+    def list_commands(self, ctx: Context) -> list[str]:
+        """List the names of all commands; typer suggests from them, too."""
+        names = (name for panel in _panels().values() for name in panel)
+        self.commands: Any = dict.fromkeys(names)
+        return list(self.commands)
 
     def get_command(self, ctx: Context, cmd_name: str) -> ClickCommand | None:
         """Import a command; None where there is none of that name."""
-        if cmd_name not in _COMMANDS:
-            return None
-        where, function, *own = _COMMANDS[cmd_name]
-        module = import_module(where)
-        kind = getattr(module, own[0]) if own else Command
-        if isinstance(kind, typer.Typer):
-            return typer.main.get_command(kind)
-        single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name, cls=kind)(getattr(module, function))
+        if (where := _CORE.get(cmd_name)) is None:
+            # Finding the others takes longer than a health check that runs every ten seconds may.
+            self.list_commands(ctx)
+            added = (panel[cmd_name] for panel in _panels().values() if cmd_name in panel)
+            if (where := next(added, None)) is None:
+                return None
+        module, _, attribute = where.partition(":")
+        found = getattr(import_module(module), attribute)
+        single = found if isinstance(found, typer.Typer) else program_of(cmd_name, found)
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the commands with the first lines of their docstrings, and import none."""
-        width = max(map(len, _COMMANDS))
-        for panel, commands in _PANELS.items():
+        width = max(map(len, self.list_commands(ctx)))
+        for panel, commands in _panels().items():
             with formatter.section(panel):
                 formatter.write_dl(
-                    [(name.ljust(width), _first_line(*where)) for name, where in commands.items()]
+                    [(name.ljust(width), _first_line(name, at)) for name, at in commands.items()]
                 )
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
@@ -105,8 +99,9 @@ class Program(TyperGroup):
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         return [
-            CompletionItem(name, help=_first_line(*where))
-            for name, where in _COMMANDS.items()
+            CompletionItem(name, help=_first_line(name, where))
+            for panel in _panels().values()
+            for name, where in panel.items()
             if name.startswith(incomplete)
         ]
 
@@ -134,13 +129,24 @@ class Program(TyperGroup):
             _end(f"{what} cannot be read or written ({error.strerror or error}): {advice}", 1)
 
 
-def _first_line(module: str, function: str, *_: str) -> str:
-    package, name = module.rsplit(".", 1)
-    source = (files(package) / f"{name}.py").read_text(encoding="utf-8")
+def _panels() -> dict[str, dict[str, str]]:
+    """Return the commands of the core, and those that packages add, as `_PANELS`."""
+    panels = {title: dict(commands) for title, commands in _PANELS.items()}
+    for given, point in entry_points(Group.COMMANDS).items():
+        panel, _, name = given.rpartition(".")
+        panels.setdefault((panel or "more").capitalize(), {})[name] = point.value
+    return panels
+
+
+def _first_line(command: str, where: str) -> str:
+    """Return the first line of the docstring of a command, whose function may have its name."""
+    module, _, attribute = where.partition(":")
+    package, _, file = module.rpartition(".")
+    source = (files(package) / f"{file}.py").read_text(encoding="utf-8")
     for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef) and node.name == function:
+        if isinstance(node, ast.FunctionDef) and node.name in (attribute, command):
             return (ast.get_docstring(node) or "").partition("\n")[0]
-    raise LookupError(f"{module} has no {function}")
+    return ""
 
 
 def _message(error: typer.TyperException) -> str:
@@ -159,10 +165,10 @@ def _advice(message: str) -> str:
         return ""
     if "://" in found[1]:
         return "; it is an address: download the file first"
-    # Its imports are slow, and needed for this error alone.
-    from fovea_server.predict.sources import meant
+    # The commands of the engines are not for a health check to import.
+    from fovea_engines.commands.similar import similar_path
 
-    return meant(Path(found[1])) or ": check the path"
+    return similar_path(Path(found[1])) or ": check the path"
 
 
 def _end(message: str, code: int) -> Never:

@@ -10,8 +10,7 @@ from dataclasses import asdict
 from rich.table import Table
 from rich.text import Text
 
-from fovea_client import Detection, ImageError, ImageResult, MaskFile, RunLengths
-from fovea_server.predict.entry import Entry
+from fovea_client import Detection, ImageResult, MaskFile, RunLengths
 
 # Keypoints of a lower score are mostly hidden; a drawing leaves them out, too.
 _SEEN = 0.5
@@ -81,15 +80,3 @@ def result_line(image: ImageResult) -> str:
         return ", ".join(f"{one.class_name} {one.share:.1%}" for one in image.semantic.classes)
     text = result_table(image)
     return text.plain.replace("\n", ", ") if isinstance(text, Text) else ""
-
-
-def place(entry: Entry) -> str:
-    """Return the file, and the frame of a video."""
-    frame = "" if entry.frame is None else f" frame {entry.frame}"
-    return f"{entry.source.file}{frame}"
-
-
-def error_line(entry: Entry) -> str | None:
-    """Return what is wrong with an image; None where nothing is."""
-    found = entry.found
-    return f"{place(entry)}: {found.message}" if isinstance(found, ImageError) else None

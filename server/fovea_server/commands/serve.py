@@ -15,6 +15,7 @@ import typer
 
 from fovea_engines.repository.locking import remove_abandoned
 from fovea_preprocess.errors import InvalidOption, ModelNotReady
+from fovea_server.commands.command import program_of
 from fovea_server.commands.flags import (
     SwitchCommand,
     validated,
@@ -23,7 +24,7 @@ from fovea_server.commands.flags import (
 )
 from fovea_server.commands.leaving import Leaving
 from fovea_server.commands.triton_flags import WITHOUT_EFFECT, flag, translated
-from fovea_server.extensions.apis import Api, parse_apis
+from fovea_server.extensions.apis import parse_apis
 from fovea_server.extensions.restrictions import is_loopback
 from fovea_server.settings import ModelControlMode, Settings
 
@@ -115,6 +116,9 @@ def _serve(settings: Settings) -> None:
         server.run(listeners)
 
 
+program = program_of("serve", serve, ServeCommand)
+
+
 def _check_models(service: Service) -> None:
     """Refuse an API whose model is not there, as InvalidOption; warn where it may come later."""
     from fovea_server.models.source import Repositories
@@ -201,8 +205,8 @@ def _needed(settings: Settings, name: str) -> str | None:
         return "--grpc-use-ssl-mutual"
     if name == "repository_poll_secs" and settings.model_control_mode is not ModelControlMode.POLL:
         return "--model-control-mode=poll"
-    if name.startswith("label_studio_") and Api.LABEL_STUDIO not in parse_apis(settings.api):
-        return f"--api {Api.LABEL_STUDIO}"
+    if name.startswith("label_studio_") and "label-studio" not in parse_apis(settings.api):
+        return "--api label-studio"
     if name == "label_studio_token" and settings.label_studio_url is None:
         return "--label-studio-url"
     local = all(isinstance(place, Path) for place in settings.model_repository)

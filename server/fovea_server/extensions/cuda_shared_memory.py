@@ -6,16 +6,13 @@ Source: "CUDA Shared Memory Extension" of Triton's protocol.
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
-
-from fovea_engines.backends.cuda.driver import Device, open_device
-from fovea_engines.backends.cuda.resources import DeviceMemory, PinnedMemory, Stream
+from fovea_engines.backends.gpu_memory import GpuBuffer, GpuMemory
+from fovea_engines.backends.registry import open_gpu_memory
 from fovea_preprocess.errors import BackendError, InvalidRequest, RegionFailed
 from fovea_server.extensions.shared_memory import RegionTable
 
@@ -36,10 +33,10 @@ class CudaRegion:
 class CudaSharedMemory(RegionTable[CudaRegion, "OpenedRegion"]):
     """The registered regions of GPUs' memory, copied to and from the host's memory."""
 
-    def __init__(self, allowed: bool, device: Callable[[int], Device] = open_device) -> None:
+    def __init__(self, allowed: bool, memory: Callable[[], GpuMemory] = open_gpu_memory) -> None:
         super().__init__("cuda", allowed)
-        self._device = device
-        self._devices: dict[int, Device] = {}
+        self._open_memory = memory
+        self._memory: GpuMemory | None = None
         # Includes unregistered regions that are still in use.
         self._open: weakref.WeakSet[OpenedRegion] = weakref.WeakSet()
 
@@ -62,9 +59,16 @@ class CudaSharedMemory(RegionTable[CudaRegion, "OpenedRegion"]):
             raise InvalidRequest("failed to register shared memory region: invalid args") from error
 
     def _opened(self, region: CudaRegion, handle: bytes) -> OpenedRegion:
-        if region.device_id not in self._devices:
-            self._devices[region.device_id] = self._device(region.device_id)
-        opened = OpenedRegion(region, self._devices[region.device_id], handle)
+        if self._memory is None:
+            self._memory = self._open_memory()
+        try:
+            buffer = self._memory.open(region.device_id, handle, region.byte_size)
+        except InvalidRequest as error:
+            log.warning("CUDA shared memory region %r: %s", region.name, error)
+            raise InvalidRequest(
+                f"failed to register shared memory region '{region.name}': invalid args"
+            ) from error
+        opened = OpenedRegion(region, buffer)
         self._open.add(opened)
         return opened
 
@@ -74,54 +78,30 @@ class CudaSharedMemory(RegionTable[CudaRegion, "OpenedRegion"]):
         with self._lock:
             for region in list(self._open):
                 region.close()
-            while self._devices:
-                self._devices.popitem()[1].close()
+            if self._memory is not None:
+                self._memory.close()
 
 
 class OpenedRegion:
     """An open region, which closes with its last reference; safe in any thread."""
 
-    def __init__(self, region: CudaRegion, device: Device, handle: bytes) -> None:
+    def __init__(self, region: CudaRegion, buffer: GpuBuffer) -> None:
         self.region = region
-        self._device = device
-        self._lock = threading.Lock()
-        with device.current(), ExitStack() as undo:
-            self._memory = device.open_shared(handle)
-            undo.callback(self._memory.close)
-            if not 0 < region.byte_size <= self._memory.size:
-                raise InvalidRequest(
-                    f"failed to register shared memory region '{region.name}': invalid args"
-                )
-            self._pinned = device.pinned(region.byte_size)
-            undo.callback(self._pinned.close)
-            self._stream = device.stream()
-            undo.pop_all()
-        taken = (self._stream, self._pinned, self._memory)
-        self._finalizer = weakref.finalize(self, _close, region.name, device, taken)
-        # At exit the driver may be unloaded already.
-        self._finalizer.atexit = False
+        self._buffer = buffer
 
     def close(self) -> None:
         """Close it, even if it is referenced. Calling it again does nothing."""
-        self._finalizer()
+        self._buffer.close()
 
     def read(self, offset: int, byte_size: int) -> memoryview:
         """Copy a part of it to the host's memory; RegionFailed: the GPU has failed."""
-        with self._lock, self._failures(), self._device.current():
-            if byte_size:
-                part = self._memory.at(offset)
-                self._device.copy_out(self._pinned, part, byte_size, self._stream)
-                self._stream.synchronize()
-            return memoryview(self._pinned.array[:byte_size].tobytes())
+        with self._failures():
+            return self._buffer.read(offset, byte_size)
 
     def write(self, offset: int, data: memoryview) -> None:
         """Write to a part of it, completely; RegionFailed: the GPU has failed."""
-        with self._lock, self._failures(), self._device.current():
-            if data.nbytes:
-                self._pinned.array[: data.nbytes] = np.frombuffer(data, np.uint8)
-                part = self._memory.at(offset)
-                self._device.copy_in(part, self._pinned, data.nbytes, self._stream)
-                self._stream.synchronize()
+        with self._failures():
+            self._buffer.write(offset, data)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -129,14 +109,3 @@ class OpenedRegion:
             yield
         except BackendError as error:
             raise RegionFailed(f"shared memory region '{self.region.name}': {error}") from error
-
-
-def _close(
-    name: str, device: Device, taken: Iterable[Stream | PinnedMemory | DeviceMemory]
-) -> None:
-    try:
-        with device.current():
-            for each in taken:
-                each.close()
-    except BackendError as error:
-        log.warning("CUDA shared memory region %r: %s", name, error)

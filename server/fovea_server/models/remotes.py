@@ -6,10 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.remote.address import Address
-from fovea_server.remote.follower import Follower
-from fovea_server.remote.mirror import Mirror
 from fovea_server.settings import ModelControlMode, Settings
+from fovea_server.stores import Follower, FollowPlan, StoreAddress
 
 
 class Remotes:
@@ -17,7 +15,7 @@ class Remotes:
 
     Args:
         only: names of the models that are pulled; None for all.
-        described: as `Mirror`.
+        described: as `FollowPlan`.
 
     Attributes:
         folders: of all repositories, those of this machine as they were given.
@@ -33,13 +31,13 @@ class Remotes:
         self._followers: list[Follower] = []
         folders: list[Path] = []
         for place in settings.model_repository:
-            if isinstance(place, Address):
+            if isinstance(place, Path):
+                folders.append(place)
+            else:
                 follower = _follower(place, settings, only, described)
                 follower.connect()
                 self._followers.append(follower)
-                folders.append(follower.mirror.root)
-            else:
-                folders.append(place)
+                folders.append(follower.folder)
         self.folders = tuple(folders)
 
     def start(self) -> None:
@@ -75,12 +73,12 @@ class Remotes:
         """The models that were never pulled, with the reason why they are refused."""
         found: dict[str, str] = {}
         for follower in self._followers:
-            found |= follower.mirror.refused_new
+            found |= follower.refused_new
         return found
 
     def faults(self) -> int:
         """Count the stores that could not be pulled last time, and the models that are refused."""
-        return sum(bool(each.fault) + len(each.mirror.refused) for each in self._followers)
+        return sum(bool(each.fault) + len(each.refused) for each in self._followers)
 
     def stop(self) -> None:
         """Stop pulling."""
@@ -89,16 +87,20 @@ class Remotes:
 
 
 def _follower(
-    address: Address, settings: Settings, only: Collection[str] | None, described: bool
+    address: StoreAddress, settings: Settings, only: Collection[str] | None, described: bool
 ) -> Follower:
-    most_bytes = int(settings.repository_max_gb * 2**30)
-    polls = settings.model_control_mode is ModelControlMode.POLL
     try:
-        cache = settings.repository_cache or Path.home() / ".cache" / "fovea" / "repositories"
-        mirror = Mirror(address, cache, most_bytes, only, described=described)
+        plan = FollowPlan(
+            cache=settings.repository_cache or Path.home() / ".cache" / "fovea" / "repositories",
+            most_bytes=int(settings.repository_max_gb * 2**30),
+            only=only,
+            described=described,
+            every_s=settings.repository_poll_secs,
+            polls=settings.model_control_mode is ModelControlMode.POLL,
+        )
+        return address.follow(plan)
     except (OSError, RuntimeError) as error:
         raise InvalidOption(
             f"models of {address} cannot be kept: {error}: give a folder that can be written with "
             "--repository-cache"
         ) from error
-    return Follower(mirror, every_s=settings.repository_poll_secs, polls=polls)

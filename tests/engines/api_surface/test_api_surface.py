@@ -6,8 +6,7 @@ import pytest
 from tests.engines.api_surface.surface import BINDINGS, Surface, read_surface
 from tests.engines.api_surface.uses import Use, uses_in
 
-ENGINES = Path(__file__).resolve().parents[3] / "engines" / "fovea_engines"
-FILES = sorted((ENGINES / "backends" / "tensorrt").glob("*.py"))
+FILES = sorted((Path(__file__).resolve().parents[3] / "engines" / "fovea_tensorrt").glob("*.py"))
 
 
 @pytest.fixture(scope="module")

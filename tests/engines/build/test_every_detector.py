@@ -12,11 +12,11 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.report import FAILED_FOLDER, REPORT_FILE
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.diff.diff import diff
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.dataset import read_dataset
 from fovea_engines.evaluate.accuracy.evaluate import evaluate, in_process
 from fovea_engines.evaluate.samples import read_image
+from fovea_lab.diff.diff import diff
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
 pytestmark = pytest.mark.skipif(

@@ -16,7 +16,6 @@ from tests.engines.rtx_repository import OLD, rtx_version, tamper
 from tests.engines.tiny import tiny_detector, tiny_network
 
 from fovea_engines.backends.registry import mismatch
-from fovea_engines.backends.tensorrt.backend import CACHE_FILE
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.rebuild import likeness, rebuild
@@ -32,6 +31,7 @@ from fovea_preprocess.errors import (
     InvalidModel,
     InvalidOption,
 )
+from fovea_tensorrt.backend import CACHE_FILE
 
 KEPT = "prepared.onnx"
 

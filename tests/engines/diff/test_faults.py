@@ -7,9 +7,9 @@ import pytest
 from tests.engines.sabotage import scale_weight, scramble, swap_activation
 
 from fovea_engines.build.precision.half import to_half
-from fovea_engines.diff.diff import diff
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
+from fovea_lab.diff.diff import diff
 
 SWAPPED = {
     "yolov5n": ("Sigmoid", "HardSigmoid"),

@@ -7,8 +7,8 @@ from onnx import TensorProto, helper
 from tests.engines.tiny import constant, save
 
 from fovea_engines.build.precision.half import to_half
-from fovea_engines.diff.describe import to_json, verdict
-from fovea_engines.diff.diff import diff
+from fovea_lab.diff.describe import to_json, verdict
+from fovea_lab.diff.diff import diff
 
 SHAPE = [1, 3, 16, 16]
 

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from fovea_engines.evaluate.accuracy.labels import read_labelled
+from fovea_files.accuracy import answered_accuracy
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.bench.accuracy import answered_accuracy
 
 CLASSES = [{"class_id": 0, "class_name": "tench", "score": 0.9}]
 ANSWER = {

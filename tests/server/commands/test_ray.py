@@ -27,7 +27,7 @@ def test_a_file_that_is_no_yaml(fovea, tmp_path):
 
 
 def test_help_needs_no_ray(fovea):
-    code = "import sys; import fovea_server.commands.ray; print('ray' in sys.modules)"
+    code = "import sys; import fovea_cluster.commands.ray; print('ray' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
     assert "deploy" in fovea("ray", "--help")[1]
 

@@ -15,6 +15,7 @@ from fovea_preprocess.errors import (
     Unsupported,
 )
 from fovea_server.extensions.cuda_shared_memory import CudaRegion, CudaSharedMemory
+from fovea_tensorrt.cuda.shared import CudaMemory
 
 SIZE = 4096
 
@@ -32,7 +33,7 @@ def memory(device):
             raise BackendUnavailable(f"there is no GPU {index}")
         return device
 
-    made = CudaSharedMemory(allowed=True, device=opens)
+    made = CudaSharedMemory(allowed=True, memory=lambda: CudaMemory(opens))
     yield made
     made.close()
 

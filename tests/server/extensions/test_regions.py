@@ -13,6 +13,7 @@ from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_server.extensions.regions import Regions
 from fovea_server.extensions.shared_memory import SharedMemory
 from fovea_server.tensors.messages import OutputTensor
+from fovea_tensorrt.cuda.shared import CudaMemory
 
 SIZE = 256
 OUTPUT = OutputTensor("OUTPUT0", "INT32", np.arange(16, dtype=np.int32).reshape(1, 16))
@@ -23,7 +24,7 @@ def memories(request):
     """Both kinds of memory, a region "r" of 256 bytes in one, and a way to see what is in it."""
     system = SharedMemory(allowed=True)
     with fake_gpu() as device:
-        cuda = CudaSharedMemory(allowed=True, device=lambda index: device)
+        cuda = CudaSharedMemory(allowed=True, memory=lambda: CudaMemory(lambda index: device))
         if request.param == "cuda":
             handle, content = device.lend(SIZE)
             cuda.register("r", handle, 0, SIZE)

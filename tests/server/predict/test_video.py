@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fovea_server.predict.video import VideoFile
+from fovea_files.video import VideoFile
 
 
 def test_a_video_that_is_not_written_whole_has_no_name(tmp_path):

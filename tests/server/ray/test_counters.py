@@ -1,6 +1,6 @@
 """Counters of several replicas are added."""
 
-from fovea_server.ray.counters import added
+from fovea_cluster.ray.counters import added
 
 
 def version(number: str, count: int, latest: int, batches: dict[int, int]) -> dict[str, object]:

@@ -11,7 +11,7 @@ from ray.serve.schema import (
     DeploymentStatusTrigger,
 )
 
-from fovea_server.ray.faults import Fault, faults
+from fovea_cluster.ray.faults import Fault, faults
 
 MESSAGE = """The deployment failed to start 3 times in a row. Error:
 Traceback (most recent call last):

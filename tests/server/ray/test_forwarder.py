@@ -9,10 +9,10 @@ pytest.importorskip("ray")
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from tests.server.ray.handles import Handle
 
+from fovea_cluster.ray import forwarder
+from fovea_cluster.ray.faults import Fault
+from fovea_cluster.ray.forwarder import Forwarder
 from fovea_preprocess.errors import ModelNotReady, Unavailable
-from fovea_server.ray import forwarder
-from fovea_server.ray.faults import Fault
-from fovea_server.ray.forwarder import Forwarder
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,12 @@ pytest.importorskip("ray")
 from tests.server.ray.handles import Handle
 from tritonclient.grpc import service_pb2 as messages
 
-from fovea_server.ray.faults import Fault, tell
-from fovea_server.ray.forwarder import Forwarder
-from fovea_server.ray.ingress import IngressApp
-from fovea_server.ray.messages import HttpAnswer, HttpRequest, asked
-from fovea_server.ray.replica import Serving
-from fovea_server.ray.servicer import Servicer
+from fovea_cluster.ray.faults import Fault, tell
+from fovea_cluster.ray.forwarder import Forwarder
+from fovea_cluster.ray.ingress import IngressApp
+from fovea_cluster.ray.messages import HttpAnswer, HttpRequest, asked
+from fovea_cluster.ray.replica import Serving
+from fovea_cluster.ray.servicer import Servicer
 from fovea_server.settings import Settings
 
 PAGE = (b"origin", b"https://page.example")

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("ray")
 from PIL import Image
 
-from fovea_server.ray.messages import HttpRequest, asked
-from fovea_server.ray.replica import Serving
+from fovea_cluster.ray.messages import HttpRequest, asked
+from fovea_cluster.ray.replica import Serving
 from fovea_server.settings import Settings
 
 

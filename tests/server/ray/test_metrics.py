@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip("ray")
-from fovea_server.ray import metrics
+from fovea_cluster.ray import metrics
 from fovea_server.statistics.family import Family
 
 

@@ -5,10 +5,10 @@ import pytest
 pytest.importorskip("ray")
 from ray.serve.config import HTTPOptions, gRPCOptions
 
+from fovea_cluster.ray.application import fits
+from fovea_cluster.ray.proxies import check_same
+from fovea_cluster.ray.service import ADD_TO_SERVER
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.ray.application import fits
-from fovea_server.ray.proxies import check_same
-from fovea_server.ray.service import ADD_TO_SERVER
 from fovea_server.settings import Settings
 
 HTTP = HTTPOptions(host="127.0.0.1", port=8000)

@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 
-from fovea_server.ray.rpc import RpcContext, streamed
+from fovea_cluster.ray.rpc import RpcContext, streamed
 
 
 async def _requests():

@@ -5,8 +5,8 @@ import threading
 import pytest
 from tests.stores import Bucket
 
-from fovea_server.remote.address import Address
-from fovea_server.remote.mirror import Mirror
+from fovea_cluster.stores.address import Address
+from fovea_cluster.stores.mirror import Mirror
 
 GO = threading.Event()
 

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 import fovea_server
+from fovea_bench.tune.candidates import Candidate, find_candidates
+from fovea_bench.tune.setting import Setting, configured, grid, present
+from fovea_bench.tune.trials import Trials
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.progress import Progress
@@ -16,9 +19,6 @@ from fovea_engines.repository.model_config_scheduling import ModelDynamicBatchin
 from fovea_engines.repository.repository import ModelRepository
 from fovea_server.models.opening import open_engine
 from fovea_server.settings import Settings
-from fovea_server.tune.candidates import Candidate, find_candidates
-from fovea_server.tune.setting import Setting, configured, grid, present
-from fovea_server.tune.trials import Trials
 
 DIGITS = Path(fovea_server.__file__).parent / "demo" / "digits.onnx"
 

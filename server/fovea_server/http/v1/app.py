@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Mount
 
+from fovea_engines.entry_points import Group, entry_points
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidRequest,
@@ -24,7 +25,6 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.allow import allow
-from fovea_server.http.apis.registry import api_router
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.page.routes import page_routes
 from fovea_server.http.receive import ClientLeft
@@ -43,7 +43,11 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def create_app(service: Service, budget: ByteBudget) -> FastAPI:
-    """Make the application for all requests that are not of Triton's protocol."""
+    """Make the application for all requests that are not of Triton's protocol.
+
+    Raises:
+        InvalidOption: an API of the operator's takes no model.
+    """
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPIOffline(
         title="Fovea",
@@ -80,8 +84,9 @@ def create_app(service: Service, budget: ByteBudget) -> FastAPI:
     if service.settings.page:
         app.router.routes.extend(page_routes())
     # Last: what they have in common with the routes above stays as it was.
-    for api in service.apis:
-        app.include_router(api_router(api))
+    for api, model in service.apis.items():
+        routes: Callable[[str | None], APIRouter] = entry_points(Group.ROUTERS)[api].load()
+        app.include_router(routes(model))
     app.add_middleware(HeadAndOptions, routes=app.router.routes)
     guard = Guard(service, service.settings.http_address)
     app.add_middleware(Guarded, guard=guard, refuse=_foreign)

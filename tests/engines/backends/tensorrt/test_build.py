@@ -6,16 +6,16 @@ import re
 import onnx
 import pytest
 
-from fovea_engines.backends.cuda.letterbox import LETTERBOX_FILE
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import open_session
-from fovea_engines.backends.tensorrt.backend import ENGINE_FILE, KEPT_FILE
-from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
-from fovea_engines.backends.tensorrt.plan_file import read_plan_file
 from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.layers import LAYERS_FILE
 from fovea_preprocess.errors import BackendUnavailable
+from fovea_tensorrt.backend import ENGINE_FILE, KEPT_FILE
+from fovea_tensorrt.cuda.letterbox import LETTERBOX_FILE
+from fovea_tensorrt.plan_file import read_plan_file
 
 pytest.importorskip(
     "tensorrt_rtx_bindings", reason="TensorRT for RTX is not installed: pip install '.[rtx]'"

@@ -102,7 +102,7 @@ def test_it_is_told_before_anything_is_loaded(folder, tmp_path):
         "try:\n    Engine.open(pathlib.Path(sys.argv[1]))\n"
         "except Exception as error:\n    print(error.code)\n"
         "print([name for name in sys.modules if 'tensorrt_rtx_bindings' in name or "
-        "name in ('onnx', 'pycuda', 'fovea_engines.backends.tensorrt.builder')])"
+        "name in ('onnx', 'pycuda', 'fovea_tensorrt.builder')])"
     )
     run = subprocess.run(
         [sys.executable, "-c", code, folder], capture_output=True, text=True, check=True

@@ -11,9 +11,6 @@ from tests.engines.fake_images import engine_of, host_image, open_images, throug
 from tests.engines.host_kernel import HostDevice
 from tests.letterbox_cases import SPECS, differences
 
-from fovea_engines.backends.cuda.letterbox import IMAGE
-from fovea_engines.backends.tensorrt.session import TensorRTImageSession
-from fovea_engines.backends.tensorrt.slot import most_image_bytes, staging_bytes
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
@@ -22,6 +19,9 @@ from fovea_engines.session import ImageSession
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, OutOfMemory
 from fovea_preprocess.preprocessor import Placer, Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
+from fovea_tensorrt.cuda.letterbox import IMAGE
+from fovea_tensorrt.session import TensorRTImageSession
+from fovea_tensorrt.slot import most_image_bytes, staging_bytes
 
 SMALL = PreprocessSpec(48, 64, dtype="uint8", layout="NHWC")
 FULL_HD = 1920 * 1080 * 3

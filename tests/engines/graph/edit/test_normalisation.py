@@ -9,13 +9,13 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
-from fovea_engines.graph.edit.normalisation import (
+from fovea_engines.graph.tensors import graph_inputs
+from fovea_lab.edit.normalisation import (
     Normalisation,
     add_normalisation,
     drop_normalisation,
     own_normalisation,
 )
-from fovea_engines.graph.tensors import graph_inputs
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 IMAGENET = "1/255,0.485:0.456:0.406,0.229:0.224:0.225"

@@ -1,0 +1,1 @@
+"""The commands `diff`, `edit` and `sensitivity`."""

@@ -1,0 +1,118 @@
+"""Keeps what a build or a start has measured or compiled, so that the next one is faster.
+
+Each file may be read and written by several processes at once, and may be missing, damaged or
+read-only: none of that fails a build or a start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fovea_tensorrt.backend import CACHE_FILE
+from fovea_tensorrt.runtime import Runtime
+
+_MOST_BUILDS = 256
+_DURATIONS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
+
+
+def cache_folder() -> Path:
+    """Return the user's folder for timings and durations, which hold for all repositories."""
+    return Path.home() / ".cache" / "fovea" / "tensorrt"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file atomically; creates its folder.
+
+    Raises:
+        OSError: the file cannot be written; its previous content is kept.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
+        new = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            new.chmod(0o644)  # readable for other users' processes
+            os.fsync(file.fileno())
+            new.replace(path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+
+
+def timing_cache_file(folder: Path, runtime: Runtime, device: str) -> Path:
+    """Return the file for a GPU's timings, which are valid for one version of TensorRT."""
+    gpu = re.sub(r"[^\w.]+", "-", device).strip("-") or "gpu"
+    return folder / f"{runtime.backend}-{runtime.version}-{gpu}.timing"
+
+
+@contextmanager
+def timing_cache(config: Any, file: Path) -> Iterator[None]:
+    """Load kernel timings from a file into a build, and save new ones when the block succeeds.
+
+    The next build then only times new kernels. A file of another GPU is an empty cache.
+    """
+    known = file.read_bytes() if file.is_file() else b""
+    # This reference keeps it alive while the build runs; TensorRT holds none.
+    timing_cache = config.create_timing_cache(known)
+    if timing_cache is None or not config.set_timing_cache(timing_cache, ignore_mismatch=False):
+        timing_cache = config.create_timing_cache(b"")
+        config.set_timing_cache(timing_cache, ignore_mismatch=False)
+    yield
+    with suppress(OSError):
+        write_whole(file, bytes(memoryview(timing_cache.serialize())))
+
+
+def known_kernels(engine: Path) -> bytes:
+    """Return the kernels that TensorRT-RTX compiled beside an engine file; empty without any."""
+    try:
+        return engine.with_name(CACHE_FILE).read_bytes()
+    except OSError:
+        return b""
+
+
+def keep_kernels(runtime_cache: Any, engine: Path, known: bytes) -> None:
+    """Write a session's compiled kernels beside its engine file, unless they are `known`."""
+    found = runtime_cache.serialize()
+    if found is not None and (kernels := bytes(memoryview(found))) != known:
+        with suppress(OSError):
+            write_whole(engine.with_name(CACHE_FILE), kernels)
+
+
+def last_duration(builds: Path, key: str) -> float | None:
+    """Return the seconds of the latest build with that key; None without one."""
+    return _durations(builds).get(key)
+
+
+def record_duration(builds: Path, key: str, seconds: float) -> None:
+    """Add a build to the file; its oldest are dropped."""
+    newest = {key: round(seconds, 1)}
+    others = [(other, took) for other, took in _durations(builds).items() if other != key]
+    with suppress(OSError):
+        write_whole(builds, json.dumps(newest | dict(others[: _MOST_BUILDS - 1])).encode())
+
+
+def _durations(builds: Path) -> dict[str, float]:
+    """Return the seconds of each build, newest first."""
+    try:
+        return _DURATIONS.validate_json(builds.read_bytes())
+    except (OSError, ValidationError):
+        return {}
+
+
+def duration(seconds: float) -> str:
+    """Format seconds as "3 min 12 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -1,0 +1,130 @@
+"""Writes and opens TensorRT engines: the plan, its layers, and its source ONNX."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from fovea_engines.backends.backend import CompilePlan
+from fovea_engines.repository.layers import LAYERS_FILE
+from fovea_engines.repository.options import BuilderOptions, Plugin, target
+from fovea_engines.repository.writing import write_file
+from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
+from fovea_tensorrt.backend import ENGINE_FILE, KEPT_FILE
+from fovea_tensorrt.builder import build_plan
+from fovea_tensorrt.caches import (
+    cache_folder,
+    duration,
+    keep_kernels,
+    known_kernels,
+    last_duration,
+    record_duration,
+    timing_cache_file,
+)
+from fovea_tensorrt.cuda.driver import Device, megabytes, open_device
+from fovea_tensorrt.cuda.letterbox import open_letterbox, write_letterbox
+from fovea_tensorrt.plan_file import PlanFile, read_plan_file
+from fovea_tensorrt.plugins import load_plugins
+from fovea_tensorrt.runtime import Runtime, load_runtime
+from fovea_tensorrt.session import (
+    SLOTS,
+    TensorRTImageSession,
+    TensorRTSession,
+)
+
+_OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
+
+
+def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) -> Path:
+    """Build a plan into a folder, with its letterbox kernel, and keep its source.
+
+    The plan's progress reports TensorRT's phases, and the duration of the previous such build. For
+    errors see `build_plan`.
+    """
+    options, progress = plan.builder or BuilderOptions(), plan.progress
+    runtime, device = load_runtime(backend), target(options)
+    # Builds of about equal duration have equal keys.
+    key = f"{plan.source} {plan.precision} {device} {backend} {runtime.version} {options}"
+    cache = cache_folder()
+    builds = cache / "builds.json"
+    if (seconds := last_duration(builds, key)) is not None:
+        progress.note(f"the last time this took {duration(seconds)} for {device}")
+    began = perf_counter()
+    timings = timing_cache_file(cache, runtime, device)
+    built = build_plan(model, options, runtime, progress, timings)
+    record_duration(builds, key, perf_counter() - began)
+    write_file(folder / ENGINE_FILE, built.data)
+    write_file(folder / KEPT_FILE, model)
+    built.layers.write(folder / LAYERS_FILE)
+    if plan.preprocess is not None:
+        write_letterbox(folder, plan.preprocess, progress)
+    return folder / ENGINE_FILE
+
+
+def open_engine(
+    backend: str,
+    path: Path,
+    max_batch: int,
+    plugins: tuple[Plugin, ...],
+    streams: int | None = None,
+) -> TensorRTSession:
+    """Load a plan, or a file in Ultralytics' format with one; see `open_session`.
+
+    Raises:
+        InvalidModel: the file is no plan.
+        BackendUnavailable: the plan is for another TensorRT or another GPU; or there is no GPU.
+        OutOfMemory: the GPU has not enough memory.
+    """
+    runtime = load_runtime(backend)
+    file = read_plan_file(path)
+    if (reason := file.objection(backend, runtime.version)) is not None:
+        raise BackendUnavailable(reason)
+    device = open_device()
+    try:
+        load_plugins(runtime, plugins)
+        with device.current():
+            engine = _load(runtime, file, device)
+            known = known_kernels(path)
+            runtime_config, runtime_cache = runtime.runtime_config(engine, known)
+            letterbox = open_letterbox(path.parent, device)
+            kind: type[TensorRTSession] = (
+                TensorRTSession if letterbox is None else TensorRTImageSession
+            )
+            session = kind(
+                engine,
+                device,
+                runtime.trt,
+                max_batch=max_batch,
+                slots=streams or SLOTS,
+                runtime_config=runtime_config,
+                runtime_cache=runtime_cache,
+                letterbox=letterbox,
+            )
+            if runtime_cache is not None:
+                # By now every batch size has run once.
+                keep_kernels(runtime_cache, path, known)
+    except BaseException:
+        device.close()
+        raise
+    return session
+
+
+def _load(runtime: Runtime, file: PlanFile, device: Device) -> Any:
+    with file.plan() as data, runtime.log.collect() as messages:
+        if (reason := runtime.objection(data)) is not None:
+            raise BackendUnavailable(f"{file.path} was not built for {device.name}: {reason}")
+        engine = runtime.trt.Runtime(runtime.logger).deserialize_cuda_engine(data)
+    if engine is None and _OUT_OF_MEMORY.search(" ".join(messages)):
+        free, total = device.memory()
+        raise OutOfMemory(
+            f"{file.path} does not fit: {device.name} has {megabytes(free)} of "
+            f"{megabytes(total)} free; unload a model, or stop what else uses the GPU"
+        )
+    if engine is None:
+        raise BackendUnavailable(
+            f"TensorRT {runtime.version} cannot load {file.path} on {device.name} "
+            f"({' '.join(messages) or 'it does not say why'}): build it here"
+        )
+    return engine

@@ -1,0 +1,136 @@
+"""Asks a model for the client of another API, and counts and answers as /v1 does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from fastapi import Depends, Request
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest
+from fovea_server.dataplane.dataplane import DataPlane, Encode
+from fovea_server.dataplane.images import Prediction
+from fovea_server.http.v1.body import Source
+from fovea_server.http.v1.head import timeout_of
+from fovea_server.http.v1.models import service_of
+from fovea_server.http.v1.sources import fetched
+from fovea_server.models.model import ServedModel, State
+from fovea_server.tensors.image_messages import ImageResult
+
+BOXES = ("detect", "segment", "pose", "obb")
+"""The tasks that find objects with a box."""
+
+
+def errors_as(write: Callable[[FoveaError], bytes]) -> Any:
+    """Make a dependency of routes whose errors have a form of their own."""
+
+    async def chosen(request: Request) -> None:
+        request.state.write_error = write
+
+    return Depends(chosen)
+
+
+def plane_of(request: Request) -> DataPlane:
+    """Return the operations of the server that answers a request."""
+    return service_of(request).plane
+
+
+def deadline(request: Request) -> float | None:
+    """Return the seconds that a request may take, as its header says; None for no limit."""
+    return timeout_of(request.headers.get("x-request-timeout-ms"))
+
+
+def default_model(request: Request, api: str, tasks: tuple[str, ...], instead: str) -> ServedModel:
+    """Find the model for requests that name none: that of the operator, or the only one.
+
+    Args:
+        request: of the API.
+        api: where the operator may have named a model.
+        tasks: that its answers can express.
+        instead: the address at which a client can name the model.
+
+    Raises:
+        InvalidRequest: there is none, or there are several.
+        NotFound, ModelNotReady: that of the operator is not there, or cannot answer.
+    """
+    service = service_of(request)
+    if (named := service.apis[api]) is not None:
+        service.plane.check_ready(named)
+        return service.plane.get(named)
+    ready = [model for model in service.plane if model.state is State.READY]
+    names = sorted({model.name for model in ready if model.task in tasks})
+    if len(names) == 1:
+        return service.plane.get(names[0])
+    if not names:
+        raise InvalidRequest(
+            f"no model that is ready answers with {', '.join(tasks)}; GET /v1/models lists the "
+            "models and why one is not ready"
+        )
+    raise InvalidRequest(
+        f"several models can answer ({', '.join(names)}): name one in the address, {instead}, or "
+        f"start the server with --api {api}={names[0]}"
+    )
+
+
+def check_task(model: ServedModel, tasks: tuple[str, ...]) -> None:
+    """Refuse a model that is ready, and whose answers an API has no form for."""
+    if model.state is State.READY and model.task not in tasks:
+        raise InvalidRequest(
+            f"the task of model '{model.name}' is {model.task}, and this API has answers for "
+            f"{', '.join(tasks)}: ask POST /v1/models/{model.name}/predict"
+        )
+
+
+async def predicted(
+    request: Request,
+    model: ServedModel,
+    version: int | None,
+    sources: list[Source],
+    options: PredictOptions,
+    encode: Encode,
+    *,
+    keep_pixels: bool = False,
+) -> Prediction:
+    """Run a model on images, which may be addresses; the request is counted as one for it."""
+    request.state.model = model.name
+    return await plane_of(request).predict(
+        model,
+        version,
+        await fetched(request, sources),
+        options,
+        timeout_s=deadline(request),
+        keep_pixels=keep_pixels,
+        encode=encode,
+    )
+
+
+def result_of(image: ImageResult | FoveaError) -> ImageResult:
+    """Return the result of an image, or raise its error."""
+    if isinstance(image, FoveaError):
+        raise image
+    return image
+
+
+def json_body(body: bytes) -> dict[str, Any]:
+    """Read a body that must be a JSON object."""
+    try:
+        given = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    return given
+
+
+def share(name: str, value: object) -> float:
+    """Read a number from 0 to 1; InvalidOption names it where it is none."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise InvalidOption(f"{name} is '{str(value)[:60]}'; it must be a number from 0 to 1")
+    return number

@@ -1,0 +1,175 @@
+"""The object detection of DeepStack and CodeProject.AI, for Frigate, Blue Iris, Home Assistant.
+
+Source: the API reference of CodeProject.AI Server, which took over that of DeepStack.
+"""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from fovea_apis.asking import (
+    BOXES,
+    check_task,
+    deadline,
+    default_model,
+    errors_as,
+    plane_of,
+    predicted,
+    result_of,
+    share,
+)
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.plural import counted
+from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
+from fovea_server.dataplane.images import Prediction
+from fovea_server.error_status import http_status
+from fovea_server.http.v1.answered import answered
+from fovea_server.http.v1.body import read_form
+from fovea_server.http.v1.found_json import found_json
+from fovea_server.http.v1.models import restricted
+from fovea_server.models.model import ServedModel, State
+from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+
+_DEFAULT_CONFIDENCE = 0.4
+_MODULE = {"moduleId": "Fovea", "moduleName": "Fovea"}
+_FORM = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["image"],
+                    "properties": {
+                        "image": {"type": "string", "format": "binary"},
+                        "min_confidence": {"type": "number", "default": _DEFAULT_CONFIDENCE},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+def _error(error: FoveaError) -> bytes:
+    return _answer(success=False, error=str(error), code=http_status(error))
+
+
+router = APIRouter(tags=["deepstack"], prefix="/v1", dependencies=[errors_as(_error)])
+_INFERENCE = [restricted("inference")]
+_INDEX = [restricted("metadata"), restricted("model-repository")]
+
+
+@router.post(
+    "/vision/detection",
+    operation_id="deepstack_detection",
+    dependencies=_INFERENCE,
+    openapi_extra=_FORM,
+)
+async def detection(request: Request) -> Response:
+    """Find objects with the model of `--api deepstack=MODEL`, or with the only one there is."""
+    model = default_model(request, "deepstack", BOXES, "POST /v1/vision/custom/MODEL")
+    return await _detected(request, model, "detect")
+
+
+@router.get("/vision/custom/list", operation_id="deepstack_models", dependencies=_INDEX)
+@router.post("/vision/custom/list", operation_id="deepstack_list", dependencies=_INDEX)
+async def custom_list(request: Request) -> Response:
+    """List the models that `/v1/vision/custom/{name}` asks."""
+    ready = [model for model in plane_of(request) if model.state is State.READY]
+    names = sorted({model.name for model in ready if model.task in BOXES})
+    body = _answer(success=True, models=names, code=200, command="list-custom")
+    return Response(body, media_type="application/json")
+
+
+@router.post(
+    "/vision/custom/{name}",
+    operation_id="deepstack_custom",
+    dependencies=_INFERENCE,
+    openapi_extra=_FORM,
+)
+async def custom(request: Request, name: str) -> Response:
+    """Find objects with the newest version of a model."""
+    return await _detected(request, plane_of(request).get(name), "custom")
+
+
+@router.post("/vision/{rest:path}", include_in_schema=False)
+async def others(rest: str) -> Response:
+    """Refuse what else DeepStack does, such as faces, in its own form."""
+    raise NotFound(
+        f"this server has no /v1/vision/{rest[:60]}: of DeepStack's routes it serves "
+        "/v1/vision/detection and /v1/vision/custom/MODEL"
+    )
+
+
+@router.get("/status/ping", operation_id="deepstack_ping", dependencies=[restricted("health")])
+async def ping() -> Response:
+    """Answer that the server is live."""
+    return Response(_answer(success=True), media_type="application/json")
+
+
+async def _detected(request: Request, model: ServedModel, command: str) -> Response:
+    check_task(model, BOXES)
+
+    async def answer(body: bytes) -> Response:
+        kind = request.headers.get("content-type", "")
+        images, fields = await run_in_threadpool(read_form, body, kind, 2)
+        if len(images) != 1:
+            raise InvalidRequest("send one image at once, in the file field 'image'")
+        least = fields.get("min_confidence", [str(_DEFAULT_CONFIDENCE)])[-1]
+        options = PredictOptions(conf=share("min_confidence", least), mask="none")
+        prediction = await predicted(request, model, None, [*images], options, _predictions)
+        return Response(_found(prediction, command), media_type="application/json")
+
+    return await answered(request, answer, deadline(request))
+
+
+def _found(prediction: Prediction, command: str) -> bytes:
+    result = result_of(prediction.images[0])
+    assert isinstance(result.found, Detections), "the task of the model has boxes"
+    count = len(result.found)
+    times = {stage: round(ms) for stage, ms in prediction.timing_ms.items()}
+    return _answer(
+        success=True,
+        message=f"Found {counted(count, 'object')}",
+        count=count,
+        predictions=orjson.Fragment(result.encoded),
+        inferenceMs=times["infer"],
+        processMs=times["total"],
+        analysisRoundTripMs=times["total"],
+        code=200,
+        command=command,
+    )
+
+
+def _predictions(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
+    """Write objects; clients read whole pixels."""
+    assert result.found is not None, "the task of the model has boxes"
+    objects = found_json(result.found, words, options)["detections"]
+    return orjson.dumps(
+        [
+            {
+                "label": each["class_name"],
+                "confidence": each["score"],
+                "x_min": round(each["box"]["x1"]),
+                "y_min": round(each["box"]["y1"]),
+                "x_max": round(each["box"]["x2"]),
+                "y_max": round(each["box"]["y2"]),
+            }
+            for each in objects
+        ]
+    )
+
+
+def _answer(**fields: object) -> bytes:
+    return orjson.dumps({**fields, **_MODULE, "timestampUTC": formatdate(usegmt=True)})
+
+
+def routes(model: str | None) -> APIRouter:
+    """Return the routes of the API; a request that names no model asks the operator's."""
+    return router

@@ -1,0 +1,185 @@
+"""Turns what a model found on an image into regions of Label Studio, in per cents of its sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_apis.label_studio.brush import packed
+from fovea_apis.label_studio.config import Control, spelling
+from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.classes import Classes
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.finding import Finding
+from fovea_engines.detect.maps import NOTHING, ClassMap
+from fovea_engines.detect.mask_encoding import polygons
+from fovea_engines.detect.masks import Bitmap
+from fovea_engines.detect.rotated import corners
+from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+
+_LEAST = 0.25
+# Of a drawn point, per cents of the image.
+_POINT = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of what was found, as one region shows it.
+
+    Attributes:
+        name: of its class or keypoint.
+        score: None where the model has none.
+        value: of the region, without its label.
+        owner: index of the object that it is of.
+    """
+
+    name: str
+    score: float | None
+    value: dict[str, Any]
+    owner: int = -1
+
+
+def regions(
+    result: ImageResult, words: Vocabulary, controls: Sequence[Control]
+) -> list[dict[str, Any]]:
+    """Return the regions that the controls have a label for."""
+    drawn: list[dict[str, Any]] = []
+    boxes: dict[int, str] = {}
+    found = result.found
+    assert found is not None, "the task of the model is one that the controls have"
+    # Rectangles first: the keypoints of an object belong to its own.
+    for control in sorted(controls, key=lambda each: each.kind != "RectangleLabels"):
+        least = _LEAST if control.least is None else control.least
+        parts = _PARTS[control.kind](found, words, (result.width, result.height))
+        labelled = [
+            (part, control.labels[spelling(part.name)])
+            for part in parts
+            if spelling(part.name) in control.labels and (part.score is None or part.score >= least)
+        ]
+        if control.kind == "Choices":
+            # All choices are one region, and are made once.
+            labels = list(dict.fromkeys(label for _, label in labelled))
+            chosen = labels if control.several else labels[:1]
+            drawn += [_region(control, result, part, chosen) for part, _ in labelled[:1]]
+            continue
+        for part, label in labelled:
+            region = _region(control, result, part, [label])
+            if control.kind == "RectangleLabels":
+                boxes[part.owner] = region["id"]
+            elif control.kind == "KeyPointLabels" and part.owner in boxes:
+                region["parentID"] = boxes[part.owner]
+            drawn.append(region)
+    return drawn
+
+
+def _region(control: Control, result: ImageResult, part: Part, labels: list[str]) -> dict[str, Any]:
+    region: dict[str, Any] = {
+        "id": uuid4().hex[:10],
+        "from_name": control.name,
+        "to_name": control.to_name,
+        "type": control.value_key,
+        "original_width": result.width,
+        "original_height": result.height,
+        "image_rotation": 0,
+        "value": {**part.value, control.value_key: labels},
+    }
+    return region if part.score is None else {**region, "score": part.score}
+
+
+def _rectangles(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+    assert isinstance(found, Detections)
+    if found.rotated is None:
+        firsts, sides = found.boxes[:, :2], found.boxes[:, 2:] - found.boxes[:, :2]
+        angles = np.zeros(len(found))
+    else:
+        # The first corner stays where it is when Label Studio turns the rectangle.
+        firsts, sides = corners(found.rotated)[:, 0], found.rotated[:, 2:4]
+        angles = np.degrees(found.rotated[:, 4]) % 360
+    rows = zip(_percent(firsts, size), _percent(sides, size), angles.tolist(), strict=True)
+    for index, ((x, y), (width, height), angle) in enumerate(rows):
+        value = {"x": x, "y": y, "width": width, "height": height, "rotation": round(angle, 4)}
+        yield Part(_name(found, words, index), _score(found, index), value, index)
+
+
+def _polygons(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+    if isinstance(found, Detections) and found.rotated is not None:
+        for index, outline in enumerate(corners(found.rotated)):
+            value = {"points": _percent(outline, size), "closed": True}
+            yield Part(_name(found, words, index), _score(found, index), value, index)
+        return
+    for name, score, bitmap in _bitmaps(found, words):
+        for points in polygons(bitmap):
+            outline = np.array(points).reshape(-1, 2)
+            yield Part(name, score, {"points": _percent(outline, size), "closed": True})
+
+
+def _brushes(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+    for name, score, bitmap in _bitmaps(found, words):
+        mask = np.zeros((size[1], size[0]), np.uint8)
+        rows, columns = bitmap.pixels.shape
+        mask[bitmap.top : bitmap.top + rows, bitmap.left : bitmap.left + columns] = bitmap.pixels
+        if mask.any():
+            yield Part(name, score, {"format": "rle", "rle": packed(mask)})
+
+
+def _keypoints(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+    assert isinstance(found, Detections)
+    assert found.keypoints is not None
+    assert words.skeleton is not None
+    for index, points in enumerate(found.keypoints):
+        places = _percent(points[:, :2], size)
+        for name, (x, y), score in zip(
+            words.skeleton.names, places, points[:, 2].tolist(), strict=True
+        ):
+            if 0 <= x <= 100 and 0 <= y <= 100:
+                value = {"x": x, "y": y, "width": _POINT}
+                yield Part(name, round(score, 5), value, index)
+
+
+def _choices(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+    assert isinstance(found, Classes)
+    for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True):
+        yield Part(class_name(words.labels, class_id), round(score, 5), {})
+
+
+_PARTS: dict[str, Callable[[Finding, Vocabulary, tuple[int, int]], Iterable[Part]]] = {
+    "RectangleLabels": _rectangles,
+    "PolygonLabels": _polygons,
+    "BrushLabels": _brushes,
+    "KeyPointLabels": _keypoints,
+    "Choices": _choices,
+}
+
+
+def _bitmaps(found: Finding, words: Vocabulary) -> Iterator[tuple[str, float | None, Bitmap]]:
+    """Yield the mask of each object, or of each class of a map."""
+    if isinstance(found, ClassMap):
+        ids = found.pixels()
+        for class_id in np.unique(ids).tolist():
+            if class_id != NOTHING:
+                pixels = (ids == class_id).view(np.uint8)
+                yield class_name(words.labels, class_id), None, Bitmap(0, 0, pixels)
+        return
+    assert isinstance(found, Detections)
+    assert found.masks is not None
+    for index, bitmap in enumerate(found.masks.bitmaps()):
+        yield _name(found, words, index), _score(found, index), bitmap
+
+
+def _name(found: Detections, words: Vocabulary, index: int) -> str:
+    return class_name(words.labels, int(found.class_ids[index]))
+
+
+def _score(found: Detections, index: int) -> float:
+    return round(float(found.scores[index]), 5)
+
+
+def _percent(places: NDArray[np.floating[Any]], size: tuple[int, int]) -> list[list[float]]:
+    """Return places or sides [n, 2], x y in pixels, as per cents of width and height."""
+    rows: list[list[float]] = (100.0 * places.astype(np.float64) / size).round(5).tolist()
+    return rows

@@ -1,0 +1,116 @@
+"""The routes about models and the server that inference_sdk calls."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed_version
+from uuid import uuid4
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from fovea_apis.asking import deadline, json_body, plane_of
+from fovea_apis.roboflow.found import TASKS
+from fovea_apis.roboflow.request import model_of
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.http.v1.answered import answered
+from fovea_server.http.v1.models import check_control, restricted, service_of
+from fovea_server.models.model import ServedModel, State
+from fovea_server.settings import ModelControlMode
+
+_METADATA = [restricted("metadata"), restricted("model-repository")]
+_CONTROL = [restricted("model-repository")]
+_BODY = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}
+_SERVER = str(uuid4())
+
+router = APIRouter(prefix="/model")
+about = APIRouter()
+
+
+@about.get("/info", operation_id="roboflow_info", dependencies=[restricted("metadata")])
+async def info() -> Response:
+    """Describe the server."""
+    return _json({"name": "Fovea", "version": installed_version("fovea-serve"), "uuid": _SERVER})
+
+
+@router.get("/registry", operation_id="roboflow_models", dependencies=_METADATA)
+async def registry(request: Request) -> Response:
+    """List the versions of models that are ready, as NAME/VERSION."""
+    return _registered(request)
+
+
+@router.post("/add", operation_id="roboflow_load_model", dependencies=_CONTROL, openapi_extra=_BODY)
+async def add(request: Request) -> Response:
+    """Load a model in explicit mode; in others it must be there already."""
+
+    async def answer(body: bytes) -> Response:
+        model_id = json_body(body).get("model_id")
+        name, version = model_of(model_id)
+        plane = plane_of(request)
+        if _explicit(request):
+            check_control(request, "model-repository")
+            await plane.load(name)
+        plane.check_ready(name)
+        return _registered(request, [_described(plane.get(name, version), str(model_id))])
+
+    return await answered(request, answer, deadline(request))
+
+
+@router.post(
+    "/remove", operation_id="roboflow_unload_model", dependencies=_CONTROL, openapi_extra=_BODY
+)
+async def remove(request: Request) -> Response:
+    """Unload all versions of a model, in explicit mode."""
+
+    async def answer(body: bytes) -> Response:
+        name, _ = model_of(json_body(body).get("model_id"))
+        _check_unload(request)
+        await plane_of(request).unload(name)
+        return _registered(request)
+
+    return await answered(request, answer, deadline(request))
+
+
+@router.post("/clear", operation_id="roboflow_unload_all_models", dependencies=_CONTROL)
+async def clear(request: Request) -> Response:
+    """Unload all models, in explicit mode."""
+    _check_unload(request)
+    plane = plane_of(request)
+    for name in {model.name for model in plane}:
+        await plane.unload(name)
+    return _registered(request)
+
+
+def _explicit(request: Request) -> bool:
+    mode = service_of(request).settings.model_control_mode
+    return mode is ModelControlMode.EXPLICIT
+
+
+def _check_unload(request: Request) -> None:
+    if not _explicit(request):
+        raise InvalidRequest(
+            "requests unload models only from a server with --model-control-mode=explicit"
+        )
+    check_control(request, "model-repository")
+
+
+def _registered(request: Request, asked: list[dict[str, object]] | None = None) -> Response:
+    ready = [model for model in plane_of(request) if model.state is State.READY]
+    models = [_described(m, f"{m.name}/{m.version}") for m in ready if m.task in TASKS]
+    # A client looks for the very id that it asked for, which may have no version.
+    return _json({"models": [*(asked or ()), *models]})
+
+
+def _described(model: ServedModel, model_id: str) -> dict[str, object]:
+    engine = model.engine
+    spec = None if engine is None else engine.card.preprocess
+    return {
+        "model_id": model_id,
+        "task_type": TASKS.get(model.task, model.task),
+        "batch_size": max(1, model.signature.max_batch_size),
+        "input_height": None if spec is None else spec.height,
+        "input_width": None if spec is None else spec.width,
+    }
+
+
+def _json(document: dict[str, object]) -> Response:
+    return Response(orjson.dumps(document), media_type="application/json")

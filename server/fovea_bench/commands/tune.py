@@ -1,0 +1,188 @@
+"""`fovea tune`: the settings with which a model is served fastest on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from difflib import unified_diff
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.syntax import Syntax
+
+from fovea_bench.commands.bench_tables import uncut_console
+from fovea_bench.commands.load_flags import Plot, ServeFlags, check_plot, parse_clients
+from fovea_bench.commands.tune_tables import draw, notes, setting_title, table
+from fovea_bench.tune.candidates import find_candidates
+from fovea_bench.tune.run import Measure, Run
+from fovea_bench.tune.search import Search
+from fovea_bench.tune.setting import Setting, grid, present
+from fovea_bench.tune.trials import Trials
+from fovea_engines.backends.cores import usable_cores
+from fovea_engines.commands.options import (
+    AsJson,
+    RepositoryOption,
+    ServedModelArgument,
+    find_models,
+    folder_option,
+)
+from fovea_engines.plural import counted
+from fovea_engines.progress import ConsoleProgress, Progress
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_preprocess.errors import InvalidOption
+
+_search_option = partial(typer.Option, rich_help_panel="Search")
+
+
+def tune(
+    context: typer.Context,
+    model: ServedModelArgument,
+    images: Annotated[
+        Path,
+        folder_option(
+            help="Images as they will come: they are sent to the server.", show_default=False
+        ),
+    ],
+    serve_flags: ServeFlags = None,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    p99: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="99 of 100 answers must come within this time: 50ms, 0.2s.",
+            show_default="none: images/s alone count",
+        ),
+    ] = None,
+    clients: Annotated[
+        str,
+        _search_option(
+            metavar="N,N,...",
+            help="Loads to measure: clients that each send one image after the other.",
+        ),
+    ] = "1,2,4,8,16,32",
+    seconds: Annotated[
+        float,
+        _search_option(
+            metavar="SECONDS",
+            min=0.2,
+            help="Length of a run; slow models get up to four times as long.",
+        ),
+    ] = 2.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+    ] = False,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the settings with which a model is served fastest, and write them to config.pbtxt.
+
+    Tries the versions of the model that agree with it according to their card (backend, precision),
+    cores and parallel executions, and on a GPU batches and queue delays: serves the model with
+    each, on a free port, and loads it with images. Uses the whole machine for some minutes, so let
+    nothing else run.
+
+    With --p99 it seeks the most images/s of which 99 in 100 come in time, under the load that
+    allows it. Ctrl-C stops, and changes nothing.
+
+    Other backends and precisions are tried once they are versions: `fovea build` them first.
+
+    Example: fovea tune yolov8n --images images/ --p99 100ms
+
+    Example: fovea tune yolov8n --images images/ --plot frontier.svg --dry-run
+    """
+    check_plot(plot)
+    limit_ms = _milliseconds(p99)
+    loads = sorted(set(parse_clients(clients)))
+    [path] = find_models(context, repository, model)
+    path = path.absolute()
+    own = ModelRepository(path.parent)
+    progress = ConsoleProgress()
+    candidates, left_out = find_candidates(own, path.name)
+    for reason in left_out:
+        progress.note(f"not tried: {reason}")
+    titles = {candidate.version: candidate.title for candidate in candidates}
+    cores = usable_cores()
+    settings = grid(candidates, cores)
+    with Trials(
+        path, candidates, images, cores=cores, seconds=seconds, flags=serve_flags or ()
+    ) as trials:
+        start = present(trials.config, candidates[0], cores)
+        if start not in settings:
+            settings.append(start)
+        search = Search(settings, loads, limit_ms, _shown(trials.measure, titles, progress))
+        progress.note(
+            f"{counted(len(settings), 'setting')}, {counted(len(loads), 'load')}: "
+            f"{search.most_runs} runs at most, about {trials.minutes(search.most_runs)}, and up to "
+            "four times as long where answers are slow"
+        )
+        with progress.phase("tuning"):
+            best, now = search.descend(start)
+        met = best.failure is None and best.within(limit_ms)
+        text = trials.text(best.setting) if met else trials.before
+    lines = (trials.before.splitlines(), text.splitlines())
+    diff = "\n".join(unified_diff(*lines, CONFIG_FILE, CONFIG_FILE, n=1, lineterm=""))
+    if diff and not dry_run:
+        own.write_beside(path.name, CONFIG_FILE, text)
+    if plot is not None:
+        plot.write_text(draw(path.name, titles, search, best))
+    if as_json:
+        document = {
+            "model": path.name,
+            "limit_ms": None if limit_ms == float("inf") else limit_ms,
+            "grid": len(settings) * len(loads),
+            "best": best.to_json(),
+            "now": now.to_json(),
+            "within_limit": met,
+            "runs": [run.to_json() for run in search.runs],
+            "candidates": {
+                candidate.version: {
+                    "title": candidate.title,
+                    "agreement": candidate.agreement,
+                    "accuracy": candidate.accuracy and asdict(candidate.accuracy),
+                }
+                for candidate in candidates
+            },
+            "left_out": left_out,
+            "diff": diff,
+            "written": bool(diff) and not dry_run,
+        }
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        raise typer.Exit(0 if met else 1)
+    console = uncut_console()
+    console.print(table(path.name, candidates, search, best, now))
+    if diff:
+        console.print(Syntax("", "diff", theme="ansi_light").highlight(diff), end="")
+    for note in notes(titles, search, best, now, diff, dry_run=dry_run):
+        console.print(note, markup=False, soft_wrap=True)
+    raise typer.Exit(0 if met else 1)
+
+
+def _milliseconds(text: str | None) -> float:
+    if text is None:
+        return float("inf")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip())
+    if match is None or not float(match[1]):
+        raise InvalidOption(f"--p99 {text!r}; write a time, e.g. 50ms or 0.2s")
+    return float(match[1]) * (1e3 if match[2] == "s" else 1.0)
+
+
+def _shown(measure: Measure, titles: Mapping[int, str], progress: Progress) -> Measure:
+    """Show each run that a function measures."""
+    count = 0
+
+    def measured(setting: Setting, clients: int, long: bool) -> Run:
+        nonlocal count
+        count += 1
+        run = measure(setting, clients, long)
+        found = f"{run.rate:.1f} images/s, p99 {run.p99_ms:.1f} ms"
+        what = f"{setting_title(titles, setting)}, {counted(clients, 'client')}"
+        progress.now(f"run {count}: {what}: {run.failure or found}")
+        return run
+
+    return measured

@@ -1,0 +1,137 @@
+"""Shows a search: its best settings as a table, as a chart, and what to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from fovea_bench.chart import Axis, Series, chart, round_ticks
+from fovea_bench.tune.candidates import Candidate
+from fovea_bench.tune.run import Run, frontier
+from fovea_bench.tune.search import Search
+from fovea_bench.tune.setting import Setting
+from fovea_engines.plural import counted
+from fovea_engines.repository.figures import NO_FIGURE
+
+
+def notes(
+    titles: Mapping[int, str], search: Search, best: Run, now: Run, diff: str, *, dry_run: bool
+) -> Iterator[str]:
+    """Say what was found, what failed, and what became of it."""
+    pairs = len(search.settings) * len(search.clients)
+    tried = len({(run.setting, run.clients) for run in search.runs})
+    yield (
+        f"{len(search.runs)} runs tried {tried} of {counted(pairs, 'pair')} of a setting and a "
+        "load; the best ran several times."
+    )
+    for run in search.runs:
+        if run.failure is not None:
+            what = setting_title(titles, run.setting)
+            yield f"failed: {what}, {counted(run.clients, 'client')}: {run.failure}"
+    if best.failure is not None:
+        yield "No setting was served without failures: nothing changes."
+        return
+    if not best.within(search.limit_ms):
+        yield (
+            f"No setting surely answers 99 of 100 within {search.limit_ms:g} ms, so nothing "
+            "changes. Allow more time or fewer --clients, build the model with --precision auto, "
+            "or use a smaller model or a faster machine."
+        )
+        return
+    if now.rate and best is not now:
+        yield (
+            f"With {counted(best.clients, 'client')}: {now.rate:.1f} images/s as it is now, "
+            f"{best.rate:.1f} with the chosen setting (x{best.rate / now.rate:.2f})."
+        )
+    if "version_policy" in diff:
+        yield "The version is pinned: later builds are served once version_policy is taken out."
+    if not diff:
+        yield "It is served so already: nothing changes."
+    elif dry_run:
+        yield "Nothing is written, as --dry-run asks."
+    else:
+        yield "Written. A running server serves it after a restart, or by itself in poll mode."
+
+
+def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str:
+    """Draw rate against latency of all runs that did not fail, and the frontier, as SVG."""
+    good = [run for run in search.runs if run.failure is None]
+    edge = list(frontier(good))
+    series = [
+        Series("no other beats these", [(run.p99_ms, run.rate) for run in edge]),
+        *(
+            Series(
+                f"{title} ({version})",
+                [(r.p99_ms, r.rate) for r in good if r.setting.version == version],
+                joined=False,
+            )
+            for version, title in titles.items()
+        ),
+        Series("chosen", [(best.p99_ms, best.rate)], joined=False),
+    ]
+    most_ms = max((run.p99_ms for run in good), default=1.0)
+    limit_ms = search.limit_ms if search.limit_ms < most_ms else None
+    return chart(
+        f"{name}: images/s against latency",
+        Axis("99th percentile of the latency, ms", round_ticks(most_ms)),
+        Axis("images/s", round_ticks(max((run.rate for run in good), default=1.0))),
+        series,
+        limit_ms,
+    )
+
+
+def table(name: str, candidates: Sequence[Candidate], search: Search, best: Run, now: Run) -> Table:
+    """Show the settings that no other beats, the present one and the chosen one, one a row."""
+    by_version = {candidate.version: candidate for candidate in candidates}
+    # Labels decide if there are any, as in a build.
+    metrics = [one.accuracy.metric for one in candidates if one.accuracy is not None]
+    decides = metrics[0] if metrics else "agreement"
+    title = Text(f"{name}: settings that no other beats in both images/s and latency")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    batch = ["batch"] * any(setting.max_batch for setting in search.settings)
+    columns = ["images/s", "p99 ms", "clients", "version", decides, "cores", "parallel", *batch, ""]
+    for column in columns:
+        left = column in ("version", "")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
+    marked = {id(now): "now"} | {id(best): "chosen" if best.within(search.limit_ms) else "nearest"}
+    rows = {id(run): run for run in (*frontier(search.runs), best, now)}
+    for run in sorted(rows.values(), key=lambda run: run.p99_ms):
+        setting = run.setting
+        candidate = by_version[setting.version]
+        accuracy = candidate.accuracy
+        figure = (accuracy and accuracy.figure) if metrics else candidate.agreement
+        mark = marked.get(id(run), "" if run.within(search.limit_ms) else "too slow")
+        cells = {
+            "images/s": f"{run.rate:.1f}",
+            "p99 ms": f"{run.p99_ms:.1f}",
+            "clients": str(run.clients),
+            "version": f"{setting.version}: {candidate.title}",
+            decides: NO_FIGURE if figure is None else f"{figure:.3f}",
+            "cores": str(setting.threads or "-"),
+            "parallel": str(setting.streams or "-"),
+            "batch": _batches(setting),
+            "": mark,
+        }
+        style = "bold" if run is best else None
+        table.add_row(*(Text(cells[column]) for column in columns), style=style)
+    return table
+
+
+def _batches(setting: Setting) -> str:
+    if not setting.max_batch:
+        return "-"
+    waited = f", {setting.delay_us / 1e3:g} ms" if setting.delay_us else ""
+    return f"{setting.max_batch}{waited}"
+
+
+def setting_title(titles: Mapping[int, str], setting: Setting) -> str:
+    """Name a setting: "openvino int8, 4 cores for 2"."""
+    parts = [titles[setting.version]]
+    if setting.threads:
+        parts.append(f"{setting.threads} cores for {setting.streams}")
+    if setting.max_batch > 1:
+        parts.append(f"batches of {_batches(setting)}")
+    return ", ".join(parts)

@@ -1,0 +1,1 @@
+"""Serves from stores, and on a cluster of Ray."""

@@ -1,0 +1,71 @@
+"""Counters of all replicas of a model, as one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import orjson
+
+from fovea_cluster.ray.messages import HttpRequest
+from fovea_server.extensions.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    from fovea_cluster.ray.forwarder import Forwarder
+
+# What tells the entries of a list apart.
+_KEYS = ("name", "version", "batch_size")
+_LATEST = "last_inference"
+
+
+def added(documents: Sequence[Any]) -> Any:
+    """Add the numbers of JSON documents of one form; everything else is that of the first."""
+    first = documents[0]
+    if isinstance(first, Mapping):
+        names = dict.fromkeys(name for each in documents for name in each)
+        return {name: _field(name, [d[name] for d in documents if name in d]) for name in names}
+    if isinstance(first, list):
+        entries: dict[tuple[Any, ...], list[Any]] = {}
+        for entry in (entry for each in documents for entry in each):
+            entries.setdefault(tuple(entry.get(key) for key in _KEYS), []).append(entry)
+        return [added(same) for same in entries.values()]
+    return sum(documents) if type(first) is int else first
+
+
+def _field(name: str, values: Sequence[Any]) -> Any:
+    if name == _LATEST:
+        return max(values)
+    return values[0] if name in _KEYS else added(values)
+
+
+async def statistics(
+    forwarder: Forwarder, secrets: Restrictions, path: bytes
+) -> dict[str, Any] | None:
+    """Ask all replicas of a model that run for a document with counters; None where none has it.
+
+    The ingress has checked the secret of the client, which over gRPC is another one than the
+    replicas ask for.
+    """
+    secret = secrets.secret("statistics")
+    headers = [] if secret is None else [(secret[0].lower().encode(), secret[1].encode())]
+    request = HttpRequest("GET", path, b"", headers, b"")
+    answers = await forwarder.ask_all("http", request)
+    found = [orjson.loads(answer.body) for answer in answers if answer.status == 200]
+    return added(found) if found else None
+
+
+async def v2_statistics(
+    forwarders: Mapping[str, Forwarder], secrets: Restrictions, name: str, version: int | None
+) -> dict[str, Any] | None:
+    """Add the counters of one model, or of all where the name is empty, as the v2 protocol."""
+    chosen = {name: forwarders[name]} if name in forwarders else forwarders
+    if name and name not in forwarders:
+        return None
+    models: list[Any] = []
+    for each, forwarder in chosen.items():
+        below = "" if version is None else f"/versions/{version}"
+        path = f"/v2/models/{quote(each, safe='')}{below}/stats".encode()
+        found = await statistics(forwarder, secrets, path)
+        models += found["model_stats"] if found else ()
+    return {"model_stats": models} if models else None

@@ -1,0 +1,89 @@
+"""Deployments whose replicas do not start, as Serve's controller tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from ray import serve
+from ray.serve.schema import ApplicationStatusOverview, DeploymentStatusOverview
+
+if TYPE_CHECKING:
+    from fovea_cluster.ray.forwarder import Forwarder
+    from fovea_server.models.registry import Registry
+
+log = logging.getLogger(__name__)
+
+_INTERVAL_S = 5.0
+_RUNNING = ("RUNNING", "PENDING_MIGRATION")
+
+_OWN_ERROR = re.compile(r"^fovea_preprocess\.errors\.\w+: (.*)$", re.MULTILINE)
+
+
+def reason_of(name: str, found: DeploymentStatusOverview) -> str:
+    """Return the error of a replica of a deployment, out of the traceback that Ray has of it."""
+    own: list[str] = _OWN_ERROR.findall(found.message)
+    return own[-1].removeprefix(f"{name}: ") if own else " ".join(found.message.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The error that keeps every replica of a model from starting.
+
+    Attributes:
+        reason: the message of the error.
+        stopping: True if an old replica is stopping, which may still answer requests.
+    """
+
+    reason: str
+    stopping: bool
+
+
+def faults(found: ApplicationStatusOverview) -> dict[str, Fault]:
+    """Tell by name which deployments have no replica because none could start.
+
+    One whose replicas were lost with their node is not among them: Ray starts others.
+    """
+    return {
+        name: Fault(reason_of(name, each), _has(each, "STOPPING"))
+        for name, each in found.deployments.items()
+        if each.status_trigger.value == "REPLICA_STARTUP_FAILED" and not _has(each, *_RUNNING)
+    }
+
+
+def _has(found: DeploymentStatusOverview, *states: str) -> bool:
+    # Ray's types say that the names are members of an enum.
+    counts = cast("Mapping[str, int]", found.replica_states)
+    return any(counts.get(state) for state in states)
+
+
+async def watch(registry: Registry, forwarders: Mapping[str, Forwarder]) -> None:
+    """Ask Serve's controller every few seconds which models cannot start, and mark them.
+
+    While it does not answer, its last answer holds.
+    """
+    application, warned = serve.get_replica_context().app_name, False
+    while True:
+        try:
+            status = await asyncio.to_thread(serve.status)
+            tell(faults(status.applications[application]), registry, forwarders)
+            warned = False
+        except Exception:
+            if not warned:
+                log.exception("Serve does not say which models start; it is asked again")
+            warned = True
+        await asyncio.sleep(_INTERVAL_S)
+
+
+def tell(
+    found: Mapping[str, Fault], registry: Registry, forwarders: Mapping[str, Forwarder]
+) -> None:
+    """Give every model its fault, or none: it is not ready, and its requests are refused."""
+    for name, forwarder in forwarders.items():
+        forwarder.fault = found.get(name)
+    for model in registry:
+        model.fault = found[model.name].reason if model.name in found else ""

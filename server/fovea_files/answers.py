@@ -1,0 +1,139 @@
+"""Answers for all images of sources: read ahead, predicted in threads, in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
+
+from fovea_client import ImageError, Prediction, ServerError
+from fovea_files.entry import Entry, InputImage
+from fovea_files.formats.annotated import Drawn
+from fovea_files.pipeline import in_order
+from fovea_files.predictors import IN_FLIGHT, Predictor
+from fovea_files.sources import Source, Stamp, stamp_of
+from fovea_files.video import VideoHeader, read_frames
+from fovea_preprocess.errors import InvalidImage
+from fovea_preprocess.image import DecodedImage
+
+Draw = Callable[[Entry, InputImage], Drawn | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of one image.
+
+    Attributes:
+        prediction: None where it failed, or where an earlier run has found it.
+        drawn: the image with the result drawn in, if there is `draw`.
+        is_new: False where an earlier run has found it.
+    """
+
+    entry: Entry
+    prediction: Prediction | None = None
+    drawn: Drawn | None = None
+    is_new: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    source: Source
+    frame: int | None
+    image: InputImage | ImageError
+    stamp: Stamp | None
+    known: Entry | None = None
+
+
+def answers(
+    predictor: Predictor,
+    sources: Iterable[Source],
+    *,
+    draw: Draw | None = None,
+    known: Iterable[Entry] = (),
+) -> Generator[Answer]:
+    """Yield an answer for each image; an image that cannot be read fails only itself.
+
+    `known` is what an earlier run has found on the first images. They are not predicted again, but
+    drawn if there is `draw`, and else left out.
+
+    It raises what would also be raised for the next image.
+    """
+
+    def answer(item: _Item) -> Answer:
+        prediction, entry = None, item.known
+        if entry is None:
+            found = _predict(predictor, item.image)
+            if isinstance(found, Prediction):
+                prediction = found
+                entry = Entry(item.source, item.frame, found.image, item.stamp)
+            else:
+                entry = Entry(item.source, item.frame, found, item.stamp)
+        drawn = None
+        if draw is not None and isinstance(item.image, InputImage):
+            try:
+                drawn = draw(entry, item.image)
+            except InvalidImage as error:
+                # A server may have other limits than this machine.
+                entry = replace(entry, found=ImageError(error.code, str(error)))
+        return Answer(entry, prediction, drawn, is_new=item.known is None)
+
+    def items() -> Iterator[_Item]:
+        read = chain.from_iterable(_read(source) for source in sources)
+        for item, entry in zip(read, chain(known, repeat(None)), strict=False):
+            if entry is None or draw is not None:
+                yield replace(item, known=entry)
+
+    return in_order(answer, items(), threads=predictor.threads, ahead=IN_FLIGHT)
+
+
+def _predict(predictor: Predictor, image: InputImage | ImageError) -> Prediction | ImageError:
+    if isinstance(image, ImageError):
+        return image
+    try:
+        return predictor.predict(image)
+    except InvalidImage as error:
+        return ImageError(error.code, str(error))
+    except ServerError as error:
+        if not error.of_one_image:
+            raise
+        return ImageError(error.code, error.message)
+
+
+def _read(source: Source) -> Iterator[_Item]:
+    if not source.is_video:
+        yield _read_file(source)
+        return
+    # Before it is read: a file that is replaced meanwhile has another one afterwards.
+    stamp = source.stamp
+    number = None
+    try:
+        for number, pixels in read_frames(source.path, source.every):
+            yield _Item(source, number, InputImage(DecodedImage(pixels, orientation=1)), stamp)
+    except InvalidImage as error:
+        missing = None if source.path.exists() else ImageError("not_found", "there is no such file")
+        yield _Item(source, number, missing or ImageError(error.code, str(error)), stamp)
+
+
+def _read_file(source: Source) -> _Item:
+    try:
+        with source.path.open("rb", buffering=0) as file:
+            stamp = stamp_of(os.fstat(file.fileno()))
+            return _Item(source, None, InputImage(file.readall()), stamp)
+    except FileNotFoundError:
+        error = ImageError("not_found", "there is no such file")
+    except OSError as refused:
+        error = ImageError("invalid_request", f"cannot be read: {refused.strerror}")
+    return _Item(source, None, error, source.stamp)
+
+
+def count_images(sources: Iterable[Source]) -> int:
+    """Return the number of images, with as many frames as the videos say that they have."""
+    return sum(_frames(source) if source.is_video else 1 for source in sources)
+
+
+def _frames(video: Source) -> int:
+    try:
+        return max(1, -(-VideoHeader.read(video.path).frames // video.every))
+    except InvalidImage:
+        return 1

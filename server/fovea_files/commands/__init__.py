@@ -1,0 +1,1 @@
+"""The commands `predict` and `eval`."""

@@ -1,0 +1,237 @@
+"""`fovea predict`: images and videos in; tables, labels and annotated images of them out."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fovea_client import FoveaClientError, ServerError
+from fovea_engines.commands.options import (
+    OverlapOption,
+    RepositoryOption,
+    ServedModelArgument,
+    TileOption,
+    UrlOption,
+    check_options,
+    find_models,
+    is_typed,
+)
+from fovea_engines.detect.class_names import split_classes
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.plural import counted
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
+from fovea_files.answers import count_images
+from fovea_files.commands.predict_output import complain, print_json, show, write_files
+from fovea_files.formats.annotated import FOLDER as DRAWN
+from fovea_files.formats.registry import ANNOTATED, FILES, read_formats
+from fovea_files.predictors import LocalPredictor, Predictor, RemotePredictor
+from fovea_files.sources import SUFFIXES, find_sources
+from fovea_preprocess.errors import InvalidOption, NotFound
+
+# Codes of a server's answer to what was typed here.
+_WRONG = {InvalidOption.code, NotFound.code}
+_FINDS_NO_OBJECTS = ("classify", "semantic", "saliency", "depth")
+_OF_OBJECTS = ("conf", "iou", "max_det", "agnostic")
+# A server that others use as well may be full for a moment.
+_RETRIES = 3
+
+_results_option = partial(typer.Option, rich_help_panel="Results as files")
+
+
+def predict(
+    context: typer.Context,
+    model: ServedModelArgument,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Image files, folders of images, globs in quotes, videos (mp4, avi, mkv, mov, "
+            "webm).",
+        ),
+    ],
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    url: UrlOption = None,
+    conf: Annotated[
+        float | None,
+        typer.Option(
+            help="Least score of an object, 0 to 1; a classifier has --top-k.", show_default="0.25"
+        ),
+    ] = None,
+    iou: Annotated[
+        float | None,
+        typer.Option(
+            help="Overlap above which the weaker box is dropped, 0 to 1.", show_default="0.7"
+        ),
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLASSES",
+            help='Classes to keep, names or ids, e.g. person,2; "2" in quotes is a name.',
+            show_default="all",
+        ),
+    ] = None,
+    max_det: Annotated[
+        int | None, typer.Option(help="Most detections an image.", show_default="300")
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(help="Of a classifier: most classes an image.", show_default="5"),
+    ] = None,
+    agnostic: Annotated[
+        bool, typer.Option("--agnostic", help="Suppress across classes as well.")
+    ] = False,
+    mask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORM",
+            help="Form of masks and maps: rle, polygon, png (base64) or none.",
+            show_default="rle",
+        ),
+    ] = None,
+    tile: TileOption = None,
+    overlap: OverlapOption = None,
+    every: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Take each N-th frame of a video.")
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        _results_option(metavar="DIR", help="Write the results into this folder.", file_okay=False),
+    ] = None,
+    format: Annotated[
+        list[str] | None,
+        _results_option(
+            metavar="FORMAT,...",
+            help="annotated: images and videos with what was found drawn in; coco: a dataset in "
+            "one JSON file; yolo: a label file for each image; csv: a row for each object; jsonl: "
+            "a line of JSON for each image, which is always written.",
+            show_default=ANNOTATED,
+            autocompletion=lambda: list(FILES),
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        _results_option("--resume", help="Go on with a run into --out that was interrupted."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document, as the server answers.")
+    ] = False,
+) -> None:
+    """Find what is on images and videos.
+
+    Opens the engine right here, or asks a running server (--url). Shows a table for each image, or
+    a line where a folder, a glob or a video is given; with --out it writes files instead.
+
+    A folder stands for all images below it. Names in the results are relative to the folder that
+    holds all sources. An image that cannot be read fails only itself; the exit code is 1 when any
+    has failed.
+
+    Ctrl-C keeps what was found, and the same command with --resume goes on.
+
+    Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
+
+    Example: fovea predict yolov8n images/ --out found --format coco,annotated
+
+    Example: fovea predict yolov8n 'data/**/*.jpg' --out found --format yolo
+
+    Example: fovea predict yolov8n street.mp4 --every 5 --out found
+    """
+    needs = {"format": {"out": ()}, "resume": {"out": ()}}
+    check_options(context, needs, clashes=[("repository", "url"), ("as_json", "out")])
+    _check_order(model, sources, repository)
+    formats = read_formats(format or [ANNOTATED])
+    found = find_sources(sources, every=every, drawn=out and out / DRAWN)
+    if every > 1 and not any(source.is_video for source in found.files):
+        raise InvalidOption("--every is of videos, and there is none: leave it out")
+    if found.skipped:
+        typer.echo(f"skipped {counted(found.skipped, 'file')} of other kinds", err=True)
+    given: dict[str, Any] = {
+        "conf": conf,
+        "iou": iou,
+        "classes": _classes(classes),
+        "max_det": max_det,
+        "top_k": top_k,
+        "agnostic": agnostic or None,
+        "mask": mask,
+        "tile": tile,
+        "overlap": overlap,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    alone = count_images(found.files) == 1
+    try:
+        with _open(context, model, repository, url, given, alone=alone) as predictor:
+            _check_effect(context, predictor)
+            if out is not None:
+                tally = write_files(predictor, found, formats, out, given, resume=resume)
+            elif as_json:
+                tally = print_json(predictor, model, found)
+            else:
+                tally = show(predictor, found)
+    except FoveaClientError as error:
+        complain(f"error: {error}")
+        wrong = isinstance(error, ServerError) and error.code in _WRONG
+        raise typer.Exit(2 if wrong else 1) from error
+    if tally.failed:
+        complain(f"error: {tally.failed} of {counted(tally.images, 'image')} failed")
+        raise typer.Exit(1)
+
+
+def _check_order(model: str, sources: list[str], repository: Path) -> None:
+    """Refuse a model that stands after the images, and write the command as it is meant."""
+    names = [text for text in sources if not Path(text).exists()]
+    if Path(model).is_file():
+        swapped = Path(model).suffix.lower() in SUFFIXES
+    else:
+        named = any((repository / name).is_dir() for name in names)
+        swapped = named and Path(model).is_dir() and not (repository / model).is_dir()
+    if swapped:
+        name = names[0] if names else "MODEL"
+        images = [model, *(text for text in sources if text != name)]
+        raise InvalidOption(
+            f"the model comes before the images: {shlex.join(['fovea', 'predict', name, *images])}"
+        )
+
+
+def _check_effect(context: typer.Context, predictor: Predictor) -> None:
+    """Refuse options of objects, as InvalidOption, that a model which finds none would ignore."""
+    typed = [name for name in _OF_OBJECTS if is_typed(context, name)]
+    # Where the server does not answer, the prediction reports it.
+    with suppress(FoveaClientError):
+        if typed and (model := predictor.describe()).task in _FINDS_NO_OBJECTS:
+            instead = "; --top-k says how many classes are shown" * (model.task == "classify")
+            raise InvalidOption(
+                f"--{typed[0].replace('_', '-')} has no effect on model '{model.name}', whose task "
+                f"is {model.task}: leave it out{instead}"
+            )
+
+
+def _classes(text: str | None) -> tuple[int | str, ...] | None:
+    if text is None:
+        return None
+    try:
+        return split_classes(text)
+    except ValueError as error:
+        raise InvalidOption(
+            f"--classes {text!r} is not a list of class names or ids such as person,2"
+        ) from error
+
+
+def _open(
+    context: typer.Context,
+    model: str,
+    repository: Path,
+    url: str | None,
+    given: dict[str, Any],
+    *,
+    alone: bool,
+) -> Predictor:
+    options = PredictOptions(**given)  # refuses what is out of range, before anything is sent
+    if url is not None:
+        return RemotePredictor(url, model, given, retries=_RETRIES)
+    [path] = find_models(context, repository, model)
+    return LocalPredictor(version_folder(path), options, alone=alone)

@@ -1,0 +1,69 @@
+"""Writes images and videos with what was found drawn in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_client import ImageResult
+from fovea_engines.detect.draw.draw import draw, encode
+from fovea_engines.session import Closing
+from fovea_files.entry import Entry, InputImage
+from fovea_files.findings import finding, skeleton_of
+from fovea_files.predictors import Predicting
+from fovea_files.sources import Source
+from fovea_files.video import VideoFile, VideoHeader
+
+FOLDER = "annotated"
+
+Drawn = bytes | NDArray[np.uint8]
+"""A JPEG file, or the pixels of a frame."""
+
+
+class Annotated(Closing):
+    """The folder of annotated images; a video that is not complete when it is closed is removed."""
+
+    def __init__(self, folder: Path, model: Predicting) -> None:
+        self._folder = folder / FOLDER
+        self._model = model
+        self._video: tuple[Source, VideoFile] | None = None
+
+    def draw(self, entry: Entry, image: InputImage) -> Drawn | None:
+        """Draw what was found; None where that failed. From any thread."""
+        if not isinstance(entry.found, ImageResult):
+            return None
+        skeleton = self._model.skeleton or skeleton_of(entry.found)
+        canvas = draw(finding(entry.found), image.upright.pixels, self._model.labels, skeleton)
+        return encode(canvas, "image/jpeg") if entry.frame is None else canvas
+
+    def write(self, entry: Entry, drawn: Drawn | None) -> None:
+        """Write the next image, in order."""
+        if self._video is not None and self._video[0] is not entry.source:
+            self.finish()
+        if isinstance(drawn, bytes):
+            path = self._folder / f"{entry.stem}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(drawn)
+        elif drawn is not None:
+            if self._video is None:
+                self._video = entry.source, self._open(entry.source, drawn)
+            self._video[1].add(drawn)
+
+    def _open(self, source: Source, frame: NDArray[np.uint8]) -> VideoFile:
+        height, width = frame.shape[:2]
+        rate = VideoHeader.read(source.path).rate / source.every
+        return VideoFile(self._folder / f"{source.stem}.mp4", rate, (width, height))
+
+    def finish(self) -> None:
+        """Complete the video that is being written, if there is one."""
+        if self._video is not None:
+            self._video[1].finish()
+            self._video = None
+
+    def close(self) -> None:
+        """Remove a video that is not complete. Calling it again does nothing."""
+        if self._video is not None:
+            self._video[1].abandon()
+            self._video = None

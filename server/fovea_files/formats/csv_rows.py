@@ -1,0 +1,73 @@
+"""Writes a table: a row for each object, or for each class of an image."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fovea_client import Detection, ImageResult, ScoredClass
+from fovea_files.entry import Entry
+from fovea_files.predictors import Predicting
+from fovea_files.sources import Source
+
+FILE = "predictions.csv"
+
+# A spreadsheet computes a cell that begins so.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_csv(
+    entries: Iterable[Entry], sources: Sequence[Source], model: Predicting, folder: Path
+) -> None:
+    """Write predictions.csv into a folder; masks are left out.
+
+    Names that a spreadsheet would take for formulas begin with an apostrophe.
+    """
+    frames = ["frame"] * any(source.is_video for source in sources)
+    header = ["file", *frames, "class_id", "class_name", "score", *_columns(model)]
+    with (folder / FILE).open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, header)
+        table.writerow({name: _text(name) for name in header})
+        for entry in entries:
+            if isinstance(entry.found, ImageResult):
+                frame = {} if entry.frame is None else {"frame": entry.frame}
+                place = {"file": _text(entry.source.file)} | frame
+                table.writerows(place | row for row in _rows(entry.found))
+
+
+def _columns(model: Predicting) -> list[str]:
+    if model.task == "classify":
+        return []
+    box = ["x1", "y1", "x2", "y2"]
+    if model.task == "obb":
+        return [*box, "cx", "cy", "w", "h", "angle"]
+    names = () if model.skeleton is None else model.skeleton.names
+    return box + [f"{name} {value}" for name in names for value in ("x", "y", "score")]
+
+
+def _rows(found: ImageResult) -> Iterator[dict[str, Any]]:
+    for one in found.classes:
+        yield _class(one)
+    for each in found.detections:
+        yield _class(each) | asdict(each.box) | _more(each)
+
+
+def _class(one: ScoredClass | Detection) -> dict[str, Any]:
+    return {"class_id": one.class_id, "class_name": _text(one.class_name), "score": one.score}
+
+
+def _text(name: str) -> str:
+    return f"'{name}" if name.startswith(_FORMULA) else name
+
+
+def _more(found: Detection) -> dict[str, float]:
+    if found.rotated is not None:
+        return asdict(found.rotated)
+    return {
+        f"{point.name} {value}": getattr(point, value)
+        for point in found.keypoints
+        for value in ("x", "y", "score")
+    }
