@@ -30,10 +30,14 @@ from fovea_preprocess.errors import BackendError, InvalidModel, NotFound, Unsupp
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
-ENGINE_FILES = tuple(
-    dict.fromkeys(f"model{suffix}" for one in BACKENDS.values() for suffix in one.suffixes)
-)
-"""The first that is there is opened. Plans may have the header that Ultralytics writes."""
+
+def engine_files() -> tuple[str, ...]:
+    """Return the names that an engine may have: the first that is there is opened.
+
+    Plans may have the header that Ultralytics writes.
+    """
+    suffixes = (suffix for one in BACKENDS.values() for suffix in one.suffixes)
+    return tuple(dict.fromkeys(f"model{suffix}" for suffix in suffixes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,10 @@ def open_plain(
         BackendUnavailable: its runtime cannot be used, or does not match the file's.
     """
     choice = choice or PlainChoice()
-    names = (choice.file,) if choice.file else ENGINE_FILES
+    names = (choice.file,) if choice.file else engine_files()
     file = next(filter(None, (_engine_file(folder, name) for name in names)), choice.file)
     if not file:
-        raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(ENGINE_FILES)}")
+        raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(names)}")
     if not (folder / file).is_file():
         raise NotFound(f"{folder} has no {file}, which config.pbtxt names: put it there")
     backend, metadata = _origin(folder / file, choice.backend)

@@ -160,7 +160,10 @@ def test_settings():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("deepstak", "there is no API 'deepstak' to serve; there are deepstack, label-studio, roboflow"),
+        (
+            "deepstak",
+            "there is no API 'deepstak' to serve; there are deepstack, label-studio, roboflow",
+        ),
         (
             "deepstack=digts",
             "--api deepstack=digts: the repository has no such model; did you mean",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fovea_engines.backends.registry import GPU_BACKENDS, available_backends
+from fovea_engines.backends.registry import available_backends
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_tensorrt.cuda.driver import open_device
 from fovea_tensorrt.runtime import load_runtime
@@ -18,7 +18,7 @@ def device():
         yield found
 
 
-@pytest.fixture(params=GPU_BACKENDS)
+@pytest.fixture(params=["tensorrt", "tensorrt-rtx"])
 def backend(request, device) -> str:
     """Each TensorRT that is installed and builds for this GPU."""
     name = request.param

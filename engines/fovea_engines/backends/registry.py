@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +20,34 @@ from fovea_preprocess.errors import BackendUnavailable, InvalidModel
 if TYPE_CHECKING:
     from fovea_engines.repository.card import EngineCard
 
-# The first that opens a file is its default.
-_ALL: tuple[Backend, ...] = (ONNXRUNTIME, OPENVINO, *loaded(Group.BACKENDS).values())
-BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in _ALL}
-CPU_BACKENDS = tuple(backend.name for backend in _ALL if not backend.on_gpu)
-GPU_BACKENDS = tuple(backend.name for backend in _ALL if backend.on_gpu)
+
+class _Backends(Mapping[str, Backend]):
+    """The backends by name; the first that opens a file is its default.
+
+    Packages that add one are imported with the first look, as they may import this module.
+    """
+
+    @cached_property
+    def _found(self) -> dict[str, Backend]:
+        added: Iterable[Backend] = loaded(Group.BACKENDS).values()
+        return {backend.name: backend for backend in (ONNXRUNTIME, OPENVINO, *added)}
+
+    def __getitem__(self, name: str) -> Backend:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+BACKENDS = _Backends()
 DEFAULT_CPU_BACKEND = OPENVINO.name
 REFERENCE_BACKEND = ONNXRUNTIME.name
 """The backend that computes every graph as it is written."""
+CPU_BACKENDS = (ONNXRUNTIME.name, OPENVINO.name)
+"""Those that `auto` chooses from."""
 
 
 def get_backend(name: str) -> Backend:
@@ -83,13 +104,13 @@ def mismatch(card: EngineCard) -> str | None:
 def backends_for(file: str) -> tuple[Backend, ...]:
     """Return the backends that open an engine file, by its suffix."""
     suffix = Path(file).suffix
-    found = tuple(one for one in _ALL if suffix in one.suffixes)
-    return found or tuple(one for one in _ALL if one.any_suffix)
+    found = tuple(one for one in BACKENDS.values() if suffix in one.suffixes)
+    return found or tuple(one for one in BACKENDS.values() if one.any_suffix)
 
 
 def open_gpu_memory() -> GpuMemory:
     """Return what opens memory of GPUs; BackendUnavailable if no backend does."""
-    for backend in _ALL:
+    for backend in BACKENDS.values():
         if backend.on_gpu:
             return backend.open_gpu_memory()
     raise BackendUnavailable("no backend for GPUs is installed")
@@ -97,4 +118,4 @@ def open_gpu_memory() -> GpuMemory:
 
 def available_backends() -> tuple[BackendInfo, ...]:
     """Return every backend with its version or problem, without importing any runtime."""
-    return tuple(backend.info for backend in _ALL)
+    return tuple(backend.info for backend in BACKENDS.values())

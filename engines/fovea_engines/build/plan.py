@@ -14,7 +14,6 @@ from fovea_engines.backends.registry import (
     BACKENDS,
     CPU_BACKENDS,
     DEFAULT_CPU_BACKEND,
-    GPU_BACKENDS,
 )
 from fovea_engines.build.calibration.ranges import Method
 from fovea_engines.detect.heads.recognise import check_family
@@ -50,7 +49,7 @@ def choices(backend: str, precision: str) -> tuple[Choice, ...]:
 
     Either may be `AUTO`, which is for CPUs: what runs on a GPU is named.
     """
-    if precision == AUTO and backend in GPU_BACKENDS:
+    if precision == AUTO and backend in BACKENDS and BACKENDS[backend].on_gpu:
         raise InvalidOption(
             f"--precision auto is for CPUs: give --backend {backend} --precision fp16 or int8"
         )

@@ -16,7 +16,7 @@ from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_co
 from fovea_engines.repository.layers import LAYERS_FILE, PlanLayers
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import TensorSpec
-from fovea_engines.triton_engine import ENGINE_FILES, open_plain
+from fovea_engines.triton_engine import engine_files, open_plain
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -195,7 +195,7 @@ def _refusals(path: Path) -> str:
 
 
 def _is_version(path: Path) -> bool:
-    if any((path / file).is_file() for file in (CARD_FILE, *ENGINE_FILES)):
+    if any((path / file).is_file() for file in (CARD_FILE, *engine_files())):
         return True
     return path.name.isdecimal() and (path.parent / CONFIG_FILE).is_file()
 

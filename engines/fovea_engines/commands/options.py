@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from fovea_engines.backends.registry import DEFAULT_CPU_BACKEND
+from fovea_engines.backends.registry import BACKENDS, DEFAULT_CPU_BACKEND
 from fovea_engines.build.calibration.ranges import Method
 from fovea_engines.detect.heads.preprocess import NAMES, PRESETS, VARIANTS
 from fovea_engines.detect.heads.registry import FAMILIES
@@ -55,7 +55,10 @@ def model_names(context: typer.Context) -> list[str]:
     return []
 
 
-Backend = Literal["auto", "onnxruntime", "openvino", "tensorrt", "tensorrt-rtx"]
+if TYPE_CHECKING:
+    Backend = str
+else:  # for typer, which shows the values
+    Backend = Literal[("auto", *BACKENDS)]
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL.onnx", help="The exported model.", exists=True)

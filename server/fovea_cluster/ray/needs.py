@@ -11,7 +11,7 @@ from fovea_cluster.stores.outline import outline
 from fovea_engines.backends.registry import backends_for, get_backend
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.model_config import ModelConfig
-from fovea_engines.triton_engine import ENGINE_FILES
+from fovea_engines.triton_engine import engine_files
 from fovea_preprocess.errors import BuildError, InvalidModel, NotFound
 from fovea_server.models.config.config import load_config
 from fovea_server.models.source import Repositories
@@ -117,7 +117,7 @@ class _Reading:
         if (newest / CARD_FILE).exists():
             card = EngineCard.read(newest / CARD_FILE)
             return get_backend(card.backend).on_gpu, max(1, card.max_batch)
-        named = (config.default_model_filename, *ENGINE_FILES)
+        named = (config.default_model_filename, *engine_files())
         file = next((each for each in named if each and (newest / each).exists()), "")
         [backend, *_] = [get_backend(config.backend)] if config.backend else backends_for(file)
         return backend.on_gpu, max(1, config.max_batch_size)

@@ -20,7 +20,7 @@ from rich.table import Table
 from fovea_engines.backends.backend import BackendInfo
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install, install_extra
-from fovea_engines.backends.registry import CPU_BACKENDS, GPU_BACKENDS, available_backends
+from fovea_engines.backends.registry import BACKENDS, available_backends
 from fovea_engines.commands.options import AsJson
 from fovea_engines.device import cpu_flags, processor_name, visible_gpus
 from fovea_server.metrics.memory import Memory, memory
@@ -176,7 +176,7 @@ def cuda_toolkit(root: Path) -> str | None:
 
 def diagnose(machine: Machine) -> tuple[Finding, ...]:
     """Find everything worth mending, fatal things first; empty on a healthy machine."""
-    backends = [backend for backend in machine.backends if backend.name in CPU_BACKENDS]
+    backends = [each for each in machine.backends if not BACKENDS[each.name].on_gpu]
     problems = [
         f"Engines built for {backend.name} cannot be served: {backend.problem}."
         for backend in backends
@@ -215,7 +215,7 @@ def _processor_and_memory(machine: Machine) -> Iterator[str]:
 
 
 def _gpu(machine: Machine) -> Iterator[str]:
-    for_gpus = [each for each in machine.backends if each.name in GPU_BACKENDS and each.version]
+    for_gpus = [each for each in machine.backends if BACKENDS[each.name].on_gpu and each.version]
     for backend in for_gpus:
         if backend.problem is not None:
             yield f"Engines built for {backend.name} cannot be served: {backend.problem}."

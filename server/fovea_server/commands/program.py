@@ -9,15 +9,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import typer
 from typer.core import TyperGroup
 
 from fovea_engines.entry_points import Group, entry_points
-from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
+from fovea_preprocess.errors import BackendUnavailable, FoveaError, InvalidOption, NotFound
 from fovea_server.commands.command import program_of
 
 if TYPE_CHECKING:
@@ -71,17 +71,27 @@ class Program(TyperGroup):
         return list(self.commands)
 
     def get_command(self, ctx: Context, cmd_name: str) -> ClickCommand | None:
-        """Import a command; None where there is none of that name."""
-        if (where := _CORE.get(cmd_name)) is None:
-            # Finding the others takes longer than a health check that runs every ten seconds may.
-            self.list_commands(ctx)
-            added = (panel[cmd_name] for panel in _panels().values() if cmd_name in panel)
-            if (where := next(added, None)) is None:
-                return None
-        module, _, attribute = where.partition(":")
-        found = getattr(import_module(module), attribute)
-        single = found if isinstance(found, typer.Typer) else program_of(cmd_name, found)
-        return typer.main.get_command(single)
+        """Import a command; None where there is none of that name.
+
+        Raises:
+            BackendUnavailable: a package that adds it cannot be imported.
+        """
+        where = _CORE.get(cmd_name)
+        if where is not None:
+            return _command(cmd_name, where)
+        # Finding the others takes longer than a health check that runs every ten seconds may.
+        self.list_commands(ctx)
+        for given, point in entry_points(Group.COMMANDS).items():
+            if given.rpartition(".")[2] == cmd_name:
+                try:
+                    return _command(cmd_name, point.value)
+                except (ImportError, AttributeError) as error:
+                    package = f"{point.dist.name} {point.dist.version}" if point.dist else given
+                    raise BackendUnavailable(
+                        f"{cmd_name!r} of {package} cannot be imported ({error}): install that "
+                        "package again, or remove it"
+                    ) from error
+        return None
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the commands with the first lines of their docstrings, and import none."""
@@ -129,6 +139,13 @@ class Program(TyperGroup):
             _end(f"{what} cannot be read or written ({error.strerror or error}): {advice}", 1)
 
 
+def _command(name: str, where: str) -> ClickCommand:
+    module, _, attribute = where.partition(":")
+    found = getattr(import_module(module), attribute)
+    single = found if isinstance(found, typer.Typer) else program_of(name, found)
+    return typer.main.get_command(single)
+
+
 def _panels() -> dict[str, dict[str, str]]:
     """Return the commands of the core, and those that packages add, as `_PANELS`."""
     panels = {title: dict(commands) for title, commands in _PANELS.items()}
@@ -141,8 +158,13 @@ def _panels() -> dict[str, dict[str, str]]:
 def _first_line(command: str, where: str) -> str:
     """Return the first line of the docstring of a command, whose function may have its name."""
     module, _, attribute = where.partition(":")
-    package, _, file = module.rpartition(".")
-    source = (files(package) / f"{file}.py").read_text(encoding="utf-8")
+    try:
+        spec = find_spec(module)
+    except ImportError:
+        return ""
+    if spec is None or spec.origin is None:
+        return ""
+    source = Path(spec.origin).read_text(encoding="utf-8")
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name in (attribute, command):
             return (ast.get_docstring(node) or "").partition("\n")[0]
