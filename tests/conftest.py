@@ -2,10 +2,13 @@
 
 import logging
 import os
+import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 
 import onnx
@@ -19,6 +22,7 @@ from fovea_server.commands.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
+_SLOWEST = 10
 DEMO = ROOT / "server" / "fovea_server" / "demo"
 
 
@@ -93,7 +97,8 @@ def demo_batches(demo_model, tmp_path_factory) -> Path:
 @contextmanager
 def _logging_kept() -> Iterator[None]:
     """Give logging its handlers and levels back: a command that serves sets up its own."""
-    names = (None, "fovea_server", "fovea_engines", "fovea_preprocess", "httpx")
+    ours = (n for n in logging.root.manager.loggerDict if re.fullmatch("fovea_[a-z]+", n))
+    names = (None, "httpx", *ours)
     levels = {name: logging.getLogger(name).level for name in names}
     root = logging.getLogger()
     handlers = list(root.handlers)
@@ -143,7 +148,17 @@ def pytest_runtest_makereport():
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the system packages that a full run takes."""
+    """Name the slowest files, and the system packages that a full run takes."""
+    seconds: Counter[str] = Counter()
+    for report in chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.partition("::")[0]] += report.duration
+    if cache := terminalreporter.config.cache:
+        cache.set("fovea/seconds", dict(seconds.most_common()))
+    if len(seconds) > _SLOWEST:
+        terminalreporter.section("slowest files")
+        for file, taken in seconds.most_common(_SLOWEST):
+            terminalreporter.line(f"{taken:7.1f} s  {file}")
     skipped = terminalreporter.stats.get("skipped", [])
     packages = missing_packages(report.longrepr[2] for report in skipped)
     if packages:
