@@ -187,7 +187,7 @@ def test_no_flag_has_two_meanings():
 @pytest.mark.parametrize(
     ("store", "told"),
     [
-        ("as://account/container", "as:// is no store that is known: use s3://, gs://, az://"),
+        ("as://account/container", "as:// is no store that is known: use az://, gs://, hf://"),
         ("s3://key:hush@bucket/models", "s3://***@bucket has credentials in it"),
         ("https://host/models?sig=hush", "credentials belong in the environment"),
         ("hf://models", "hf://ORG/NAME@REVISION/PREFIX"),
