@@ -24,7 +24,7 @@ def test_the_settings_of_running_proxies_are_taken():
 @pytest.mark.parametrize(
     ("given", "grpc", "changes"),
     [
-        ({"http_port": 8080}, GRPC, "http_port 8080"),
+        ({"http_port": 8080}, GRPC, "http_port 8080, grpc_port 8081"),
         ({"http_address": "0.0.0.0"}, GRPC, "http_address 0.0.0.0"),
         ({"grpc_port": 8009}, GRPC, "grpc_port 8009"),
         ({"allow_grpc": False}, GRPC, "allow_grpc False"),
