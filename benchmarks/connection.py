@@ -32,7 +32,6 @@ from tables import ratio
 from triton import Served, binary_request, measured, stopping
 
 from fovea_engines.device import processor_name
-from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v2.asgi import V2App
 from fovea_server.http.v2.front import V2Front
@@ -57,7 +56,7 @@ def serve(models: Path, own: int, stock: int) -> None:
     registry = Registry(settings)
     service = Service(settings, registry)
     registry.start()
-    app = V2App(V2Front(service, ByteBudget(settings.max_held_bytes)))
+    app = V2App(V2Front(service))
     config = uvicorn.Config(
         app,
         http="httptools",

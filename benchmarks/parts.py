@@ -33,7 +33,6 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.dense import Dense
 from fovea_preprocess.preprocessor import Preprocessor
-from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.connection.exchange import Exchange
 from fovea_server.http.connection.protocol import ServerProtocol
@@ -107,7 +106,7 @@ async def application(scope: object, receive: object, send: object) -> None:
 
 async def cpu_us(service: Service, request: bytes, count: int) -> float:
     """Measure the CPU time of a request, microseconds."""
-    fronts = [ImageFront(service, ByteBudget(service.settings.max_held_bytes))]
+    fronts = [ImageFront(service)]
     protocol = ServerProtocol(
         Config(application, log_config=None), ServerState(), {}, fronts=fronts
     )

@@ -19,16 +19,14 @@ from typing import TYPE_CHECKING, cast
 import uvicorn
 
 from fovea_preprocess.errors import FoveaError
-from fovea_server.byte_budget import ByteBudget, Trimmer
+from fovea_server.byte_budget import Trimmer
 from fovea_server.dataplane.service import Service
 from fovea_server.http.connection.protocol import ServerProtocol
-from fovea_server.http.cors import Cors
-from fovea_server.http.v1.app import create_app
 from fovea_server.http.v1.front import ImageFront
 from fovea_server.http.v2.front import V2Front
 from fovea_server.settings import silence_grpc
+from fovea_server.surface import Surface
 from fovea_server.tls import https_files
-from fovea_server.traffic.asgi import WithTraffic
 
 if TYPE_CHECKING:
     from fovea_server.grpc.server import GrpcServer
@@ -170,15 +168,13 @@ class Server(uvicorn.Server):
 def make_server(service: Service, signalled: Callable[[], None] = lambda: None) -> Server:
     """Build the server of a service; start it with `run()`. Signals call `signalled`, too."""
     settings = service.settings
-    budget = service.budget
     certificate, key = https_files(settings) or (None, None)
-    app = Cors(settings.cors_origin).around(create_app(service, budget))
     # uvicorn calls it like a class.
-    fronts = (V2Front(service, budget), ImageFront(service, budget))
+    fronts = (V2Front(service), ImageFront(service))
     protocol = cast("type[asyncio.Protocol]", partial(ServerProtocol, fronts=fronts))
     return Server(
         uvicorn.Config(
-            WithTraffic(app, service.traffic),
+            Surface(service),
             host=settings.http_address,
             port=settings.http_port,
             loop="auto",
@@ -196,22 +192,22 @@ def make_server(service: Service, signalled: Callable[[], None] = lambda: None) 
             timeout_graceful_shutdown=max(1, math.ceil(settings.exit_timeout_secs)),
         ),
         service,
-        _others(service, budget),
+        _others(service),
         signalled,
-        Trimmer(budget),
+        Trimmer(service.budget),
     )
 
 
-def _others(service: Service, budget: ByteBudget) -> list[GrpcServer | MetricsServer]:
+def _others(service: Service) -> list[GrpcServer | MetricsServer]:
     """Build the enabled servers; their imports cost tenths of a second."""
     others: list[GrpcServer | MetricsServer] = []
     if service.settings.allow_grpc:
         silence_grpc()
         from fovea_server.grpc.server import GrpcServer
 
-        others.append(GrpcServer(service, budget))
+        others.append(GrpcServer(service))
     if service.settings.allow_metrics:
         from fovea_server.metrics.listener import MetricsServer
 
-        others.append(MetricsServer(service, budget))
+        others.append(MetricsServer(service))
     return others

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.cors import Cors
 from fovea_server.http.v1.app import create_app
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
 class Surface:
     """The routes of /v1, of the page and of the documentation, and beside them the v2 protocol."""
 
-    def __init__(self, service: Service, budget: ByteBudget) -> None:
-        self._front = V2Front(service, budget)
+    def __init__(self, service: Service) -> None:
+        self._front = V2Front(service)
         self._v2 = V2App(self._front)
-        self._app = create_app(service, budget)
+        self._app = create_app(service)
         app = Cors(service.settings.cors_origin).around(self._app)
         self._others = WithTraffic(app, service.traffic)
 

@@ -80,10 +80,9 @@ class Ingress(Servicer):
     def _families(self) -> Iterable[Family]:
         """Build those of the answers made here, and of what only the ingress knows."""
         service = self.serving.service
-        limits = limit_families(service, self.serving.budget)
         return (
             service.traffic.durations.family(),
-            *(family for family in limits if family.name in _KNOWN_HERE),
+            *(family for family in limit_families(service) if family.name in _KNOWN_HERE),
         )
 
     def __serve_build_asgi_app__(self) -> IngressApp:
@@ -161,7 +160,7 @@ class IngressApp:
         try:
             headers = dict(scope["headers"])
             timeout_s = _timeout_of(headers)
-            with self._serving.budget.body() as hold:
+            with self._serving.service.budget.body() as hold:
                 body = await receive_body(
                     receive,
                     hold,

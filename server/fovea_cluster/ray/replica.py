@@ -46,10 +46,9 @@ class Serving:
         LogSettings(SERVER_LOG).update({"log_format": settings.log_format})
         self.models = registry = Registry(settings, only=names, described=described)
         self.service = Service(settings, registry)
-        self.budget = self.service.budget
-        self.surface = Surface(self.service, self.budget)
-        self.inference = Inference(self.service, self.budget)
-        self.arrivals = Arrivals(self.budget, settings)
+        self.surface = Surface(self.service)
+        self.inference = Inference(self.service)
+        self.arrivals = Arrivals(self.service.budget, settings)
         self.handlers: dict[str, Handler] = inference_handlers(
             self.service, self.arrivals, self.inference
         )
@@ -114,7 +113,7 @@ class Replica:
 
     async def streamed(self, data: bytes) -> StreamedAnswer:
         """Answer one request of a stream of gRPC."""
-        reservation = Reservation(self._serving.budget)
+        reservation = Reservation(self._serving.service.budget)
         try:
             return await self._serving.inference.streamed(data, reservation)
         finally:

@@ -65,7 +65,7 @@ class Servicer:
         """Forward to a replica of the model."""
         began, model = time.monotonic(), ""
         try:
-            with self.serving.budget.body() as hold:
+            with self.serving.service.budget.body() as hold:
                 hold(len(request))
                 model = parse_infer(request).model_name
                 forwarder = self.forwarders.get(model)
@@ -103,7 +103,7 @@ class Servicer:
         _ended(context.answer(b""), grpc_context)
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
-        service, budget = self.serving.service, self.serving.budget
+        service, budget = self.serving.service, self.serving.service.budget
         most = service.settings.max_queue
         await InferStream(self._streamed, most, budget, service.traffic).run(
             requests, context, call

@@ -40,10 +40,10 @@ _ON_THE_WAY_S = 0.1
 class Inference:
     """Runs models."""
 
-    def __init__(self, service: Service, budget: ByteBudget) -> None:
+    def __init__(self, service: Service) -> None:
         self._plane = service.plane
         self._regions = service.regions
-        self._budget = budget
+        self._budget = service.budget
         self._traffic = service.traffic
         self._most_streamed = service.settings.max_queue
         self._streams: set[InferStream] = set()

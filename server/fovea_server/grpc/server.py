@@ -14,7 +14,6 @@ from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import Unavailable, Unsupported
-from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc import extensions, models
 from fovea_server.grpc.arrivals import Arrivals
@@ -71,11 +70,11 @@ class GrpcServer:
     `port` is that of the settings until it is started. Raises InvalidOption for invalid TLS files.
     """
 
-    def __init__(self, service: Service, budget: ByteBudget) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
         self._credentials = server_credentials(service.settings)
-        self._arrivals = Arrivals(budget, service.settings)
-        self._inference = Inference(service, budget)
+        self._arrivals = Arrivals(service.budget, service.settings)
+        self._inference = Inference(service)
         self._health = models.HealthCalls(service.plane)
         self._server: grpc.aio.Server | None = None
         self.port = service.settings.grpc_port

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from fovea_preprocess.errors import BodyTooLarge, FoveaError
-from fovea_server.byte_budget import ByteBudget, Reservation
+from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.http.cors import Cors
 from fovea_server.http.guard import Guard
@@ -41,9 +41,9 @@ class Front(ABC):
 
     keeps_refused: ClassVar[bool]
 
-    def __init__(self, service: Service, budget: ByteBudget) -> None:
+    def __init__(self, service: Service) -> None:
         self.service = service
-        self.budget = budget
+        self.budget = service.budget
         self.cors = Cors(service.settings.cors_origin)
         self._guard = Guard(service, service.settings.http_address)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.statistics.family import Family, gauge
 
 
-def limit_families(service: Service, budget: ByteBudget) -> list[Family]:
+def limit_families(service: Service) -> list[Family]:
     """Build the families of readiness, stores, the queues' limit and the bytes that are held."""
+    budget = service.budget
     models = Family(
         "fovea_model_ready", "gauge", "1 if a version of the model can answer, 0 if none can"
     )

@@ -12,7 +12,6 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fovea_preprocess.errors import FoveaError
-from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.http.guard import Guard, Guarded
@@ -35,8 +34,8 @@ class _Connection(H11Protocol):
 class MetricsServer:
     """Answers /metrics as Triton does: all other paths are empty."""
 
-    def __init__(self, service: Service, budget: ByteBudget) -> None:
-        self._service, self._budget = service, budget
+    def __init__(self, service: Service) -> None:
+        self._service = service
         guard = Guard(service, service.settings.metrics_address)
         self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
         # A separate thread, so that a scrape does not wait for the requests that it measures.
@@ -87,7 +86,7 @@ class MetricsServer:
         else:
             # In a thread: with many models it would block the event loop.
             text = await asyncio.get_running_loop().run_in_executor(
-                self._thread, metrics_text, self._service, self._budget, self._machine
+                self._thread, metrics_text, self._service, self._machine
             )
             answer = PlainTextResponse(text)
         await answer(scope, receive, send)

@@ -16,7 +16,6 @@ from pathlib import Path
 import psutil
 
 from fovea_preprocess.errors import ModelNotReady
-from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.metrics.batches import add_batches, batch_family
 from fovea_server.metrics.limits import limit_families
@@ -91,7 +90,7 @@ _OF_CACHED_MODELS: _Counters = {
 }
 
 
-def metrics_text(service: Service, budget: ByteBudget, machine: MachineMetrics) -> str:
+def metrics_text(service: Service, machine: MachineMetrics) -> str:
     """Write all metrics of a service, its process and its machine in Prometheus' text format."""
     cache = service.plane.cache
     return render(
@@ -99,7 +98,7 @@ def metrics_text(service: Service, budget: ByteBudget, machine: MachineMetrics) 
             *model_families(service.plane),
             *(cache_families(cache) if cache is not None else ()),
             service.traffic.durations.family(service.plane.availability()),
-            *limit_families(service, budget),
+            *limit_families(service),
             *process_families(),
             *machine.families(),
         ]

@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from fovea_preprocess.errors import LoadFailed
-from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.metrics.listener import MetricsServer
 from fovea_server.models.registry import Registry
@@ -46,7 +45,7 @@ def test_models_are_loaded_and_unloaded(tmp_path):
 
 def test_metrics_are_told(tmp_path):
     settings = Settings(model_repository=tmp_path, metrics_port=0)
-    server = MetricsServer(Service(settings, Registry(settings)), ByteBudget(1))
+    server = MetricsServer(Service(settings, Registry(settings)))
 
     async def ask() -> httpx.Response:
         await server.start()

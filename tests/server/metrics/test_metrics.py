@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidRequest, Unavailable
-from fovea_server.byte_budget import ByteBudget, Reservation
+from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.metrics.listener import MetricsServer
 from fovea_server.models.registry import Registry
@@ -45,7 +45,7 @@ async def serving(repository: Path, **settings):
     registry = Registry(chosen)
     registry.start()
     service = Service(chosen, registry)
-    server = MetricsServer(service, ByteBudget(chosen.max_held_bytes))
+    server = MetricsServer(service)
     await server.start()
     try:
         while registry.reason:
@@ -231,7 +231,7 @@ def test_other_paths_and_methods_are_answered_as_triton_does(repository):
 def test_a_port_that_is_taken_is_told(repository):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = Settings(model_repository=repository, metrics_port=taken.getsockname()[1])
-        server = MetricsServer(Service(settings, Registry(settings)), ByteBudget(1))
+        server = MetricsServer(Service(settings, Registry(settings)))
         with pytest.raises(Unavailable, match="cannot listen"):
             asyncio.run(server.start())
 

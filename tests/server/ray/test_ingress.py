@@ -172,7 +172,7 @@ def test_bytes_of_grpc_are_counted_while_they_are_held(make):
     held = []
 
     async def fails(*_: object) -> None:
-        held.append(ingress.budget.held)
+        held.append(ingress.service.budget.held)
         raise asyncio.CancelledError
 
     async def run() -> None:
@@ -183,7 +183,7 @@ def test_bytes_of_grpc_are_counted_while_they_are_held(make):
 
     asyncio.run(run())
     assert held == [len(request)]
-    assert ingress.budget.held == 0
+    assert ingress.service.budget.held == 0
 
 
 def test_pages_of_others_are_refused_whoever_would_answer(make):

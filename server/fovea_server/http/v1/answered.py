@@ -9,9 +9,9 @@ from typing import Any
 
 from fastapi import Request, Response
 
+from fovea_server.dataplane.service import Service
 from fovea_server.http.receive import in_time, stopped, unless_client_leaves
 from fovea_server.http.v1.body import read_body
-from fovea_server.settings import Settings
 
 Work = Callable[[bytes], Coroutine[Any, Any, Response]]
 
@@ -22,12 +22,12 @@ async def answered(request: Request, work: Work, timeout_s: float | None) -> Res
     The bytes count as held until then, and so do those that the work gives to `request.state.hold`.
     It stops when the client leaves, or `timeout_s` after the call. Raises as `read_body`.
     """
-    settings: Settings = request.app.state.service.settings
+    service: Service = request.app.state.service
 
     async def received() -> Response:
-        with request.app.state.budget.body() as hold:
+        with service.budget.body() as hold:
             request.state.hold = hold
-            body = await read_body(request, hold, settings)
+            body = await read_body(request, hold, service.settings)
             return await unless_client_leaves(request.receive, work(body))
 
     try:

@@ -21,7 +21,6 @@ from fovea_preprocess.errors import (
     MethodNotAllowed,
     NotFound,
 )
-from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.allow import allow
@@ -42,7 +41,7 @@ _SCRIPTS = "/static-offline-docs"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-def create_app(service: Service, budget: ByteBudget) -> FastAPI:
+def create_app(service: Service) -> FastAPI:
     """Make the application for all requests that are not of Triton's protocol.
 
     Raises:
@@ -74,7 +73,6 @@ def create_app(service: Service, budget: ByteBudget) -> FastAPI:
     )
     app.state.service = service
     app.state.fetcher = None
-    app.state.budget = budget
     app.state.drawing = asyncio.Semaphore(2)
     for router in (predict.router, models.router, models.health):
         app.include_router(router)

@@ -26,7 +26,7 @@ class V2App:
     it: its own connections (`http/connection/`) are faster, and have further limits.
 
     Example:
-        V2App(V2Front(service, service.budget))
+        V2App(V2Front(service))
     """
 
     def __init__(self, front: V2Front) -> None:

@@ -7,7 +7,6 @@ from tests.server.http.connection.test_uvicorn import Wire, silent
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.connection.exchange import Exchange
 from fovea_server.http.connection.protocol import ServerProtocol
@@ -27,8 +26,8 @@ def test_an_answered_exchange_is_freed_at_once(demo_repository, demo_model):
     image = (demo_model.parent / "scene-1.jpg").read_bytes()
     settings = Settings(model_repository=[demo_repository])
     registry = Registry(settings)
-    service, budget = Service(settings, registry), ByteBudget(settings.max_held_bytes)
-    fronts = [V2Front(service, budget), ImageFront(service, budget)]
+    service = Service(settings, registry)
+    fronts = [V2Front(service), ImageFront(service)]
     registry.start()
 
     async def ask() -> int:

@@ -19,7 +19,7 @@ JPEG = (b"content-type", b"image/jpeg")
 
 
 def takes(*headers: tuple[bytes, bytes], method="POST", target=b"/v1/models/m/predict") -> bool:
-    front = ImageFront(SimpleNamespace(settings=Settings(), traffic=None), None)
+    front = ImageFront(SimpleNamespace(settings=Settings(), traffic=None, budget=None))
     return front.takes(method, target, [(b"host", b"test"), *headers])
 
 

@@ -24,19 +24,19 @@ def service(demo_repository, tmp_path_factory) -> Iterator[Service]:
     repository = tmp_path_factory.mktemp("repository")
     adder(repository, "adder", config=ADDER_CONFIG)
     shutil.copytree(demo_repository / "digits", repository / "digits")
-    limits = {"http_max_input_size": LIMIT, "body_timeout_s": 0.5}
+    limits = {"http_max_input_size": LIMIT, "body_timeout_s": 0.5, "max_held_mb": 64}
     with serving(repository, **limits) as registry:
         yield Service(Settings(model_repository=repository, **limits), registry)
 
 
 @pytest.fixture(scope="module")
-def budget() -> ByteBudget:
-    return ByteBudget(64 << 20)
+def budget(service) -> ByteBudget:
+    return service.budget
 
 
 @pytest.fixture(scope="module")
-def app(service, budget) -> V2App:
-    return V2App(V2Front(service, budget))
+def app(service) -> V2App:
+    return V2App(V2Front(service))
 
 
 @pytest.fixture(scope="module")

@@ -68,19 +68,19 @@ def test_a_client_that_leaves_before_its_answer(runner, service, budget):
                 raise
 
     body = {"type": "http.request", "body": b"{}"}
-    assert asked(runner, V2App(Slow(service, budget)), body, {"type": "http.disconnect"}) == []
+    assert asked(runner, V2App(Slow(service)), body, {"type": "http.disconnect"}) == []
     assert started == cancelled != []
     assert budget.held == 0
 
 
-def test_a_server_that_stops_before_the_answer(runner, service, budget):
+def test_a_server_that_stops_before_the_answer(runner, service):
     class Slow(V2Front):
         async def answer(self, request):
             asyncio.current_task().cancel()
             await asyncio.sleep(0)
 
     body = {"type": "http.request", "body": b"{}"}
-    start, body = asked(runner, V2App(Slow(service, budget)), body)
+    start, body = asked(runner, V2App(Slow(service)), body)
     assert start["status"] == 503
     assert b"the server stopped" in body["body"]
 
@@ -95,7 +95,9 @@ def test_large_answers_are_counted(runner, service):
             held.append(self.budget.held)
             return replace(answer, body=[bytes(60_000), bytes(60_000)])
 
-    app = V2App(Large(service, budget))
+    front = Large(service)
+    front.budget = budget
+    app = V2App(front)
     sent = asked(runner, app, {"type": "http.request", "body": b""}, path="/v2", method="GET")
     assert sum(len(message.get("body", b"")) for message in sent) == 120_000
     assert budget.held == 0
