@@ -1,1 +1,1 @@
-"""Detectors over many files: what is read, what is found, and the files it is written to."""
+"""Runs models over folders, globs and videos, and writes files of results."""

@@ -57,7 +57,7 @@ class Follower(Protocol):
 
     @property
     def refused_new(self) -> Mapping[str, str]:
-        """Those of the `refused` models of which there is no earlier content either."""
+        """The `refused` models that have no earlier content either, with reasons."""
 
     @property
     def unserved(self) -> list[str]:

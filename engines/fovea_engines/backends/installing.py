@@ -55,7 +55,7 @@ def _from_source(fovea: Distribution, extra: str) -> list[str] | None:
 def _recorded(source: dict[str, Any], extra: str) -> list[str] | None:
     below: str = source.get("subdirectory", "")
     url = urlsplit(source["url"])
-    # Of what stands before the host, "git" alone is surely no secret.
+    # The user before the host may be a secret, unless it is "git".
     user, _, host = url.netloc.rpartition("@")
     url = url._replace(
         netloc=f"git@{host}" if user == "git" else host,

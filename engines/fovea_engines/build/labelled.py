@@ -46,7 +46,7 @@ class LabelledEvaluation:
     def figure_of(self, engine: Engine) -> float:
         """Measure the figure that decides of a candidate without reporting it.
 
-        It is 0 where the candidate computes what is not finite: another may be good.
+        It is 0 if the candidate computes NaN or infinity: another candidate may be good.
         """
         with suppress(NotFinite):
             return measure(engine, self.dataset, Progress()).figure

@@ -128,7 +128,7 @@ def _write_suppression(
     limits = (np.array(most), *(np.array(each, np.float32) for each in thresholds))
     kept = write("NonMaxSuppression", boxes, scores, *limits)
 
-    # The scores of what is kept, in a table of all classes and boxes that is ranked as a whole.
+    # A table of all classes and boxes has the scores of the kept boxes, and is ranked as a whole.
     nothing = np.array([[_NOTHING]])
     table = write("Expand", np.array(_NOTHING), write("Shape", scores))
     table = write("ScatterND", table, kept, write("GatherND", scores, kept))

@@ -151,7 +151,7 @@ def _free_reshape(
 
 
 def _axis(taken: _Shape, more: _Shape, made: _Shape, batch: int) -> int | None:
-    """Return the dimension of what is made in which rows must come first, if there is one.
+    """Return the dimension of a Reshape's result that the rows must lead, if there is one.
 
     Values keep their order. The rows lie outermost in the dimension that grew, so they do in the
     dimension of the result that as many values lie around.
@@ -167,7 +167,7 @@ def _axis(taken: _Shape, more: _Shape, made: _Shape, batch: int) -> int | None:
 
 
 def _free_resizes(model: onnx.ModelProto, before: Mapping[str, _Shape]) -> None:
-    """Say in scales, of which that of the rows is 1, what a Resize has as constant sizes.
+    """Give a Resize scales in place of its constant sizes; the scale of the rows is 1.
 
     ONNX defines a scale as the quotient of the sizes, and the size it leads to as rounded down
     (Resize-19): where that is the same size, so are the values.

@@ -20,7 +20,7 @@ from fovea_engines.repository.figures import NO_FIGURE
 def notes(
     titles: Mapping[int, str], search: Search, best: Run, now: Run, diff: str, *, dry_run: bool
 ) -> Iterator[str]:
-    """Say what was found, what failed, and what became of it."""
+    """Describe the best settings, the failed trials, and the file that was written."""
     pairs = len(search.settings) * len(search.clients)
     tried = len({(run.setting, run.clients) for run in search.runs})
     yield (

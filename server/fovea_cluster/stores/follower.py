@@ -43,7 +43,7 @@ class MirrorFollower:
 
     @property
     def refused_new(self) -> Mapping[str, str]:
-        """Those of them of which there is no earlier content either."""
+        """The refused models that have no earlier content either, with reasons."""
         return self.mirror.refused_new
 
     def connect(self) -> None:

@@ -77,7 +77,7 @@ class Mirror:
 
     @property
     def refused_new(self) -> dict[str, str]:
-        """Those of the `refused` models of which there is no earlier content either."""
+        """The `refused` models that have no earlier content either, with reasons."""
         return {name: why for name, why in self.refused.items() if not _is_model(self.root / name)}
 
     def check(self) -> None:

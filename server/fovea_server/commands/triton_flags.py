@@ -86,7 +86,7 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
     Keys are names of settings and of the flags above; a value is None where a flag was not given.
 
     Raises:
-        InvalidOption: a flag asks for what is not here.
+        InvalidOption: a flag asks for a feature that Fovea lacks.
     """
     settings = {name: value for name, value in given.items() if value not in (None, [], ())}
     for name, instead in REFUSED.items():

@@ -43,7 +43,7 @@ class ModelVersion(BaseModel):
 
 
 class ModelSummary(BaseModel):
-    """One model of the list. What is not known of a model that is not ready is null."""
+    """One model of the list. Fields that are unknown until the model is ready are null."""
 
     # All fields are in every answer, so clients need not look whether one is there.
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)

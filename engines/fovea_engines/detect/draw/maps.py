@@ -70,7 +70,7 @@ def cut_out(found: SoftMask, pixels: Pixels) -> Pixels:
 def draw_depth(
     found: DepthMap, pixels: Pixels, labels: Sequence[str] | None, skeleton: Skeleton | None = None
 ) -> Pixels:
-    """Draw depths as `draw` does, what is near in bright colours, with a scale in the corner.
+    """Draw depths as `draw` does: near pixels are bright, and a scale is in the corner.
 
     Of a model without a unit, the greatest values are bright.
     """

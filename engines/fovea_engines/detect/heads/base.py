@@ -28,7 +28,7 @@ MMDETECTION: Mapping[str, Any] = {
     "mean": (103.53, 116.28, 123.675),
     "std": (57.375, 57.12, 58.395),
 }
-"""Those of MMDetection's configurations in BGR, which NanoDet shares."""
+"""Mean and std of MMDetection's configurations in BGR, which NanoDet shares."""
 
 
 @dataclass(frozen=True, slots=True)

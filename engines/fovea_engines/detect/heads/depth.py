@@ -60,7 +60,7 @@ class Depth(Head):
         return Strength.ASKED
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> DepthMap:
-        """Return one image's depths; the least stands for what is not finite."""
+        """Return one image's depths; the least replaces values that are not finite."""
         found = outputs[self.outputs[0]][row]
         values = found.reshape(found.shape[-2:]).astype(np.float32)
         finite = np.isfinite(values)

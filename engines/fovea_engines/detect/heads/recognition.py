@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def order(self) -> tuple[int, int, bool]:
-        """Key that sorts verdicts, best first: fits, what numbers exclude, what outputs exclude."""
+        """Sort key, best first: families that fit, that numbers exclude, that outputs exclude."""
         strength = -1 if self.fit is None else self.fit.strength
         return -self.rank, -strength, self.against == OTHERS
 
@@ -169,7 +169,7 @@ def decoded(verdict: Verdict, shown: str, verdicts: tuple[Verdict, ...] = ()) ->
     """Return the result for a family that fits; `shown` is what the model's outputs are."""
     assert verdict.fit is not None, "it fits"
     fit = verdict.fit
-    # Of what has the shape of this family and is rarer, nothing is said.
+    # A rarer family that has the same shapes is not worth a word.
     rivals = [one for one in verdicts if one.fit is not None and one.fit.strength >= fit.strength]
     parts = [fit.why, *(f"not {one}" for one in _excluded(rivals))]
     if verdict.unseen:

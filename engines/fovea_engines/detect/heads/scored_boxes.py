@@ -21,8 +21,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
 
 Level = tuple[Array, ...]
-"""Scores [boxes, classes], what makes the boxes, [boxes, n], and where there are any what makes the
-landmarks, [boxes, m], of one image."""
+"""One level of one image: scores [boxes, classes], the encoded boxes [boxes, n], and
+for a model with landmarks the encoded landmarks [boxes, m]."""
 
 
 # A cell that is surer than this has an object.

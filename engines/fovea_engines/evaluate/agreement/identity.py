@@ -100,7 +100,7 @@ def _check_columns(name: str, head: Detector, want: Outputs, have: Outputs) -> N
     """Compare what the best boxes do not show, such as classes that are not on the image."""
     found = head.tables(have)
     for what, expected in head.tables(want).items():
-        # What is not finite is so in both: see `_output_error`.
+        # `_output_error` has checked that both are finite at the same places.
         off, size = (
             np.abs(values).max(axis=1, where=np.isfinite(expected), initial=0)
             for values in (found[what].astype(np.float32) - expected, expected)

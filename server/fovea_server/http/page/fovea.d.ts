@@ -85,7 +85,7 @@ export interface PredictAnswer {
   timing_ms: TimingMs;
 }
 
-/** One model of the list. What is not known of a model that is not ready is null. */
+/** One model of the list. Fields that are unknown until the model is ready are null. */
 export interface ModelSummary {
   name: string;
   /** the version that this is about: the newest that can answer, or the newest */
