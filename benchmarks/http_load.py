@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import uvloop
 
 from fovea_bench.level import Level
-from fovea_bench.load import Address, Burst, ClosedLoop
+from fovea_bench.load import Burst, ClosedLoop, Endpoint
 from fovea_bench.sender import apply
 
 
@@ -42,7 +42,7 @@ def http_load(port: int, requests: Sequence[bytes], clients: int, seconds: float
     """
     level = Level(ClosedLoop(clients))
     burst = Burst(level.load, seconds)
-    uvloop.run(apply(Address("127.0.0.1", port), requests, burst, level.sample.add))
+    uvloop.run(apply(Endpoint("127.0.0.1", port), requests, burst, level.sample.add))
     if level.sample.errors:
         raise SystemExit(f"not every answer was right: {level.sample.errors}")
     return Loaded(

@@ -26,7 +26,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.progress import ConsoleProgress
 from fovea_files.formats.registry import read_formats
-from fovea_files.journal import Journal, Settings
+from fovea_files.journal import Journal, RunSettings
 from fovea_files.predictors import LocalPredictor
 from fovea_files.save import save
 from fovea_files.sources import find_sources
@@ -46,7 +46,7 @@ def run(predictor: LocalPredictor, images: Path, formats: tuple[str, ...], out: 
     started = time.perf_counter()
     sources = find_sources([str(images)]).files
     model = predictor.describe()
-    settings = Settings(model.name, model.version, model.task, {}, 1, formats)
+    settings = RunSettings(model.name, model.version, model.task, {}, 1, formats)
     with Journal(out, settings, resume=False) as journal:
         tally = save(predictor, model, sources, formats, out, journal, lambda *_: None)
     assert tally.images == len(sources)

@@ -9,7 +9,7 @@ from typing import NamedTuple, Self, cast
 import httptools
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """The status and the body of an answer, and the seconds after which it says to ask again."""
 
     status: int
@@ -24,7 +24,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
         self._retry_after_s = 0.0
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._waiting: asyncio.Future[Reply] | None = None
         self.open = True
 
     @classmethod
@@ -34,7 +34,7 @@ class Connection(asyncio.Protocol):
         _, connection = await loop.create_connection(cls, host, port, ssl=tls)
         return connection
 
-    async def ask(self, request: bytes) -> Answer:
+    async def ask(self, request: bytes) -> Reply:
         """Send a request, head and body, and wait for its answer.
 
         Raises:
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Give the answer out; the parser calls this."""
         body = b"".join(self._parts)
-        answer = Answer(self._parser.get_status_code(), body, self._retry_after_s)
+        answer = Reply(self._parser.get_status_code(), body, self._retry_after_s)
         self._parts.clear()
         self._retry_after_s = 0.0
         if not self._parser.should_keep_alive():

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 import uvloop
 
-from fovea_bench.load import Address, Burst, Sample
+from fovea_bench.load import Burst, Endpoint, LoadSample
 from fovea_bench.sender import apply
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import Unavailable
@@ -24,7 +24,7 @@ class Generator(Closing):
         requests: heads with bodies, as they go over the wire; sent in turn.
     """
 
-    def __init__(self, address: Address, requests: Sequence[bytes]) -> None:
+    def __init__(self, address: Endpoint, requests: Sequence[bytes]) -> None:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
@@ -38,7 +38,7 @@ class Generator(Closing):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
 
-    def apply(self, burst: Burst) -> Iterator[Sample]:
+    def apply(self, burst: Burst) -> Iterator[LoadSample]:
         """Put a load on the server; yield what it meets, a few times a second.
 
         A burst that is not read to its end leaves the generator of no more use: close it.
@@ -46,7 +46,7 @@ class Generator(Closing):
         try:
             self._pipe.send(burst)
             while True:
-                sample: Sample = self._pipe.recv()
+                sample: LoadSample = self._pipe.recv()
                 yield sample
                 if sample.ended:
                     return
@@ -60,7 +60,7 @@ class Generator(Closing):
         self._pipe.close()
 
 
-def _generate(pipe: Connection, address: Address, requests: Sequence[bytes]) -> None:
+def _generate(pipe: Connection, address: Endpoint, requests: Sequence[bytes]) -> None:
     # uvloop takes the signal mask back.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # In open loop there is a connection for each request that waits.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fovea_bench.generator import Generator
-from fovea_bench.load import Burst, ClosedLoop, Load, Sample
+from fovea_bench.load import Burst, ClosedLoop, Load, LoadSample
 from fovea_bench.payload import Payload
 from fovea_bench.server_process import ServerProcess
 from fovea_bench.target import Counters, Target
@@ -41,7 +41,7 @@ class Level:
     """
 
     load: Load
-    sample: Sample = field(default_factory=Sample)
+    sample: LoadSample = field(default_factory=LoadSample)
     batch: float | None = None
     stages: dict[str, float] = field(default_factory=dict)
     server_cpu: float | None = None

@@ -40,7 +40,7 @@ class Burst:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class Endpoint:
     """Where a server listens."""
 
     host: str
@@ -49,7 +49,7 @@ class Address:
 
 
 @dataclass(slots=True)
-class Sample:
+class LoadSample:
     """The requests that ended lately; samples of one burst add up.
 
     Attributes:
@@ -76,7 +76,7 @@ class Sample:
     began: bool = False
     ended: bool = False
 
-    def add(self, more: Sample) -> None:
+    def add(self, more: LoadSample) -> None:
         """Add a later sample."""
         self.seconds, self.cpu_s = more.seconds, self.cpu_s + more.cpu_s
         self.in_time += more.in_time

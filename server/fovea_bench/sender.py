@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from fovea_bench.connection import Answer, Connection
-from fovea_bench.load import Address, Burst, ClosedLoop, OpenLoop, Sample
+from fovea_bench.connection import Connection, Reply
+from fovea_bench.load import Burst, ClosedLoop, Endpoint, LoadSample, OpenLoop
 
 _TICK_S = 0.25
 # A server that refuses connections is not asked in a busy loop.
@@ -23,7 +23,7 @@ _TIMING = b'"timing_ms":'
 
 
 async def apply(
-    address: Address, requests: Sequence[bytes], burst: Burst, tell: Callable[[Sample], None]
+    address: Endpoint, requests: Sequence[bytes], burst: Burst, tell: Callable[[LoadSample], None]
 ) -> None:
     """Put a load on a server, and tell what it meets, a few times a second.
 
@@ -38,18 +38,18 @@ async def apply(
 
 @dataclass
 class _Sender:
-    _address: Address
+    _address: Endpoint
     _requests: Sequence[bytes]
     _burst: Burst
-    _tell: Callable[[Sample], None]
+    _tell: Callable[[LoadSample], None]
 
     def __post_init__(self) -> None:
         self._tls = ssl.create_default_context() if self._address.https else None
         self._idle: list[Connection] = []
         self._busy: dict[Connection, float] = {}
-        self._under_way: set[asyncio.Task[Answer | None]] = set()
+        self._under_way: set[asyncio.Task[Reply | None]] = set()
         self._sent = 0
-        self._sample = Sample()
+        self._sample = LoadSample()
         self._counting = False
         self._told_cpu_s = 0.0
 
@@ -98,11 +98,11 @@ class _Sender:
             return self._sent < len(self._requests)
         return due < self._end
 
-    async def _ask(self, due: float) -> Answer | None:
+    async def _ask(self, due: float) -> Reply | None:
         number = self._sent % len(self._requests)
         self._sent += 1
         sent = time.perf_counter()
-        answer: Answer | None = None
+        answer: Reply | None = None
         failure = ""
         try:
             connection = self._idle.pop() if self._idle else None
@@ -141,7 +141,7 @@ class _Sender:
             connection.give_up(f"no answer within {self._burst.timeout_s:g} s")
 
     def _count(
-        self, number: int, latency: float, late: float, answer: Answer | None, failure: str
+        self, number: int, latency: float, late: float, answer: Reply | None, failure: str
     ) -> None:
         sample = self._sample
         sample.late.append(late)
@@ -169,7 +169,7 @@ class _Sender:
             await asyncio.sleep(min(_TICK_S, left) if left > 0 else _TICK_S)
 
     def _hand_over(self) -> None:
-        sample, self._sample = self._sample, Sample()
+        sample, self._sample = self._sample, LoadSample()
         sample.seconds = max(0.0, min(time.perf_counter(), self._end) - self._begin)
         cpu_s = time.process_time()
         sample.cpu_s, self._told_cpu_s = cpu_s - self._told_cpu_s, cpu_s

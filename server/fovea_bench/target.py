@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
-from fovea_bench.load import Address
+from fovea_bench.load import Endpoint
 from fovea_client import server_address
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
@@ -56,7 +56,7 @@ class Target(Closing):
             raise InvalidOption(str(error)) from None
         parts = httpx.URL(self.url)
         https = parts.scheme == "https"
-        self.address = Address(parts.host, parts.port or (443 if https else 80), https)
+        self.address = Endpoint(parts.host, parts.port or (443 if https else 80), https)
         self._http = httpx.Client(base_url=self.url, timeout=30.0)
         self.path = f"/models/{quote(model, safe='')}"
         if version is not None:

@@ -14,7 +14,7 @@ from fovea_client import ImageResult, Prediction
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.mask_encoding import RunLengths
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.accuracy.answer import Answer
+from fovea_engines.evaluate.accuracy.answer import CompactDetections
 from fovea_engines.evaluate.accuracy.class_folders import FIRST, ClassFolders, measure_classes
 from fovea_engines.evaluate.accuracy.class_maps import ClassMaps, FoundMap, measure_maps
 from fovea_engines.evaluate.accuracy.dataset import Dataset
@@ -100,7 +100,7 @@ def measure_answers(labelled: Labels, ask: Ask, progress: Progress | None = None
         heard.update(own.values())
         return FoundMap(found.class_ids, own)
 
-    def detect(image: LabelledImage) -> Answer:
+    def detect(image: LabelledImage) -> CompactDetections:
         found = answer(image.path)
         image.check_size(found.width, found.height)
         for each in found.detections:
@@ -138,7 +138,7 @@ def check_answer(labelled: Labels, prediction: Prediction) -> None:
     check_task(labelled, prediction.task)
 
 
-def _answer(image: ImageResult) -> Answer:
+def _answer(image: ImageResult) -> CompactDetections:
     found = image.detections
     rotated = [tuple(asdict(d.rotated).values()) for d in found if d.rotated is not None]
     objects = Detections(
@@ -148,7 +148,7 @@ def _answer(image: ImageResult) -> Answer:
         rotated=np.array(rotated, np.float32) if rotated else None,
         keypoints=image.keypoints,
     )
-    return Answer.with_masks(objects, [_run_lengths(d.mask) for d in found])
+    return CompactDetections.with_masks(objects, [_run_lengths(d.mask) for d in found])
 
 
 def _run_lengths(mask: object) -> RunLengths | None:

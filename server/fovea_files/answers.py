@@ -21,7 +21,7 @@ Draw = Callable[[Entry, InputImage], Drawn | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Outcome:
     """The result of one image.
 
     Attributes:
@@ -51,7 +51,7 @@ def answers(
     *,
     draw: Draw | None = None,
     known: Iterable[Entry] = (),
-) -> Generator[Answer]:
+) -> Generator[Outcome]:
     """Yield an answer for each image; an image that cannot be read fails only itself.
 
     `known` is what an earlier run has found on the first images. They are not predicted again, but
@@ -60,7 +60,7 @@ def answers(
     It raises what would also be raised for the next image.
     """
 
-    def answer(item: _Item) -> Answer:
+    def answer(item: _Item) -> Outcome:
         prediction, entry = None, item.known
         if entry is None:
             found = _predict(predictor, item.image)
@@ -76,7 +76,7 @@ def answers(
             except InvalidImage as error:
                 # A server may have other limits than this machine.
                 entry = replace(entry, found=ImageError(error.code, str(error)))
-        return Answer(entry, prediction, drawn, is_new=item.known is None)
+        return Outcome(entry, prediction, drawn, is_new=item.known is None)
 
     def items() -> Iterator[_Item]:
         read = chain.from_iterable(_read(source) for source in sources)

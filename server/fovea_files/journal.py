@@ -29,7 +29,7 @@ _RUN = "run.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """The model and options of a run, which the run that goes on with it must share."""
 
     model: str
@@ -51,7 +51,7 @@ class Journal(Closing):
             or another run is writing there.
     """
 
-    def __init__(self, folder: Path, settings: Settings, *, resume: bool) -> None:
+    def __init__(self, folder: Path, settings: RunSettings, *, resume: bool) -> None:
         self._path, self._run = folder / LINES, folder / _RUN
         self._settings: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
         folder.mkdir(parents=True, exist_ok=True)

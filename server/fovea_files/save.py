@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from fovea_client import ImageError, ImageResult
-from fovea_files.answers import Answer, answers
+from fovea_files.answers import Outcome, answers
 from fovea_files.entry import Entry
 from fovea_files.findings import skeleton_of
 from fovea_files.formats.annotated import Annotated
@@ -130,7 +130,7 @@ def _shares(changed: Sequence[Source]) -> Iterator[Sequence[Source]]:
         yield share
 
 
-def _counted(again: Iterable[Answer], tally: Tally, done: Done) -> Iterator[Entry]:
+def _counted(again: Iterable[Outcome], tally: Tally, done: Done) -> Iterator[Entry]:
     for answer in again:
         tally.add(answer.entry)
         done(tally, answer.entry)
@@ -142,7 +142,7 @@ def _drawn(
     sources: Sequence[Source],
     annotated: Annotated | None,
     known: Iterable[Entry] = (),
-) -> Generator[Answer]:
+) -> Generator[Outcome]:
     """Yield the answers for sources, and write their images where those are wanted."""
     draw = None if annotated is None else annotated.draw
     with closing(answers(predictor, sources, draw=draw, known=known)) as found:

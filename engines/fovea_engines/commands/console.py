@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fovea_engines.commands.inspection import Entry, ModelFile
+from fovea_engines.commands.inspection import InspectedModel, ModelFile
 from fovea_engines.detect.class_names import CLASSLESS
 from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard
@@ -60,7 +60,7 @@ def model_table(model: ModelFile, title: str) -> Table:
     return _table(title, [*rows, ("opset", str(model.opset))])
 
 
-def repository_table(entries: Iterable[Entry]) -> Table:
+def repository_table(entries: Iterable[InspectedModel]) -> Table:
     """Versions of a repository, one a row; below it, why some cannot be opened."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
     table.add_column("model\nversion", no_wrap=True)

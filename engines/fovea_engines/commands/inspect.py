@@ -20,7 +20,12 @@ from fovea_engines.commands.console import (
     repository_table,
     shape_text,
 )
-from fovea_engines.commands.inspection import Entry, read_folder, read_layers, read_model_file
+from fovea_engines.commands.inspection import (
+    InspectedModel,
+    read_folder,
+    read_layers,
+    read_model_file,
+)
 from fovea_engines.commands.options import (
     AsJson,
     HeadOption,
@@ -83,11 +88,11 @@ def inspect(
         entries = read_folder(path)
         document = [entry.to_json() for entry in entries]
         match entries:
-            case [Entry(engine=EngineCard() as card, version=version, served=served)]:
+            case [InspectedModel(engine=EngineCard() as card, version=version, served=served)]:
                 table = card_table(card, version, served=served)
-            case [Entry(engine=Ensemble() as ensemble, version=version)]:
+            case [InspectedModel(engine=Ensemble() as ensemble, version=version)]:
                 table = ensemble_table(ensemble, version)
-            case [Entry(engine=FoveaError() as error)]:
+            case [InspectedModel(engine=FoveaError() as error)]:
                 raise error
             case _:
                 table = repository_table(entries)

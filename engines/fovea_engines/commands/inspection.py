@@ -118,7 +118,7 @@ def _size_text(usual: str, needed: tuple[int, int] | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InspectedModel:
     """A version in a repository: its card, the ensemble that it is, or the error of opening it.
 
     The version is 0 for a folder that is not named by a number. `served` is that of the model, by
@@ -144,13 +144,13 @@ class Entry:
         return entry | {"error": {"code": self.engine.code, "message": str(self.engine)}}
 
 
-def read_folder(path: Path) -> list[Entry]:
+def read_folder(path: Path) -> list[InspectedModel]:
     """Read every version under the folder of a version, a model or a repository."""
     path = path.resolve()
     if _is_version(path):
         version = int(path.name) if path.name.isdecimal() else 0
         served = version in served_versions(ModelRepository(path.parent.parent), path.parent.name)
-        return [Entry(path.parent.name, version, _read(path), served)]
+        return [InspectedModel(path.parent.name, version, _read(path), served)]
     repository = ModelRepository(path)
     names = repository.models()
     if any(p.name.isdecimal() for p in path.iterdir()):
@@ -158,7 +158,7 @@ def read_folder(path: Path) -> list[Entry]:
     if not names:
         raise NotFound(_refusals(path) or f"{path} has no model: make one with `fovea build`")
     return [
-        Entry(name, version, _read(repository.folder(name, version)), version in served)
+        InspectedModel(name, version, _read(repository.folder(name, version)), version in served)
         for name in names
         for served in [served_versions(repository, name)]
         for version in repository.versions(name)

@@ -64,7 +64,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class EditReport:
     """A file before and after its edits."""
 
     source: Path
@@ -82,7 +82,7 @@ class Report:
         return asdict(self) | {"source": str(self.source), "out": str(self.out), "steps": steps}
 
 
-def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None) -> Report:
+def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None) -> EditReport:
     """Apply edits to a file one after another, check each, and write the result.
 
     Args:
@@ -115,7 +115,7 @@ def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None
         raise BuildError(
             f"{out} cannot be written ({error.strerror}): name a file in a folder of yours"
         ) from error
-    return Report(source, out, Facts.of(original), Facts.of(model), tuple(steps))
+    return EditReport(source, out, Facts.of(original), Facts.of(model), tuple(steps))
 
 
 def _check_names(model: onnx.ModelProto) -> None:
@@ -137,7 +137,7 @@ def _check_names(model: onnx.ModelProto) -> None:
         )
 
 
-def report_tables(report: Report) -> Group:
+def report_tables(report: EditReport) -> Group:
     """Show what changed: the model before and after, and every edit with its difference."""
     facts = Table("", box=SIMPLE_HEAD)
     for file in (report.source, report.out):

@@ -19,9 +19,9 @@ from fovea_tensorrt.cuda.resources import (
     Capture,
     DeviceMemory,
     Event,
+    ForeignMemory,
     Kernel,
     PinnedMemory,
-    SharedMemory,
     Stream,
     capture,
     driver_call,
@@ -104,7 +104,7 @@ class Device(Closing):
 
     def open_shared(self, handle: bytes) -> DeviceMemory:
         """Open memory of another process from its `CUipcMemHandle`, 64 bytes; that one keeps it."""
-        return SharedMemory(handle)
+        return ForeignMemory(handle)
 
     def pinned(self, size: int) -> PinnedMemory:
         """Allocate page-locked bytes of the host."""

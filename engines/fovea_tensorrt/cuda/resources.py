@@ -106,7 +106,7 @@ class AllocatedMemory(DeviceMemory):
             self._allocation = None
 
 
-class SharedMemory(DeviceMemory):
+class ForeignMemory(DeviceMemory):
     """Memory of another process, from the 64 bytes of its `CUipcMemHandle`."""
 
     def __init__(self, handle: bytes) -> None:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fovea_bench.chart import Axis, Series, chart, round_ticks
-from fovea_bench.tune.candidates import Candidate
+from fovea_bench.tune.candidates import BuiltVersion
 from fovea_bench.tune.run import Run, frontier
 from fovea_bench.tune.search import Search
 from fovea_bench.tune.setting import Setting
@@ -83,7 +83,9 @@ def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str
     )
 
 
-def table(name: str, candidates: Sequence[Candidate], search: Search, best: Run, now: Run) -> Table:
+def table(
+    name: str, candidates: Sequence[BuiltVersion], search: Search, best: Run, now: Run
+) -> Table:
     """Show the settings that no other beats, the present one and the chosen one, one a row."""
     by_version = {candidate.version: candidate for candidate in candidates}
     # Labels decide if there are any, as in a build.

@@ -13,7 +13,7 @@ from fovea_preprocess.errors import BackendError, InvalidModel, InvalidOption, N
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class BuiltVersion:
     """A version, with the card that says what was built and how it was checked."""
 
     version: int
@@ -45,7 +45,7 @@ class Candidate:
         return max(1, self.card.max_batch)
 
 
-def find_candidates(repository: ModelRepository, name: str) -> tuple[list[Candidate], list[str]]:
+def find_candidates(repository: ModelRepository, name: str) -> tuple[list[BuiltVersion], list[str]]:
     """Find the versions that may take the place of the one that is served.
 
     They were built from the same file for the same labels and preprocessing, agreed with it
@@ -68,7 +68,7 @@ def find_candidates(repository: ModelRepository, name: str) -> tuple[list[Candid
             f"version {served} of {name} has no card.json, so nothing tells which versions may "
             "take its place: build it with `fovea build`"
         ) from None
-    found = {_kind(card): Candidate(served, card)}
+    found = {_kind(card): BuiltVersion(served, card)}
     left_out = []
     for version in reversed([each for each in versions if each != served]):
         try:
@@ -79,7 +79,7 @@ def find_candidates(repository: ModelRepository, name: str) -> tuple[list[Candid
         if reason := _objection(other, card):
             left_out.append(f"version {version}: {reason}")
         else:
-            found.setdefault(_kind(other), Candidate(version, other))
+            found.setdefault(_kind(other), BuiltVersion(version, other))
     return list(found.values()), left_out
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from fovea_bench.tune.candidates import Candidate
+from fovea_bench.tune.candidates import BuiltVersion
 from fovea_engines.repository.config_pbtxt import config_of, describing
 from fovea_engines.repository.model_config import (
     NUM_STREAMS,
@@ -43,7 +43,7 @@ class Setting:
     delay_us: int
 
 
-def grid(candidates: Sequence[Candidate], cores: int) -> list[Setting]:
+def grid(candidates: Sequence[BuiltVersion], cores: int) -> list[Setting]:
     """Combine all values of all settings that go together.
 
     On a CPU cores and streams are powers of two, and all cores. On a GPU batches are powers of two,
@@ -52,7 +52,7 @@ def grid(candidates: Sequence[Candidate], cores: int) -> list[Setting]:
     return [setting for one in candidates for setting in _settings(one, cores)]
 
 
-def _settings(candidate: Candidate, cores: int) -> Iterator[Setting]:
+def _settings(candidate: BuiltVersion, cores: int) -> Iterator[Setting]:
     if candidate.on_gpu:
         for streams, rows in product(_GPU_STREAMS, _powers(candidate.max_batch)):
             for delay_us in _DELAYS_US if rows > 1 else (0,):
@@ -67,7 +67,7 @@ def _powers(most: int) -> list[int]:
     return [*(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
 
 
-def present(config: ModelConfig, candidate: Candidate, cores: int) -> Setting:
+def present(config: ModelConfig, candidate: BuiltVersion, cores: int) -> Setting:
     """Return the setting that a configuration amounts to for a version."""
     if not candidate.on_gpu:
         threads = min(config.threads or cores, cores)
@@ -82,8 +82,8 @@ def present(config: ModelConfig, candidate: Candidate, cores: int) -> Setting:
 def configured(
     config: ModelConfig,
     setting: Setting,
-    served: Candidate,
-    candidate: Candidate,
+    served: BuiltVersion,
+    candidate: BuiltVersion,
     cores: int,
     *,
     pin: bool,

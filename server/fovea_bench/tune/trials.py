@@ -17,7 +17,7 @@ from fovea_bench.repository_copy import config_source, copied_model
 from fovea_bench.sender import error_of
 from fovea_bench.server_process import ServerProcess
 from fovea_bench.target import Target
-from fovea_bench.tune.candidates import Candidate
+from fovea_bench.tune.candidates import BuiltVersion
 from fovea_bench.tune.run import Run
 from fovea_bench.tune.setting import Setting, configured
 from fovea_engines.plural import counted
@@ -55,7 +55,7 @@ class Trials(Closing):
     def __init__(
         self,
         folder: Path,
-        candidates: Sequence[Candidate],
+        candidates: Sequence[BuiltVersion],
         images: Path,
         *,
         cores: int,

@@ -21,7 +21,7 @@ from fovea_cluster.ray.servicer import Servicer
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_server.http.cors import Cors
 from fovea_server.http.guard import Guard
-from fovea_server.http.messages import Answer
+from fovea_server.http.messages import Response
 from fovea_server.http.receive import (
     ClientLeft,
     in_time,
@@ -188,7 +188,7 @@ class IngressApp:
         traffic.inferred(forwarder.name, answer.status, began, error, None)
         return answer
 
-    def _written(self, answer: Answer, scope: Scope) -> HttpAnswer:
+    def _written(self, answer: Response, scope: Scope) -> HttpAnswer:
         body = b"".join(answer.body)
         cors = self._cors.headers(dict(scope["headers"]))
         headers = [(b"content-type", answer.media_type), *answer.headers, *cors]

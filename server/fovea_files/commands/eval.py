@@ -44,7 +44,7 @@ _CLASSES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class EvalReport:
     """The accuracy of one version of a model; backend and precision where they are public."""
 
     model: str
@@ -122,7 +122,7 @@ def evaluate(
         _show(report)
 
 
-def _here(folder: Path, data: Path, images: Path | None, options: PredictOptions) -> Report:
+def _here(folder: Path, data: Path, images: Path | None, options: PredictOptions) -> EvalReport:
     labelled = read_labels(data, images)
     with Engine.open(folder) as engine:
         card = engine.card
@@ -133,7 +133,7 @@ def _here(folder: Path, data: Path, images: Path | None, options: PredictOptions
         check_task(labelled, card.task)
         dataset = labelled.for_model(engine.labels, engine.num_classes)
         accuracy = measure(engine, dataset, ConsoleProgress(), engine.resolve(options))
-    return Report(folder.parent.name, folder.name, card.backend, card.precision, accuracy)
+    return EvalReport(folder.parent.name, folder.name, card.backend, card.precision, accuracy)
 
 
 def _through(
@@ -143,7 +143,7 @@ def _through(
     data: Path,
     images: Path | None,
     options: PredictOptions,
-) -> Report:
+) -> EvalReport:
     labelled = read_labels(data, images)
     given = request_options(labelled, options) | {"version": version}
     # A server that others use as well may be full for a moment.
@@ -169,10 +169,10 @@ def _through(
         accuracy = measure_answers(labelled, ask, ConsoleProgress())
         own = remote.model(answered)
         engine = (own.backend, own.precision) if own is not None else (None, None)
-        return Report(model, answered, *engine, accuracy)
+        return EvalReport(model, answered, *engine, accuracy)
 
 
-def _show(report: Report) -> None:
+def _show(report: EvalReport) -> None:
     console, accuracy = Console(), report.accuracy
     engine = f", {report.backend} {report.precision}" if report.backend else ""
     images = counted(accuracy.images, "image")

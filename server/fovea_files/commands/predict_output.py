@@ -16,11 +16,11 @@ from rich.text import Text
 
 from fovea_client import ImageError
 from fovea_engines.plural import counted
-from fovea_files.answers import Answer, answers, count_images
+from fovea_files.answers import Outcome, answers, count_images
 from fovea_files.commands.predict_progress import PredictProgress
 from fovea_files.entry import Entry
 from fovea_files.formats.registry import FILES, check_formats
-from fovea_files.journal import Journal, Settings
+from fovea_files.journal import Journal, RunSettings
 from fovea_files.predictors import Predictor
 from fovea_files.result_json import entry_json
 from fovea_files.save import Tally, save
@@ -49,7 +49,7 @@ def show(predictor: Predictor, sources: Sources) -> Tally:
 
 def print_json(predictor: Predictor, model: str, sources: Sources) -> Tally:
     """Print all answers, joined as if one request had carried all images."""
-    tally, kept = Tally(), list[Answer]()
+    tally, kept = Tally(), list[Outcome]()
     with (
         PredictProgress(count_images(sources.files)) as progress,
         closing(answers(predictor, sources.files)) as found,
@@ -78,7 +78,7 @@ def write_files(
     model = predictor.describe()
     check_formats(formats, model, options.get("mask"))
     every = sources.files[0].every
-    settings = Settings(model.name, model.version, model.task, options, every, tuple(formats))
+    settings = RunSettings(model.name, model.version, model.task, options, every, tuple(formats))
     so_far = None
     with Journal(folder, settings, resume=resume) as journal:
         try:
@@ -111,7 +111,7 @@ def complain(text: str) -> None:
     typer.secho(text, fg="red", err=True)
 
 
-def _document(model: str, found: Sequence[Answer]) -> dict[str, Any]:
+def _document(model: str, found: Sequence[Outcome]) -> dict[str, Any]:
     predictions = [each.prediction for each in found if each.prediction is not None]
     timings = [asdict(answer.timing_ms) for answer in predictions]
     slowest = {stage: max(t[stage] for t in timings) for stage in (timings[0] if timings else ())}

@@ -96,7 +96,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Advice:
     """A sentence about what will not work, and how to mend it; fatal: no model can be served."""
 
     fatal: bool
@@ -174,7 +174,7 @@ def cuda_toolkit(root: Path) -> str | None:
     return shutil.which("nvcc") or (str(headers) if headers.is_file() else None)
 
 
-def diagnose(machine: Machine) -> tuple[Finding, ...]:
+def diagnose(machine: Machine) -> tuple[Advice, ...]:
     """Find everything worth mending, fatal things first; empty on a healthy machine."""
     backends = [each for each in machine.backends if not BACKENDS[each.name].on_gpu]
     problems = [
@@ -184,10 +184,10 @@ def diagnose(machine: Machine) -> tuple[Finding, ...]:
     ]
     minor = (*_processor_and_memory(machine), *_gpu(machine))
     if len(problems) < len(backends):
-        return tuple(Finding(False, text) for text in (*problems, *minor))
+        return tuple(Advice(False, text) for text in (*problems, *minor))
     command = install(*(backend.name for backend in backends))
-    none = Finding(True, f"No engine can run, as no backend is installed: {command}.")
-    return (none, *(Finding(False, text) for text in minor))
+    none = Advice(True, f"No engine can run, as no backend is installed: {command}.")
+    return (none, *(Advice(False, text) for text in minor))
 
 
 def _processor_and_memory(machine: Machine) -> Iterator[str]:
@@ -303,7 +303,7 @@ def _to_run(packages: Mapping[str, str], toolkit: str | None) -> Iterator[str]:
         )
 
 
-def _show(machine: Machine, findings: tuple[Finding, ...]) -> None:
+def _show(machine: Machine, findings: tuple[Advice, ...]) -> None:
     console = Console()
     table = Table(show_header=False, box=None)
     for name, value in _rows(machine):

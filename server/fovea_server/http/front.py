@@ -13,7 +13,7 @@ from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.http.cors import Cors
 from fovea_server.http.guard import Guard
-from fovea_server.http.messages import Answer, Request
+from fovea_server.http.messages import Request, Response
 from fovea_server.traffic.access_log import Access
 from fovea_server.traffic.request_id import HEADER, request_id
 
@@ -56,7 +56,7 @@ class Front(ABC):
         """Give a request its endpoint, or an answer; FoveaError: it is refused."""
 
     @abstractmethod
-    def error_answer(self, error: FoveaError) -> Answer:
+    def error_answer(self, error: FoveaError) -> Response:
         """Make an answer with an error."""
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Front(ABC):
             request.span = tracer.begin(request.header("traceparent"), request.header("tracestate"))
         return request
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: Request) -> Response:
         """Answer a complete request that has an endpoint."""
         assert request.endpoint is not None
         try:
@@ -102,7 +102,7 @@ class Front(ABC):
                 FoveaError("an internal error; the server's log has the details")
             )
 
-    def report(self, request: Request, answer: Answer | None, size: int) -> None:
+    def report(self, request: Request, answer: Response | None, size: int) -> None:
         """Log and count a request.
 
         Args:

@@ -19,7 +19,7 @@ TEXT = b"text/plain"
 EVENTS = b"text/event-stream; charset=utf-8"
 
 Buffer = bytes | memoryview
-Endpoint = Callable[["Service", "Request"], Awaitable["Answer"]]
+Endpoint = Callable[["Service", "Request"], Awaitable["Response"]]
 
 # Decimal digits that always fit a signed 64-bit number.
 _LONGEST_VERSION = 18
@@ -55,7 +55,7 @@ class Request:
     reservation: Reservation
     client: str | None = None
     body: bytes | bytearray = b""
-    answer: Answer | None = None
+    answer: Response | None = None
     endpoint: Endpoint | None = None
     api: str = ""
     control: bool = False
@@ -88,7 +88,7 @@ class Request:
 
 
 @dataclass(slots=True, eq=False)
-class Answer:
+class Response:
     """An answer, its body in pieces; `error` if it reports one."""
 
     status: int = 200

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.answer import Answer
+from fovea_engines.evaluate.accuracy.answer import CompactDetections
 from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
 from fovea_engines.evaluate.accuracy.evaluate import detect_all, in_process
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
@@ -46,7 +46,7 @@ def found(*rows):
 
 
 def measure(image, detections, names=("cat", "dog")):
-    return mean_ap(Dataset(Path("set"), (image,), names), [Answer.of(detections)])
+    return mean_ap(Dataset(Path("set"), (image,), names), [CompactDetections.of(detections)])
 
 
 def moved(box, overlap):

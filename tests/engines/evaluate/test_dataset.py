@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.evaluate.accuracy.answer import Answer
+from fovea_engines.evaluate.accuracy.answer import CompactDetections
 from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
 from fovea_engines.evaluate.accuracy.evaluate import evaluate
 from fovea_engines.evaluate.accuracy.labels import check_task, read_labelled
@@ -247,10 +247,10 @@ def test_classes_that_cannot_be_told_apart_are_a_sentence(images, tmp_path):
         read_json(tmp_path, coco(), num_classes=80)
 
 
-def nothing(image) -> Answer:
+def nothing(image) -> CompactDetections:
     image.pixels()
     boxes, scores = np.empty((0, 4), np.float32), np.empty(0, np.float32)
-    return Answer.of(Detections(boxes, scores, np.empty(0, np.int32)))
+    return CompactDetections.of(Detections(boxes, scores, np.empty(0, np.int32)))
 
 
 def test_labels_are_of_the_upright_image(images, tmp_path):

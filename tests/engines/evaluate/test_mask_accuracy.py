@@ -14,7 +14,7 @@ from pycocotools.cocoeval import COCOeval
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.masks import whole_masks
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.answer import Answer
+from fovea_engines.evaluate.accuracy.answer import CompactDetections
 from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
 from fovea_engines.evaluate.accuracy.evaluate import detect_all, in_process
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
@@ -112,7 +112,7 @@ def labelled(**marks):
 
 def found(**marks):
     boxes, scores = np.array([BOX], np.float32), np.full(1, 0.9, np.float32)
-    return Answer.of(replace(Detections(boxes, scores, np.zeros(1, np.int32)), **marks))
+    return CompactDetections.of(replace(Detections(boxes, scores, np.zeros(1, np.int32)), **marks))
 
 
 def measured(image, answer):

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tests.engines.evaluate.test_rotated_agreement import found
 
-from fovea_engines.evaluate.accuracy.answer import Answer
+from fovea_engines.evaluate.accuracy.answer import CompactDetections
 from fovea_engines.evaluate.accuracy.dataset import read_dataset
 from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
 from fovea_preprocess.errors import InvalidOption
@@ -39,29 +39,31 @@ def test_corners_are_read_as_a_regular_rectangle(dataset):
 
 
 def test_all_found_is_1_and_one_of_two_is_half(dataset):
-    assert mean_ap(dataset, [Answer.of(found(*OBJECTS))]).map50_95 == pytest.approx(1)
+    assert mean_ap(dataset, [CompactDetections.of(found(*OBJECTS))]).map50_95 == pytest.approx(1)
     # Of the 101 recalls, those up to .5 are reached.
-    assert mean_ap(dataset, [Answer.of(found(OBJECTS[0]))]).map50_95 == pytest.approx(51 / 101)
+    assert mean_ap(dataset, [CompactDetections.of(found(OBJECTS[0]))]).map50_95 == pytest.approx(
+        51 / 101
+    )
 
 
 def test_what_is_turned_the_other_way_is_not_found(dataset):
     turned = [(*row[:4], -row[4]) for row in OBJECTS[:1]]
-    assert mean_ap(dataset, [Answer.of(found(*turned))]).map50 == 0
+    assert mean_ap(dataset, [CompactDetections.of(found(*turned))]).map50 == 0
 
 
 def test_the_overlap_is_that_of_the_rectangles(dataset):
     # An IoU of 1 / 1.3 passes .50 to .75, six of ten.
     longer = [(cx, cy, w * 1.3, h, angle) for cx, cy, w, h, angle in OBJECTS]
-    assert mean_ap(dataset, [Answer.of(found(*longer))]).map50_95 == pytest.approx(0.6)
+    assert mean_ap(dataset, [CompactDetections.of(found(*longer))]).map50_95 == pytest.approx(0.6)
 
 
 def test_sizes_are_of_the_rectangles(dataset):
     # 90 x 20 is between 32 x 32 and 96 x 96, and so is 60 x 50.
-    by_size = mean_ap(dataset, [Answer.of(found(*OBJECTS))]).by_size
+    by_size = mean_ap(dataset, [CompactDetections.of(found(*OBJECTS))]).by_size
     assert by_size == {"small": None, "medium": pytest.approx(1), "large": None}
 
 
 def test_labels_of_upright_boxes_alone_are_refused(dataset):
     upright = replace(dataset, images=tuple(replace(one, rotated=None) for one in dataset.images))
     with pytest.raises(InvalidOption, match="corners"):
-        mean_ap(upright, [Answer.of(found(*OBJECTS))])
+        mean_ap(upright, [CompactDetections.of(found(*OBJECTS))])

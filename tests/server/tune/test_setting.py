@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fovea_server
-from fovea_bench.tune.candidates import Candidate, find_candidates
+from fovea_bench.tune.candidates import BuiltVersion, find_candidates
 from fovea_bench.tune.setting import Setting, configured, grid, present
 from fovea_bench.tune.trials import Trials
 from fovea_engines.build.build import build
@@ -43,7 +43,7 @@ def found(folder):
 def on_gpu(found):
     """A card as a TensorRT engine has it; nothing is opened."""
     card = replace(found[1].card, backend="tensorrt", precision="fp16", max_batch=8)
-    return Candidate(3, card)
+    return BuiltVersion(3, card)
 
 
 def test_versions_that_agree_are_found_and_the_served_one_is_first(found):
@@ -51,7 +51,7 @@ def test_versions_that_agree_are_found_and_the_served_one_is_first(found):
 
 
 def test_images_on_a_cpu_are_not_batched_so_no_batch_is_tried(found):
-    large = [Candidate(c.version, replace(c.card, max_batch=8)) for c in found]
+    large = [BuiltVersion(c.version, replace(c.card, max_batch=8)) for c in found]
     settings = grid(large, cores=4)
     assert len(set(settings)) == len(settings) == 2 * 6
     assert {(s.threads, s.streams) for s in settings} == {

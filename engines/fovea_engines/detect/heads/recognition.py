@@ -25,7 +25,7 @@ NOT_FINITE = "what it computes is NaN or infinite on every sample image"
 """Reason against any family: numbers like these fit all."""
 
 
-class Candidate(NamedTuple):
+class ConsideredFamily(NamedTuple):
     """A family that was considered.
 
     Attributes:
@@ -151,10 +151,10 @@ class Recognition:
         )
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[ConsideredFamily, ...]:
         """The families whose outputs are like those of the model, best first."""
         return tuple(
-            Candidate(
+            ConsideredFamily(
                 one.family,
                 None if one.fit is None else one.fit.strength.name.lower(),
                 None if one.fit is None else one.fit.why,

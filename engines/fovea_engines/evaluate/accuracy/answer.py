@@ -11,7 +11,7 @@ from fovea_engines.detect.mask_encoding import RunLengths, run_lengths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class CompactDetections:
     """Objects in an image, whose masks are run lengths: those of a whole dataset fit in memory.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import Final
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.answer import Answer
+from fovea_engines.evaluate.accuracy.answer import CompactDetections
 from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_engines.progress import Progress
@@ -21,7 +21,7 @@ Precision is read at every recall, so nearly everything it finds is wanted. COCO
 of each class on an image; 300 of all classes together is what detectors are usually measured with.
 """
 
-Detect = Callable[[LabelledImage], Answer]
+Detect = Callable[[LabelledImage], CompactDetections]
 """Finds what is in an image, in its upright pixels."""
 
 
@@ -32,7 +32,7 @@ def in_process(engine: Engine, options: PredictOptions = EVALUATION) -> Detect:
             f"{engine.card.name} serves tensors only, so there are no boxes to measure: "
             f"{engine.card.reason}"
         )
-    return lambda image: Answer.of(engine.detect(image.pixels(), options))
+    return lambda image: CompactDetections.of(engine.detect(image.pixels(), options))
 
 
 def evaluate(detect: Detect, dataset: Dataset, progress: Progress | None = None) -> Accuracy:
@@ -43,7 +43,7 @@ def evaluate(detect: Detect, dataset: Dataset, progress: Progress | None = None)
     return mean_ap(dataset, detect_all(detect, dataset, progress or Progress()))
 
 
-def detect_all(detect: Detect, dataset: Dataset, progress: Progress) -> list[Answer]:
+def detect_all(detect: Detect, dataset: Dataset, progress: Progress) -> list[CompactDetections]:
     """Return the answers for each image of a dataset, with the options `EVALUATION`."""
     images = dataset.images
     with progress.phase("accuracy"):

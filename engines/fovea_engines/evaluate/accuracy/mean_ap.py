@@ -12,7 +12,7 @@ from faster_coco_eval.core import mask as masks_of_coco
 from numpy.typing import NDArray
 
 from fovea_engines.detect.class_names import class_name
-from fovea_engines.evaluate.accuracy.answer import Answer
+from fovea_engines.evaluate.accuracy.answer import CompactDetections
 from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_engines.evaluate.agreement.overlap import rotated_iou, sigmas
@@ -26,7 +26,7 @@ _KINDS: Final[dict[Overlap, str]] = {"mask IoU": "segm", "OKS": "keypoints"}
 _SIZES: Final = ("small", "medium", "large")
 
 
-def mean_ap(dataset: Dataset, answers: Sequence[Answer]) -> Accuracy:
+def mean_ap(dataset: Dataset, answers: Sequence[CompactDetections]) -> Accuracy:
     """Measure the answers for each image of a dataset by COCO's rules.
 
     Each detection, best score first, is matched with the best-overlapping unmatched object of its
@@ -57,7 +57,7 @@ def mean_ap(dataset: Dataset, answers: Sequence[Answer]) -> Accuracy:
     return replace(accuracy, box_map50_95=boxes.map50_95, box_map50=boxes.map50)
 
 
-def _overlap_of(dataset: Dataset, answers: Sequence[Answer]) -> Overlap:
+def _overlap_of(dataset: Dataset, answers: Sequence[CompactDetections]) -> Overlap:
     """Return by what objects can be compared, as labels and answers both have it."""
     images = dataset.images
     if any(answer.found.rotated is not None for answer in answers):
@@ -154,7 +154,7 @@ def _labels_document(
 
 
 def _answers_document(
-    classes: Sequence[int], images: Sequence[LabelledImage], answers: Sequence[Answer]
+    classes: Sequence[int], images: Sequence[LabelledImage], answers: Sequence[CompactDetections]
 ) -> Row:
     """Return a model's answers; the area of an object is that of its mask, or else of its box."""
     rows = []

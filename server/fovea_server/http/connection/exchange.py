@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull
 from fovea_server.http.connection.body import LARGE_BODY, unset_buffer
 from fovea_server.http.front import ID_HEADER, LARGE_ANSWER, Front
-from fovea_server.http.messages import Answer, Buffer, Request
+from fovea_server.http.messages import Buffer, Request, Response
 from fovea_server.http.receive import late, stopped
 from fovea_server.http.v2.answers import refusal
 from fovea_server.log_lines import REQUEST_ID
@@ -257,7 +257,7 @@ class Exchange:
         self._front.budget.give_back(self._held)
         self._held = 0
 
-    def _write(self, answer: Answer) -> None:
+    def _write(self, answer: Response) -> None:
         size, self._turn = sum(map(len, answer.body)), Turn.ANSWERED
         # While the server drains, the client of a connection without further requests is to leave.
         self.keep_alive &= not self._front.service.plane.draining or bool(self._connection.pipeline)
@@ -290,7 +290,7 @@ class Exchange:
             # Closing now would break the connection while most clients still send.
             self._connection.linger()
 
-    def _report(self, answer: Answer | None, size: int) -> None:
+    def _report(self, answer: Response | None, size: int) -> None:
         self._front.report(self._request, answer, size)
 
 

@@ -16,15 +16,15 @@ from fovea_preprocess.errors import (
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
-from fovea_server.http.messages import Answer
+from fovea_server.http.messages import Response
 from fovea_server.http.v1.head import wraps_images
 from fovea_server.http.v1.image_json import error_json, image_json, prediction_json
 from fovea_server.models.model import ServedModel
 
 
-def error_answer(error: FoveaError) -> Answer:
+def error_answer(error: FoveaError) -> Response:
     """Make an answer with an error."""
-    answer = Answer(http_status(error), [error_json(error)], error=error)
+    answer = Response(http_status(error), [error_json(error)], error=error)
     if isinstance(error, QueueFull | NoMemory):
         seconds = max(1, math.ceil(error.retry_after_s))
         answer.headers.append((b"retry-after", b"%d" % seconds))

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from fovea_preprocess.errors import BodyTooLarge, FoveaError
 from fovea_server.dataplane.service import Service
 from fovea_server.http.front import Front
-from fovea_server.http.messages import Answer, Request
+from fovea_server.http.messages import Request, Response
 from fovea_server.http.receive import in_time
 from fovea_server.http.v1.answers import boxes_json, error_answer
 from fovea_server.http.v1.body import empty, too_large
@@ -59,7 +59,7 @@ class ImageFront(Front):
         request.timeout_s = timeout_of(request.header("x-request-timeout-ms"))
         request.endpoint = partial(_predict, model)
 
-    def error_answer(self, error: FoveaError) -> Answer:
+    def error_answer(self, error: FoveaError) -> Response:
         """Make an answer in the form of /v1."""
         return error_answer(error)
 
@@ -68,7 +68,7 @@ class ImageFront(Front):
         return too_large(self.service.settings.http_max_input_size)
 
 
-async def _predict(model: ServedModel, service: Service, request: Request) -> Answer:
+async def _predict(model: ServedModel, service: Service, request: Request) -> Response:
     if not request.body:
         raise empty()
     options = query_options(request.target.partition("?")[2])
@@ -81,4 +81,4 @@ async def _predict(model: ServedModel, service: Service, request: Request) -> An
         request.timeout_s,
         request.header("content-type") or "",
     )
-    return Answer(body=[await in_time(work, request.timeout_s, request.began)])
+    return Response(body=[await in_time(work, request.timeout_s, request.began)])

@@ -6,23 +6,23 @@ import orjson
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.error_status import v2_http_status
-from fovea_server.http.messages import JSON, TEXT, Answer
+from fovea_server.http.messages import JSON, TEXT, Response
 
 
-def json_answer(value: object) -> Answer:
+def json_answer(value: object) -> Response:
     """Make an answer with a value as JSON."""
-    return Answer(body=[orjson.dumps(value)])
+    return Response(body=[orjson.dumps(value)])
 
 
-def error_answer(error: FoveaError, media_type: bytes = JSON) -> Answer:
+def error_answer(error: FoveaError, media_type: bytes = JSON) -> Response:
     """Make an answer with an error in Triton's form."""
     answer = refusal(v2_http_status(error), str(error), media_type)
     answer.error = error
     return answer
 
 
-def refusal(status: int, message: str, media_type: bytes = TEXT) -> Answer:
+def refusal(status: int, message: str, media_type: bytes = TEXT) -> Response:
     """Make an answer with an error message and a status."""
     # It may quote a client's bytes that are no valid text.
     message = message.encode(errors="backslashreplace").decode()
-    return Answer(status, [orjson.dumps({"error": message})], media_type)
+    return Response(status, [orjson.dumps({"error": message})], media_type)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull
 from fovea_server.http.front import ID_HEADER, LARGE_ANSWER
-from fovea_server.http.messages import Answer, Request
+from fovea_server.http.messages import Request, Response
 from fovea_server.http.receive import ClientLeft, receive_body, stopped, unless_client_leaves
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.front import V2Front
@@ -58,7 +58,7 @@ class V2App:
         finally:
             self._front.report(request, sent, size)
 
-    async def _answer(self, request: Request, receive: Receive) -> Answer:
+    async def _answer(self, request: Request, receive: Receive) -> Response:
         try:
             with self._front.budget.body() as request.hold:
                 await self._receive(request, receive)
@@ -88,7 +88,7 @@ class V2App:
             receive, request.hold, limit, refused, settings.body_timeout_s
         )
 
-    async def _send(self, answer: Answer, request: Request, send: Send) -> tuple[Answer, int]:
+    async def _send(self, answer: Response, request: Request, send: Send) -> tuple[Response, int]:
         """Send an answer, or an error over budget; return it and the bytes sent of its body."""
         size = sum(map(len, answer.body))
         if large := size >= LARGE_ANSWER:

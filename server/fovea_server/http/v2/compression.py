@@ -6,7 +6,7 @@ import asyncio
 import zlib
 
 from fovea_preprocess.errors import BodyTooLarge, InvalidRequest, Unsupported
-from fovea_server.http.messages import Answer, Request
+from fovea_server.http.messages import Request, Response
 from fovea_server.http.receive import unpack
 
 # Compressing more bytes than this would block the event loop.
@@ -43,7 +43,7 @@ def refuse_encoding(request: Request) -> None:
         raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
 
 
-async def compress(answer: Answer, accepted: bytes) -> None:
+async def compress(answer: Response, accepted: bytes) -> None:
     """Compress an answer in place, if the client prefers that."""
     encoding = _preferred(accepted.decode("latin-1"))
     if encoding is None:

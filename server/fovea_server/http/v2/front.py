@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from fovea_preprocess.errors import BodyTooLarge, FoveaError
 from fovea_server.http.allow import allow
 from fovea_server.http.front import Front
-from fovea_server.http.messages import JSON, TEXT, Answer, Endpoint, Request
+from fovea_server.http.messages import JSON, TEXT, Endpoint, Request, Response
 from fovea_server.http.v2.answers import error_answer, refusal
 from fovea_server.http.v2.compression import too_large
 from fovea_server.http.v2.endpoints import extensions, generate, infer, models
@@ -106,11 +106,11 @@ class V2Front(Front):
                 restrictions.check_control(route.api, request.client, request.header)
         else:
             asked = method == "OPTIONS" and "GET" in route.methods
-            answer = Answer() if asked else refusal(405, "Method Not Allowed", route.refusal)
+            answer = Response() if asked else refusal(405, "Method Not Allowed", route.refusal)
             answer.headers.append((b"allow", allow(route.methods).encode()))
             request.answer = answer
 
-    def error_answer(self, error: FoveaError) -> Answer:
+    def error_answer(self, error: FoveaError) -> Response:
         """Make an answer in Triton's form."""
         return error_answer(error)
 

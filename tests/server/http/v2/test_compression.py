@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from fovea_server.http.messages import Answer
+from fovea_server.http.messages import Response
 from fovea_server.http.v2.compression import compress
 
 
@@ -26,7 +26,7 @@ from fovea_server.http.v2.compression import compress
 )
 def test_the_best_that_is_known(accepted, encoding):
     body = [b"head", memoryview(bytes(100_000))]
-    answer = Answer(body=list(body))
+    answer = Response(body=list(body))
     asyncio.run(compress(answer, accepted))
     if encoding is None:
         assert answer.body == body

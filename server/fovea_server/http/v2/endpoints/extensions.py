@@ -13,21 +13,21 @@ from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_server.extensions.json_values import as_string, as_unsigned
 from fovea_server.extensions.shared_memory import SharedMemory
 from fovea_server.http.base64_text import base64_bytes
-from fovea_server.http.messages import Answer, Request
+from fovea_server.http.messages import Request, Response
 from fovea_server.http.v2.answers import json_answer
 from fovea_server.http.v2.json_reader import find, member, parse_json
 
 
-async def status(service: Service, request: Request) -> Answer:
+async def status(service: Service, request: Request) -> Response:
     """List one region of system memory or of GPUs' memory, or all."""
     regions = _memory(service, request).status(request.names["region"])
     return json_answer([asdict(region) for region in regions])
 
 
-async def unregister(service: Service, request: Request) -> Answer:
+async def unregister(service: Service, request: Request) -> Response:
     """Unregister one region of system memory or of GPUs' memory, or all."""
     _memory(service, request).unregister(request.names["region"])
-    return Answer()
+    return Response()
 
 
 def _memory(service: Service, request: Request) -> SharedMemory | CudaSharedMemory:
@@ -35,7 +35,7 @@ def _memory(service: Service, request: Request) -> SharedMemory | CudaSharedMemo
     return service.cuda_shared_memory if cuda else service.system_shared_memory
 
 
-async def register(service: Service, request: Request) -> Answer:
+async def register(service: Service, request: Request) -> Response:
     """Register a region of system memory or of a GPU's memory."""
     name, kind = request.name("region"), request.name("memory")
     if not name:
@@ -50,7 +50,7 @@ async def register(service: Service, request: Request) -> Answer:
             as_unsigned(find(given, "offset", 0)),
             as_unsigned(_required(given, "byte_size")),
         )
-    return Answer()
+    return Response()
 
 
 async def _register_cuda(service: Service, name: str, given: object) -> None:
@@ -73,7 +73,7 @@ def _required(given: object, name: str) -> object:
     return value
 
 
-async def trace(service: Service, request: Request) -> Answer:
+async def trace(service: Service, request: Request) -> Response:
     """Read or change the trace settings of a model or of all."""
     model = request.names["model"]
     if request.method == "POST":
@@ -81,7 +81,7 @@ async def trace(service: Service, request: Request) -> Answer:
     return json_answer(service.trace.get(model))
 
 
-async def log(service: Service, request: Request) -> Answer:
+async def log(service: Service, request: Request) -> Response:
     """Read or change the log settings."""
     if request.method == "POST":
         return json_answer(service.log_settings.update(_given(request)))

@@ -14,7 +14,7 @@ import orjson
 from fovea_preprocess.errors import FoveaError, InvalidRequest, MalformedJson
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.json_values import as_string
-from fovea_server.http.messages import EVENTS, Answer, Buffer, Request
+from fovea_server.http.messages import EVENTS, Buffer, Request, Response
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import refuse_encoding
 from fovea_server.http.v2.infer_request import parameter
@@ -25,20 +25,20 @@ from fovea_server.tensors.messages import InferRequest, InferResponse, InputTens
 from fovea_server.tensors.signature import ModelTensor
 
 
-async def generate(service: Service, request: Request) -> Answer:
+async def generate(service: Service, request: Request) -> Response:
     """Run a model on inputs by name."""
-    return Answer(body=[await _generated(service, request)])
+    return Response(body=[await _generated(service, request)])
 
 
-async def generate_stream(service: Service, request: Request) -> Answer:
+async def generate_stream(service: Service, request: Request) -> Response:
     """Run a model on inputs by name, and answer with a stream of one event."""
     try:
         event = await _generated(service, request)
     except FoveaError as error:
         answer = error_answer(error)
         body: list[Buffer] = [b"data: ", *answer.body, b"\n\n"]
-        return Answer(answer.status, body, EVENTS, error=error)
-    return Answer(body=[b"data: ", event, b"\n\n"], media_type=EVENTS)
+        return Response(answer.status, body, EVENTS, error=error)
+    return Response(body=[b"data: ", event, b"\n\n"], media_type=EVENTS)
 
 
 async def _generated(service: Service, request: Request) -> bytes:

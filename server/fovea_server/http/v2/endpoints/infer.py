@@ -15,7 +15,7 @@ from fovea_server.dataplane.images import raw_image
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_decoupled
 from fovea_server.extensions.leading_number import leading_number
-from fovea_server.http.messages import BINARY, TEXT, Answer, Buffer, Request
+from fovea_server.http.messages import BINARY, TEXT, Buffer, Request, Response
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import compress, decompressed
 from fovea_server.http.v2.infer_request import BodyReader, OutputEncoding
@@ -27,7 +27,7 @@ from fovea_server.tensors.messages import InferRequest, InferResponse, InputTens
 from fovea_server.tensors.wire import wire
 
 
-async def infer(service: Service, request: Request) -> Answer:
+async def infer(service: Service, request: Request) -> Response:
     """Run a model."""
     # Triton answers errors with the type JSON only for those between these two blocks.
     try:
@@ -150,7 +150,7 @@ def _refuse_long(response: InferResponse, encoding: OutputEncoding) -> None:
     )
 
 
-def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:
+def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Response:
     """Write the answer; outputs in shared memory are written there."""
     described: dict[str, Any] = {"id": response.id} if response.id else {}
     described["model_name"] = response.model_name
@@ -185,9 +185,9 @@ def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:
                 long[output["data"]] = pieces
     text = _spliced(orjson.dumps(described), long)
     if not binary:
-        return Answer(body=text)
+        return Response(body=text)
     size = (b"inference-header-content-length", str(sum(map(len, text))).encode())
-    return Answer(body=[*text, *binary], media_type=BINARY, headers=[size])
+    return Response(body=[*text, *binary], media_type=BINARY, headers=[size])
 
 
 def _spliced(text: bytes, long: dict[str, list[bytes]]) -> list[Buffer]:

@@ -24,18 +24,18 @@ from fovea_server.dataplane.v2_documents import (
 )
 from fovea_server.extensions.json_values import as_bool, as_string
 from fovea_server.http.base64_text import base64_bytes
-from fovea_server.http.messages import Answer, Request
+from fovea_server.http.messages import Request, Response
 from fovea_server.http.v2.answers import json_answer
 from fovea_server.http.v2.json_reader import find, parse_json, read
 from fovea_server.models.model import State
 
 
-async def server(service: Service, request: Request) -> Answer:
+async def server(service: Service, request: Request) -> Response:
     """Answer with the server's name, version and extensions."""
     return json_answer(server_metadata(service.settings))
 
 
-async def model(service: Service, request: Request) -> Answer:
+async def model(service: Service, request: Request) -> Response:
     """Answer with a model's versions, inputs and outputs.
 
     Beside Triton's fields a model that takes images has `image_outputs`.
@@ -44,31 +44,31 @@ async def model(service: Service, request: Request) -> Answer:
     return json_answer(service.plane.metadata(found) | service.plane.image_outputs(found))
 
 
-async def config(service: Service, request: Request) -> Answer:
+async def config(service: Service, request: Request) -> Response:
     """Answer with the complete configuration of a model."""
     found = service.plane.find(request.name("model"), request.version)
-    return Answer(body=[found.config_json])
+    return Response(body=[found.config_json])
 
 
-async def statistics(service: Service, request: Request) -> Answer:
+async def statistics(service: Service, request: Request) -> Response:
     """Answer with the counters of a model, or of all."""
     name, version = request.names["model"], request.version
     return json_answer(statistics_json(service.plane, name, version))
 
 
-async def live(service: Service, request: Request) -> Answer:
+async def live(service: Service, request: Request) -> Response:
     """Answer that the process is live."""
     return json_answer({"live": True})
 
 
-async def ready(service: Service, request: Request) -> Answer:
+async def ready(service: Service, request: Request) -> Response:
     """Report if the server is ready."""
     if service.plane.ready:
         return json_answer({"ready": True})
     return _not_ready({"ready": False, "reason": service.plane.reason})
 
 
-async def model_ready(service: Service, request: Request) -> Answer:
+async def model_ready(service: Service, request: Request) -> Response:
     """Report if a model is ready; its newest version unless the path names one."""
     try:
         model = service.plane.get(request.name("model"), request.version)
@@ -81,27 +81,27 @@ async def model_ready(service: Service, request: Request) -> Answer:
     return _not_ready({"error": "Model version not ready", "ready": False, "reason": reason})
 
 
-def _not_ready(value: dict[str, object]) -> Answer:
+def _not_ready(value: dict[str, object]) -> Response:
     # 400 and not 503: clients and probes of Triton expect that.
     answer = json_answer(value)
     answer.status = 400
     return answer
 
 
-async def index(service: Service, request: Request) -> Answer:
+async def index(service: Service, request: Request) -> Response:
     """List every model of the repository, or those that are ready."""
     ready = as_bool(find(_body(request), "ready", False))
     entries = map(asdict, service.plane.index(ready))
     return json_answer([{k: value for k, value in entry.items() if value} for entry in entries])
 
 
-async def load(service: Service, request: Request) -> Answer:
+async def load(service: Service, request: Request) -> Response:
     """Load or reload a model."""
     refuse_repository(request.names["repository"])
     # In a thread: the request may hold a model's files.
     config, files = await asyncio.to_thread(_sent, request)
     await service.plane.load(request.name("model"), config=config, files=files)
-    return Answer()
+    return Response()
 
 
 def _sent(request: Request) -> tuple[str | None, dict[str, bytes]]:
@@ -121,13 +121,13 @@ def _sent(request: Request) -> tuple[str | None, dict[str, bytes]]:
     return config, files
 
 
-async def unload(service: Service, request: Request) -> Answer:
+async def unload(service: Service, request: Request) -> Response:
     """Unload a model, and on request the models that it depends on."""
     refuse_repository(request.names["repository"])
     field = "unload_dependents"
     dependents = read(field, as_bool, find(_parameters(request), field, False))
     await service.plane.unload(request.name("model"), dependents=dependents)
-    return Answer()
+    return Response()
 
 
 def _body(request: Request) -> object:
