@@ -43,10 +43,10 @@ from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import AUTO, BuildPlan, choices
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.mask_encoding import encoded_masks
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
 from fovea_engines.progress import ConsoleProgress
@@ -88,7 +88,7 @@ def bare_loop(engine: Engine, images: Sequence[bytes], callers: int, seconds: fl
     return sum(done) / (time.perf_counter() - started)
 
 
-def read(found: Finding, options: PredictOptions) -> None:
+def read(found: TaskResult, options: PredictOptions) -> None:
     """Compute what is left until it is read."""
     if isinstance(found, ClassMap | SoftMask | DepthMap):
         found.pixels()

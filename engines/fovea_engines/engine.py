@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from fovea_engines.backends.registry import get_backend, mismatch, open_session
 from fovea_engines.detect.class_names import resolve_classes
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.options import PredictOptions, check_effect
 from fovea_engines.detect.size_values import source_feeds
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.detect.tiles import crop, cut, joined
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.digest import file_sha256
@@ -132,7 +132,7 @@ class Engine(Closing):
         options: PredictOptions = _DEFAULTS,
         *,
         alone: bool = True,
-    ) -> Finding:
+    ) -> TaskResult:
         """Find what is in one image: uint8 [height, width, 3], RGB, upright.
 
         It is in pixels of the image. `alone` is that of `Session.infer`.
@@ -150,7 +150,7 @@ class Engine(Closing):
         outputs, back = self._run(self.preprocessor, pixels, alone)
         return self.decode(outputs, 0, options).to_source(back)
 
-    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Finding:
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
         """Decode the head of an image of a batch, as `Head.decode`; NotFinite if it cannot be read.
 
         A head leaves out what is no number, which would look as if nothing were there.
@@ -167,7 +167,7 @@ class Engine(Closing):
 
     def _predict_tiles(
         self, pixels: NDArray[np.uint8], options: PredictOptions, alone: bool
-    ) -> Finding:
+    ) -> TaskResult:
         size = pixels.shape[0], pixels.shape[1]
         on_tile = replace(options, tile=None, overlap=_DEFAULTS.overlap)
         return joined(

@@ -30,8 +30,8 @@ from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import read_form
-from fovea_server.http.v1.found_json import found_json
 from fovea_server.http.v1.models import restricted
+from fovea_server.http.v1.result_json import result_json
 from fovea_server.models.model import ServedModel, State
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
@@ -150,7 +150,7 @@ def _found(prediction: Prediction, command: str) -> bytes:
 def _predictions(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
     """Write objects; clients read whole pixels."""
     assert result.found is not None, "the task of the model has boxes"
-    objects = found_json(result.found, words, options)["detections"]
+    objects = result_json(result.found, words, options)["detections"]
     return orjson.dumps(
         [
             {

@@ -14,7 +14,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.session import Closing
 from fovea_files.entry import InputImage
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.http.v1.found_json import found_json
+from fovea_server.http.v1.result_json import result_json
 from fovea_server.tensors.image_messages import Vocabulary
 
 IN_FLIGHT = 16
@@ -124,7 +124,7 @@ class LocalPredictor(Predictor):
         found = self._engine.predict(upright.pixels, self._options, alone=self._alone)
         ended = time.perf_counter()
         size = {name: getattr(upright, name) for name in ("width", "height", "orientation")}
-        result = image_result(size | found_json(found, self._words, self._options))
+        result = image_result(size | result_json(found, self._words, self._options))
         timing = Timing(
             decode=round(1e3 * (decoded - started), 3),
             letterbox=0.0,

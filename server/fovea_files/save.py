@@ -11,8 +11,8 @@ from typing import Self
 
 from fovea_client import ImageError, ImageResult
 from fovea_files.answers import Outcome, answers
+from fovea_files.client_results import skeleton_of
 from fovea_files.entry import Entry
-from fovea_files.findings import skeleton_of
 from fovea_files.formats.annotated import Annotated
 from fovea_files.formats.registry import ANNOTATED, WRITERS
 from fovea_files.journal import Journal

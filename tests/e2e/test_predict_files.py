@@ -17,7 +17,7 @@ from tests.serving import start_server
 from fovea_client import image_result
 from fovea_engines.evaluate.accuracy.yolo import read_yolo
 from fovea_engines.evaluate.samples import read_image
-from fovea_files.findings import finding
+from fovea_files.client_results import finding
 
 # Of pycocotools, when it decodes masks.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -8,12 +8,12 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.build.report import FAILED_FOLDER
 from fovea_engines.detect.draw.draw import captioned, draw, encode
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import Observe
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.evaluate.observe import Observer
 from fovea_engines.evaluate.samples import sample_images
 from fovea_engines.repository.repository import ModelRepository
@@ -50,7 +50,7 @@ def _found(
     spec: PreprocessSpec,
     observe: Observe,
     sides: tuple[int, ...],
-) -> Finding:
+) -> TaskResult:
     """Return what a family finds on the first image, of (height, width) pixels."""
     [verdict] = (one for one in recognition.verdicts if one.family == family)
     assert verdict.fit is not None, "it fits"

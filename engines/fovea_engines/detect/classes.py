@@ -8,15 +8,15 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.plural import counted
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Classes(Finding):
+class Classes(TaskResult):
     """The most probable classes of one image, best first.
 
     Attributes:

@@ -9,16 +9,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.masks import Masks, join_masks
 from fovea_engines.detect.rotated import to_source
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.plural import counted
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Detections(Finding):
+class Detections(TaskResult):
     """Objects in one image, best first.
 
     Attributes:

@@ -14,8 +14,8 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.resampling import nearest, smooth
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.plural import counted
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
@@ -26,7 +26,7 @@ NOTHING: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClassMap(Finding):
+class ClassMap(TaskResult):
     """The class of each pixel.
 
     Attributes:
@@ -79,7 +79,7 @@ class ClassMap(Finding):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SoftMask(Finding):
+class SoftMask(TaskResult):
     """A foreground, and how far each pixel belongs to it.
 
     Attributes:
@@ -110,7 +110,7 @@ class SoftMask(Finding):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DepthMap(Finding):
+class DepthMap(TaskResult):
     """The depth of each pixel.
 
     Attributes:

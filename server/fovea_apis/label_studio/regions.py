@@ -15,11 +15,11 @@ from fovea_apis.label_studio.config import Control, spelling
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.maps import NOTHING, ClassMap
 from fovea_engines.detect.mask_encoding import polygons
 from fovea_engines.detect.masks import Bitmap
 from fovea_engines.detect.rotated import corners
+from fovea_engines.detect.task_result import TaskResult
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
 _LEAST = 0.25
@@ -91,7 +91,7 @@ def _region(control: Control, result: ImageResult, part: Part, labels: list[str]
     return region if part.score is None else {**region, "score": part.score}
 
 
-def _rectangles(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+def _rectangles(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
     assert isinstance(found, Detections)
     if found.rotated is None:
         firsts, sides = found.boxes[:, :2], found.boxes[:, 2:] - found.boxes[:, :2]
@@ -106,7 +106,7 @@ def _rectangles(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Ite
         yield Part(_name(found, words, index), _score(found, index), value, index)
 
 
-def _polygons(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+def _polygons(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
     if isinstance(found, Detections) and found.rotated is not None:
         for index, outline in enumerate(corners(found.rotated)):
             value = {"points": _percent(outline, size), "closed": True}
@@ -118,7 +118,7 @@ def _polygons(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Itera
             yield Part(name, score, {"points": _percent(outline, size), "closed": True})
 
 
-def _brushes(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+def _brushes(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
     for name, score, bitmap in _bitmaps(found, words):
         mask = np.zeros((size[1], size[0]), np.uint8)
         rows, columns = bitmap.pixels.shape
@@ -127,7 +127,7 @@ def _brushes(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iterat
             yield Part(name, score, {"format": "rle", "rle": packed(mask)})
 
 
-def _keypoints(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+def _keypoints(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
     assert isinstance(found, Detections)
     assert found.keypoints is not None
     assert words.skeleton is not None
@@ -141,13 +141,13 @@ def _keypoints(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iter
                 yield Part(name, round(score, 5), value, index)
 
 
-def _choices(found: Finding, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+def _choices(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
     assert isinstance(found, Classes)
     for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True):
         yield Part(class_name(words.labels, class_id), round(score, 5), {})
 
 
-_PARTS: dict[str, Callable[[Finding, Vocabulary, tuple[int, int]], Iterable[Part]]] = {
+_PARTS: dict[str, Callable[[TaskResult, Vocabulary, tuple[int, int]], Iterable[Part]]] = {
     "RectangleLabels": _rectangles,
     "PolygonLabels": _polygons,
     "BrushLabels": _brushes,
@@ -156,7 +156,7 @@ _PARTS: dict[str, Callable[[Finding, Vocabulary, tuple[int, int]], Iterable[Part
 }
 
 
-def _bitmaps(found: Finding, words: Vocabulary) -> Iterator[tuple[str, float | None, Bitmap]]:
+def _bitmaps(found: TaskResult, words: Vocabulary) -> Iterator[tuple[str, float | None, Bitmap]]:
     """Yield the mask of each object, or of each class of a map."""
     if isinstance(found, ClassMap):
         ids = found.pixels()

@@ -9,8 +9,8 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from fovea_apis.asking import deadline, json_body, plane_of
-from fovea_apis.roboflow.found import TASKS
 from fovea_apis.roboflow.request import model_of
+from fovea_apis.roboflow.result_json import TASKS
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.models import check_control, restricted, service_of

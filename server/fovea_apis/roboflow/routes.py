@@ -22,8 +22,8 @@ from fovea_apis.asking import (
     result_of,
 )
 from fovea_apis.roboflow import models
-from fovea_apis.roboflow.found import TASKS, predictions_json, response
 from fovea_apis.roboflow.request import Asked, model_of, parse_legacy, parse_request
+from fovea_apis.roboflow.result_json import TASKS, predictions_json, response
 from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest
 from fovea_server.dataplane.images import Prediction
 from fovea_server.http.v1.answered import answered

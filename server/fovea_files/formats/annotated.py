@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from fovea_client import ImageResult
 from fovea_engines.detect.draw.draw import draw, encode
 from fovea_engines.session import Closing
+from fovea_files.client_results import finding, skeleton_of
 from fovea_files.entry import Entry, InputImage
-from fovea_files.findings import finding, skeleton_of
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source
 from fovea_files.video import VideoFile, VideoHeader

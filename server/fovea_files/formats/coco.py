@@ -13,8 +13,8 @@ import numpy as np
 
 from fovea_client import Detection, ImageResult, MaskFile, RunLengths
 from fovea_engines.detect.mask_encoding import run_lengths as encoded
+from fovea_files.client_results import SEEN, bitmap
 from fovea_files.entry import Entry
-from fovea_files.findings import SEEN, bitmap
 from fovea_files.formats.names import class_names
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fovea_client import Detection, ImageResult
 from fovea_engines.detect.mask_encoding import polygons
+from fovea_files.client_results import SEEN, bitmap
 from fovea_files.entry import Entry
-from fovea_files.findings import SEEN, bitmap
 from fovea_files.formats.names import class_names
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source

@@ -79,7 +79,7 @@ class Program(TyperGroup):
         where = _CORE.get(cmd_name)
         if where is not None:
             return _command(cmd_name, where)
-        # Finding the others takes longer than a health check that runs every ten seconds may.
+        # TaskResult the others takes longer than a health check that runs every ten seconds may.
         self.list_commands(ctx)
         for given, point in entry_points(Group.COMMANDS).items():
             if given.rpartition(".")[2] == cmd_name:

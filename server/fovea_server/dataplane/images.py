@@ -14,8 +14,8 @@ import numpy as np
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
-from fovea_server.dataplane.found_tensors import found_tensors
 from fovea_server.dataplane.options import parse_options
+from fovea_server.dataplane.result_tensors import result_tensors
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.datatypes import NAMES
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
@@ -85,13 +85,13 @@ def options_of(request: InferRequest) -> PredictOptions:
 def prediction_tensors(prediction: Prediction, options: PredictOptions) -> list[OutputTensor]:
     """Convert a prediction to tensors; raises the error of the first image that failed.
 
-    They are those of `found_tensors`, or the engine's own outputs, [n, ...], where the head is not
+    They are those of `result_tensors`, or the engine's own outputs, [n, ...], where the head is not
     recognised.
     """
     results = [_result(prediction, index) for index in range(len(prediction.images))]
     found = [result.found for result in results if result.found is not None]
     if found:
-        return found_tensors(found[0], found, prediction.words, options)
+        return result_tensors(found[0], found, prediction.words, options)
     rows = [result.tensors or {} for result in results]
     return [
         OutputTensor(name, NAMES[array.dtype], np.stack([row[name] for row in rows]))

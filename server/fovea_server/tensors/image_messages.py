@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.session import Array
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.messages import RequestTrace
@@ -71,7 +71,7 @@ class ImageResult:
     width: int
     height: int
     orientation: int
-    found: Finding | None = None
+    found: TaskResult | None = None
     tensors: dict[str, Array] | None = None
     pixels: NDArray[np.uint8] | None = None
     timing: Timing = field(default_factory=Timing)

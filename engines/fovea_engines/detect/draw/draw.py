@@ -16,9 +16,9 @@ from fovea_engines.detect.draw.classes import draw_classes
 from fovea_engines.detect.draw.maps import cut_out, draw_class_map, draw_depth, draw_foreground
 from fovea_engines.detect.draw.objects import draw_objects
 from fovea_engines.detect.draw.tags import FONT
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.skeleton import Skeleton
+from fovea_engines.detect.task_result import TaskResult
 
 MediaType = Literal["image/jpeg", "image/png"]
 
@@ -29,7 +29,7 @@ _STRIP, _GAP, _LETTERS = 40, 16, 0.7
 
 @singledispatch
 def draw(
-    found: Finding,
+    found: TaskResult,
     pixels: NDArray[np.uint8],
     labels: Sequence[str] | None,
     skeleton: Skeleton | None = None,
@@ -50,7 +50,7 @@ draw.register(DepthMap, draw_depth)
 
 
 def annotated(
-    found: Finding,
+    found: TaskResult,
     pixels: NDArray[np.uint8],
     labels: Sequence[str] | None,
     skeleton: Skeleton | None,

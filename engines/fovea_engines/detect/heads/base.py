@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.signature import Fit, Signature
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
 
@@ -131,7 +131,7 @@ class Head(ABC):
             yield f"output {name}", outputs[name][row : row + 1]
 
     @abstractmethod
-    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Finding:
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
         """Return what the model found in one image; objects are suppressed, and best first.
 
         Args:

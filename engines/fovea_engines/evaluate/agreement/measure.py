@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.evaluate.agreement.matching import Matching, match
 from fovea_engines.evaluate.agreement.rows import aligned
 from fovea_engines.evaluate.reference import Outputs, Sample
@@ -136,7 +136,7 @@ def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
     return _compare_outputs(figures, sample.want, aligned(sample.want, have, sample.ranked))
 
 
-def shared(want: Finding, have: Finding) -> float | None:
+def shared(want: TaskResult, have: TaskResult) -> float | None:
     """Return what two maps of one image share, 0 to 1; None for what is no map.
 
     Of classes, it is the share of cells with the same one. Of masks, it is 1 less the mean absolute

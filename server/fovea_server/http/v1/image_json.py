@@ -9,7 +9,7 @@ import orjson
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.images import Prediction
-from fovea_server.http.v1.found_json import found_json
+from fovea_server.http.v1.result_json import result_json
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
 
@@ -45,7 +45,7 @@ def image_json(result: ImageResult, words: Vocabulary, options: PredictOptions) 
         "orientation": result.orientation,
     }
     if result.found is not None:
-        answer |= found_json(result.found, words, options)
+        answer |= result_json(result.found, words, options)
     else:
         answer["reason"] = words.reason
         answer["tensors"] = [

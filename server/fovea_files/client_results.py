@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from fovea_client import Detection, ImageResult, MaskFile, RunLengths
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.maps import NOTHING, ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.masks import Bitmap, Masks
 from fovea_engines.detect.skeleton import PERSON, Skeleton
+from fovea_engines.detect.task_result import TaskResult
 
 SEEN = 0.5
 """Keypoints of a lower score are mostly hidden, and guessed."""
@@ -20,7 +20,7 @@ SEEN = 0.5
 Mask = RunLengths | MaskFile | tuple[tuple[float, ...], ...]
 
 
-def finding(result: ImageResult) -> Finding:
+def finding(result: ImageResult) -> TaskResult:
     """Return what an answer of any task but tensors says, in pixels of the upright image.
 
     ValueError: the answer leaves the map out, as with mask=none.

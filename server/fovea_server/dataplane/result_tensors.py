@@ -12,24 +12,24 @@ from numpy.typing import DTypeLike
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.mask_encoding import encoded_masks
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.session import Array
 from fovea_server.tensors.image_messages import Vocabulary
 from fovea_server.tensors.messages import OutputTensor
 
 
 @singledispatch
-def found_tensors(
-    first: Finding, found: Sequence[Finding], words: Vocabulary, options: PredictOptions
+def result_tensors(
+    first: TaskResult, found: Sequence[TaskResult], words: Vocabulary, options: PredictOptions
 ) -> list[OutputTensor]:
     """Convert what was found on n images, of which `first` is one, to tensors [n, ...]."""
     raise NotImplementedError(type(first).__name__)
 
 
-@found_tensors.register
+@result_tensors.register
 def _objects(
     first: Detections, found: Sequence[Detections], words: Vocabulary, options: PredictOptions
 ) -> list[OutputTensor]:
@@ -66,7 +66,7 @@ def _objects(
     return tensors
 
 
-@found_tensors.register
+@result_tensors.register
 def _classes(
     first: Classes, found: Sequence[Classes], words: Vocabulary, options: PredictOptions
 ) -> list[OutputTensor]:
@@ -101,7 +101,7 @@ def _padded(arrays: Sequence[Array], length: int, dtype: DTypeLike) -> Array:
     return padded
 
 
-@found_tensors.register
+@result_tensors.register
 def _class_map(
     first: ClassMap, found: Sequence[ClassMap], words: Vocabulary, options: PredictOptions
 ) -> list[OutputTensor]:
@@ -113,7 +113,7 @@ def _class_map(
     return _map("class_map", "UINT16", [one.pixels() for one in found], np.uint16)
 
 
-@found_tensors.register
+@result_tensors.register
 def _foreground(
     first: SoftMask, found: Sequence[SoftMask], words: Vocabulary, options: PredictOptions
 ) -> list[OutputTensor]:
@@ -121,7 +121,7 @@ def _foreground(
     return _map("saliency", "FP32", [one.pixels() for one in found], np.float32)
 
 
-@found_tensors.register
+@result_tensors.register
 def _depth(
     first: DepthMap, found: Sequence[DepthMap], words: Vocabulary, options: PredictOptions
 ) -> list[OutputTensor]:

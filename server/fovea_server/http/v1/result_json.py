@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.map_encoding import class_png, depth_png, mask_png
 from fovea_engines.detect.maps import NOTHING, ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.mask_encoding import (
@@ -28,6 +27,7 @@ from fovea_engines.detect.masks import Bitmap
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import corners
 from fovea_engines.detect.skeleton import Skeleton
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.session import Array
 from fovea_server.tensors.image_messages import Vocabulary
 
@@ -37,12 +37,12 @@ _PIXEL, _SCORE, _ANGLE = 1e2, 1e5, 1e5
 
 
 @singledispatch
-def found_json(found: Finding, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+def result_json(found: TaskResult, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
     """Return the fields that a task adds to an `ImageAnswer`."""
     raise NotImplementedError(type(found).__name__)
 
 
-@found_json.register
+@result_json.register
 def _objects(found: Detections, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
     # orjson writes dicts faster than any template of ours is filled in.
     numbers = _rounded(
@@ -71,7 +71,7 @@ def _objects(found: Detections, words: Vocabulary, options: PredictOptions) -> d
     return {"detections": objects}
 
 
-@found_json.register
+@result_json.register
 def _classes(found: Classes, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
     scores = _rounded(found.scores[:, None], [_SCORE])
     return {
@@ -111,7 +111,7 @@ def _rounded(values: Array, per_unit: list[float]) -> list[list[float]]:
     return rows
 
 
-@found_json.register
+@result_json.register
 def _class_map(found: ClassMap, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
     """Return the classes of an image, the largest first, with their masks or one map."""
     ids = found.pixels()
@@ -135,7 +135,7 @@ def _class_map(found: ClassMap, words: Vocabulary, options: PredictOptions) -> d
     return {"semantic": answer}
 
 
-@found_json.register
+@result_json.register
 def _foreground(found: SoftMask, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
     """Return the share of the foreground, and its mask."""
     values = found.pixels()
@@ -145,7 +145,7 @@ def _foreground(found: SoftMask, words: Vocabulary, options: PredictOptions) -> 
     return {"saliency": answer}
 
 
-@found_json.register
+@result_json.register
 def _depth(found: DepthMap, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
     """Return the range of the depths, and their map."""
     values = found.pixels()

@@ -9,7 +9,7 @@ from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
 
 
-class Finding(ABC):
+class TaskResult(ABC):
     """The result for one image; each task has one type.
 
     A head returns it in pixels of the model's input.

@@ -13,7 +13,7 @@ import orjson
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.options import PredictOptions
-from fovea_server.http.v1.found_json import found_json
+from fovea_server.http.v1.result_json import result_json
 from fovea_server.log_lines import REQUEST_ID
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
@@ -32,7 +32,7 @@ def predictions_json(
 ) -> bytes:
     """Write the predictions of one image; keypoints below a score are left out."""
     assert result.found is not None, "the task of the model is one of TASKS"
-    found = found_json(result.found, words, options)
+    found = result_json(result.found, words, options)
     if "detections" in found:
         return orjson.dumps([_object(each, least_keypoint) for each in found["detections"]])
     likely = (each for each in found["classes"] if each["score"] >= options.conf)
