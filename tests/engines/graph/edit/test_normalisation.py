@@ -9,12 +9,12 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
+from fovea_engines.graph.own_normalisation import own_normalisation
 from fovea_engines.graph.tensors import graph_inputs
 from fovea_lab.edit.normalisation import (
     Normalisation,
     add_normalisation,
     drop_normalisation,
-    own_normalisation,
 )
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
