@@ -9,11 +9,13 @@ PORT   ?= 8000
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-cluster test-images test-bare test-fiftyone locks sbom audit clean
+.PHONY: help run check test lint test-real test-cluster test-images test-bare test-fiftyone locks sbom audit clean
 
 help:
 	@echo "make run    build the demo engine, serve it, send it an image, go on serving"
-	@echo "make test   run every check: ruff, mypy, import-linter, pytest"
+	@echo "make test   run ruff, mypy, import-linter, and the tests that need nothing foreign: 10 minutes"
+	@echo "make check  the same with the quick tests alone: a minute"
+	@echo "make test-real  the tests with real models (../shared) and with programs of other people"
 	@echo "make lint   the checks without pytest"
 	@echo "make test-cluster  serve on three nodes of Ray, replace and kill them under load"
 	@echo "make test-images  build the container images, and run them and 'make run' in containers"
@@ -123,12 +125,21 @@ lint: $(VENV)/dev
 	$(BIN)/lint-imports
 
 # The tests start some hundred processes: none is to compile the modules again. Threads of OpenBLAS
-# that wait for the next product would take the cores from the other process.
-test: export PYTHONDONTWRITEBYTECODE =
-test: export OPENBLAS_NUM_THREADS = 1
-test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision \
-      $(VENV)/cvat $(VENV)/apis $(VENV)/remote $(VENV)/promql $(VENV)/grafana $(VENV)/kubernetes
-	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
+# that wait for the next product would take the cores from the other process. tests/lanes.py says
+# which files are in which run.
+check test test-real: export PYTHONDONTWRITEBYTECODE =
+check test test-real: export OPENBLAS_NUM_THREADS = 1
+PYTEST = $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
+
+check: lint
+	$(PYTEST) --quiet --lane=check
+
+test: lint
+	$(PYTEST) --lane=test
+
+test-real: $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision $(VENV)/cvat \
+      $(VENV)/apis $(VENV)/remote $(VENV)/promql $(VENV)/grafana $(VENV)/kubernetes
+	$(PYTEST) --lane=real
 
 # These two need Linux, root, and Debian's podman, runc, debootstrap, iptables and aardvark-dns; they
 # skip without.

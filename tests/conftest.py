@@ -13,6 +13,8 @@ from pathlib import Path
 
 import onnx
 import pytest
+from hypothesis import settings
+from tests.lanes import LANES, lane_of
 from tests.system import missing_packages
 
 from fovea_engines.build.build import build
@@ -135,6 +137,26 @@ def fovea(monkeypatch, capsys, tmp_path, logging_kept):
         return (stopped.value.code or 0, *capsys.readouterr())
 
     return run
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run name its lane: see tests/lanes.py."""
+    parser.addoption("--lane", choices=LANES, help="run the files of this lane alone")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis try fewer, fixed examples where a run is to be quick."""
+    settings.register_profile("check", max_examples=20, derandomize=True)
+    if config.getoption("--lane") == "check":
+        settings.load_profile("check")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files of other lanes, also those that cannot be imported here."""
+    lane = config.getoption("--lane")
+    if lane is None or not collection_path.match("test_*.py"):
+        return None
+    return lane_of(collection_path) not in LANES[lane] or None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,7 +22,7 @@ def program(monkeypatch, *, least=736, exact=True):
     to two pixels. With `exact` it does not. Images of a side under `least` pixels are enlarged.
     """
     if not TEXT_MODEL.exists():
-        pytest.skip(f"{TEXT_MODEL} is absent: `make test` installs it")
+        pytest.skip(f"{TEXT_MODEL} is absent: `make test-real` installs it")
     monkeypatch.syspath_prepend(str(VISION))
     utils = importlib.import_module("rapidocr.ch_ppocr_det.utils")
 

@@ -12,7 +12,7 @@ REMOTE = Path(sys.prefix) / "remote" / "site-packages"
 def remote_packages() -> None:
     """Let the tests import what the extra `remote` brings, and moto; skip where it is absent."""
     if not (REMOTE / "moto").is_dir():
-        pytest.skip(f"{REMOTE} is absent: `make test` installs it")
+        pytest.skip(f"{REMOTE} is absent: `make test-real` installs it")
     if str(REMOTE) not in sys.path:
         # Last: of what is in both places, that of the tests counts.
         sys.path.append(str(REMOTE))

@@ -73,7 +73,7 @@ def run() -> Iterator[Run]:
     Their imports take seconds, so a program is started once and reads a line for each call.
     """
     if not PACKAGES.exists():
-        pytest.skip(f"{PACKAGES} is absent: `make test` installs it")
+        pytest.skip(f"{PACKAGES} is absent: `make test-real` installs it")
     programs: dict[str, subprocess.Popen[str]] = {}
 
     def run(name: str, given: Any) -> Any:

@@ -105,7 +105,7 @@ def test_a_package_that_lacks_another_one_is_not_called_missing(monkeypatch, tmp
 @pytest.fixture
 def supervision(monkeypatch):
     if not SUPERVISION.exists():
-        pytest.skip(f"{SUPERVISION} is absent: `make test` installs it")
+        pytest.skip(f"{SUPERVISION} is absent: `make test-real` installs it")
     monkeypatch.syspath_prepend(str(SUPERVISION))
     return importlib.import_module("supervision")
 

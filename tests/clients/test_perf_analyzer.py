@@ -18,7 +18,7 @@ SHORTLY = ("--measurement-interval", "150", "--stability-percentage", "999")
 def program() -> list[str]:
     """The command, with the libraries that it is linked with."""
     if not PROGRAM.exists():
-        pytest.skip(f"{PROGRAM} is absent: `make test` installs it where there is a wheel")
+        pytest.skip(f"{PROGRAM} is absent: `make test-real` installs it where there is a wheel")
     command = ["env", f"LD_LIBRARY_PATH={CLIENTS}/nvidia/cuda_runtime/lib", str(PROGRAM)]
     try:
         started = subprocess.run([*command, "--version"], capture_output=True, text=True)

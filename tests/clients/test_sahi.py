@@ -31,7 +31,7 @@ def engine(shared, tmp_path_factory):
 def sahi(monkeypatch, engine):
     """SAHI's sliced prediction, by a model of SAHI that asks the engine."""
     if not SAHI.exists():
-        pytest.skip(f"{SAHI} is absent: `make test` installs it")
+        pytest.skip(f"{SAHI} is absent: `make test-real` installs it")
     monkeypatch.syspath_prepend(str(SAHI))
     predict = importlib.import_module("sahi.predict")
     prediction = importlib.import_module("sahi.prediction").ObjectPrediction

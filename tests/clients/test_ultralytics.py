@@ -24,7 +24,7 @@ CLIENT = Path(sys.prefix) / "clients" / "ultralytics" / "utils" / "triton.py"
 def remote_model():
     """Its class, without the package around it, which wants torch."""
     if not CLIENT.exists():
-        pytest.skip(f"{CLIENT} is absent: `make test` installs it")
+        pytest.skip(f"{CLIENT} is absent: `make test-real` installs it")
     spec = importlib.util.spec_from_file_location("ultralytics_triton", CLIENT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -29,7 +29,7 @@ REAL = {
     "plain": "yolov8n-pose",
 }
 pytestmark = pytest.mark.skipif(
-    not CVAT.exists(), reason=f"{CVAT} is absent: `make test` installs it"
+    not CVAT.exists(), reason=f"{CVAT} is absent: `make test-real` installs it"
 )
 
 

@@ -25,7 +25,7 @@ NAMES = {
 def generated(demo_server, tmp_path_factory):
     """The modules of the generated package, and a client of it."""
     if not (INSTALLED / "openapi_python_client").is_dir():
-        pytest.skip(f"openapi-python-client is not in {INSTALLED}: `make test` installs it")
+        pytest.skip(f"openapi-python-client is not in {INSTALLED}: `make test-real` installs it")
     folder = tmp_path_factory.mktemp("generated")
     (folder / "openapi.json").write_bytes(httpx.get(demo_server.url + "/openapi.json").content)
     (folder / "config.yml").write_text("post_hooks: []\n")

@@ -22,7 +22,7 @@ from fovea_server.http.v1.schemas import PredictAnswer
 SIZE = (480, 640)
 CONF = {"conf": 0.5}
 pytestmark = pytest.mark.skipif(
-    not TEXT_MODEL.exists(), reason=f"{TEXT_MODEL} is absent: `make test` installs it"
+    not TEXT_MODEL.exists(), reason=f"{TEXT_MODEL} is absent: `make test-real` installs it"
 )
 
 

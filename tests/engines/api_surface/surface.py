@@ -68,7 +68,7 @@ def run_python(version: str, stubs: Path, *arguments: str) -> str:
     module, folder = BINDINGS[version]
     paths = [] if folder is None else [str(Path(sys.prefix) / folder)]
     if paths and not Path(paths[0], module).is_dir():
-        pytest.skip(f"the bindings of TensorRT {version} are not installed: `make test` does")
+        pytest.skip(f"the bindings of TensorRT {version} are not installed: `make test-real` does")
     paths += sys.path
     done = subprocess.run(
         [sys.executable, *arguments],

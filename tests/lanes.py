@@ -1,0 +1,83 @@
+"""Which files of tests belong to which run, by the fixtures that they use and by their folders.
+
+`make check` runs the quick ones, `make test` all that need nothing foreign, and `make test-real`
+the others: those with the real models of `shared`, and with the programs of other people.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+LANES = {"check": ("check",), "test": ("check", "test"), "real": ("real",)}
+"""Name of a run -> the lanes of the files that are in it."""
+# These need browsers, proxies, stores, Prometheus or clients of other people. The blocks of the
+# pages need real models.
+_FOREIGN = (
+    "apis",
+    "clients",
+    "docker",
+    "docs",
+    "e2e/page",
+    "engines/api_surface",
+    "gpu",
+    "monitoring",
+    "proxies",
+    "server/remote",
+)
+# A file that mentions one needs a program of the system, or a package in a folder of its own.
+_FOREIGN_WORDS = ("tests.rapidocr", "tests.stores", "tests.system", "sys.prefix")
+# These start servers, build engines or wheels. One file shows that a server serves.
+_SLOW_PLACES = (
+    "client/test_distribution.py",
+    "contract",
+    "e2e",
+    "engines/backends/test_installing.py",
+    "engines/build",
+    "server/models/test_rebuild.py",
+)
+_SMOKE = TESTS / "e2e" / "test_http.py"
+# Fixtures that build engines or type commands.
+_SLOW = frozenset(("demo_batches", "demo_model", "demo_repository", "demo_versions", "fovea"))
+
+
+def lane_of(file: Path) -> str:
+    """The lane of a file: check, test or real."""
+    used = _fixtures_of(file)
+    foreign = _is_in(file, _FOREIGN) or any(word in file.read_text() for word in _FOREIGN_WORDS)
+    if foreign or "shared" in used:
+        return "real"
+    slow = _is_in(file, _SLOW_PLACES) or _SLOW & used
+    return "test" if slow and file != _SMOKE else "check"
+
+
+def _is_in(file: Path, places: tuple[str, ...]) -> bool:
+    return any(file.is_relative_to(TESTS / place) for place in places)
+
+
+def _fixtures_of(file: Path) -> frozenset[str]:
+    """The names of all fixtures of a file, and of those that they use in turn."""
+    known = dict[str, frozenset[str]]()
+    for folder in (*reversed(file.parents), None):
+        source = file if folder is None else folder / "conftest.py"
+        if source.is_relative_to(TESTS) and source.is_file():
+            known |= _functions(source)
+    todo = [name for names in _functions(file).values() for name in names]
+    found = set[str]()
+    while todo:
+        if (name := todo.pop()) not in found:
+            found.add(name)
+            todo += known.get(name, ())
+    return frozenset(found)
+
+
+@cache
+def _functions(file: Path) -> dict[str, frozenset[str]]:
+    return dict(_parameters(ast.parse(file.read_text())))
+
+
+def _parameters(tree: ast.AST) -> Iterator[tuple[str, frozenset[str]]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, frozenset(arg.arg for arg in (*node.args.args, *node.args.kwonlyargs))
