@@ -12,10 +12,13 @@ import httpx
 import numpy as np
 import pytest
 from tests.serving import start_server
+from tritonclient import grpc
 from tritonclient.http import InferenceServerClient, InferInput
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST = {"build": 25, "predict": 20, "infer": 25}
+# Files whose functions run at all, and one or two for what a thread does beside. They only go down.
+MOST_RUN = {"build": 104, "predict": 65, "infer": 53, "grpc": 49}
 
 
 def reading_list(title: str) -> list[str]:
@@ -52,10 +55,16 @@ def followed(shared, tmp_path_factory) -> dict[str, set[str]]:
         tensor.set_data_from_numpy(np.zeros((1, 3, 640, 640), np.float32))
         InferenceServerClient(f"127.0.0.1:{server.port}").infer("yolov8n", [tensor])
         since()
+        tensor = grpc.InferInput("images", (1, 3, 640, 640), "FP32")
+        tensor.set_data_from_numpy(np.zeros((1, 3, 640, 640), np.float32))
+        with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+            client.infer("yolov8n", [tensor])
+            since()
     finally:
         server.stop()
-    built, _, predicted, inferred, *_ = map(json.loads, out.read_text().splitlines())
-    return {"build": set(built), "predict": set(predicted), "infer": set(inferred)}
+    built, _, *asked = map(json.loads, out.read_text().splitlines())
+    names = ("build", "predict", "infer", "grpc")
+    return dict(zip(names, map(set, (built, *asked)), strict=False))
 
 
 @pytest.mark.parametrize("title", MOST)
@@ -64,3 +73,8 @@ def test_each_file_of_a_list_runs(followed, title):
     ran = {path.split("/fovea_", 1)[1] for path in followed[title]}
     assert 0 < len(files) <= MOST[title]
     assert [file for file in files if file not in ran] == []
+
+
+@pytest.mark.parametrize("walk", MOST_RUN)
+def test_a_walk_goes_through_few_files(followed, walk):
+    assert 0 < len(followed[walk]) <= MOST_RUN[walk], sorted(followed[walk])
