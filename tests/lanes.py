@@ -27,7 +27,14 @@ _FOREIGN = (
     "server/remote",
 )
 # A file that mentions one needs a program of the system, or a package in a folder of its own.
-_FOREIGN_WORDS = ("tests.rapidocr", "tests.stores", "tests.system", "sys.prefix")
+_FOREIGN_WORDS = (
+    "SHARED",
+    "sys.prefix",
+    "tests.engines.shared_library",
+    "tests.rapidocr",
+    "tests.stores",
+    "tests.system",
+)
 # These start servers, build engines or wheels. One file shows that a server serves.
 _SLOW_PLACES = (
     "client/test_distribution.py",

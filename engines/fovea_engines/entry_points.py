@@ -8,13 +8,17 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+from fovea_preprocess.errors import Unavailable
+
 log = logging.getLogger(__name__)
+
+_OWN = "fovea-serve"
 
 
 class Group(StrEnum):
     """A table that packages extend.
 
-    `BACKENDS`: a name in cards = a `Backend`.
+    `BACKENDS`: the name of a `Backend` = that object.
     `COMMANDS`: PANEL.NAME = a function, or a Typer app; panel is a title of `fovea --help`.
     `ROUTERS`: a name of `--api` = a function that takes the model that the operator named, or
     None, and returns an `APIRouter`.
@@ -29,22 +33,40 @@ class Group(StrEnum):
 
 @cache
 def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
-    """Return the entry points of a group by name, in order of their names; nothing is imported."""
-    return {one.name: one for one in sorted(metadata.entry_points(group=group))}
+    """Return the entry points of a group by name, Fovea's own first; nothing is imported.
 
-
-def loaded(group: Group) -> dict[str, Any]:
-    """Import the entry points of a group; one that cannot be imported is logged and left out."""
-    found = {}
-    for name, point in entry_points(group).items():
-        try:
-            found[name] = point.load()
-        except (ImportError, AttributeError) as error:
-            log.warning("%s %r (%s) cannot be used: %s", group, name, point.value, error)
+    A name that is taken stays with the first; of a command it is the part behind the panel.
+    """
+    points = sorted(metadata.entry_points(group=group), key=lambda one: (_package(one), one.name))
+    points.sort(key=lambda one: not _package(one).startswith(f"{_OWN} "))
+    found: dict[str, metadata.EntryPoint] = {}
+    for point in points:
+        name = point.name.rpartition(".")[2] if group is Group.COMMANDS else point.name
+        if (first := found.setdefault(name, point)) is not point:
+            log.warning(
+                "%s: %r of %s is left out, as %s has that name",
+                *(group, name, _package(point), _package(first)),
+            )
     return found
 
 
+def load(group: Group, name: str) -> Any:
+    """Import an entry point that is there; Unavailable: its package cannot be imported."""
+    point = entry_points(group)[name]
+    try:
+        return point.load()
+    except Exception as error:  # a package's module may fail in any way
+        raise Unavailable(
+            f"{name!r} of {_package(point)} cannot be imported "
+            f"({type(error).__name__}: {error}): install that package again, or remove it"
+        ) from error
+
+
 def extending_packages() -> frozenset[str]:
-    """Return the names of all packages that add something."""
+    """Return the names of all Python packages that add something."""
     points = (point for group in Group for point in entry_points(group).values())
     return frozenset(point.module.partition(".")[0] for point in points)
+
+
+def _package(point: metadata.EntryPoint) -> str:
+    return "a package" if point.dist is None else f"{point.dist.name} {point.dist.version}"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
-from fovea_engines.entry_points import Group, entry_points
+from fovea_engines.entry_points import Group, entry_points, load
+from fovea_preprocess.errors import Unavailable
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -103,5 +104,8 @@ def parse_address(text: str) -> StoreAddress | None:
     if scheme not in stores:
         known = ", ".join(f"{known}://" for known in stores)
         raise ValueError(f"{scheme}:// is no store that is known: use {known}, or a folder")
-    kind: type[StoreAddress] = stores[scheme].load()
+    try:
+        kind: type[StoreAddress] = load(Group.STORES, scheme)
+    except Unavailable as error:
+        raise ValueError(f"{scheme}:// {error}") from error
     return kind.parse(text)

@@ -168,6 +168,7 @@ def test_settings():
             "deepstack=digts",
             "--api deepstack=digts: the repository has no such model; did you mean",
         ),
+        ("roboflow=digits", "each request of roboflow names its model"),
         ("label-studio=x", "the repository has no such model; its models are digits"),
     ],
 )
@@ -177,12 +178,6 @@ def test_an_unknown_name_is_refused(fovea, demo_repository, given, says):
         port = f"--http-port={taken.getsockname()[1]}"
         code, _, err = fovea("serve", demo_repository, "--api", given, port)
     assert (code, says in err) == (2, True), err
-
-
-def test_roboflow_takes_no_model(fovea, demo_repository):
-    ports = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
-    code, _, err = fovea("serve", demo_repository, "--api", "roboflow=digits", *ports)
-    assert (code, "each request of roboflow names its model" in err) == (2, True), err
 
 
 def test_a_model_that_may_still_come_is_warned_of(demo_repository, tmp_path):

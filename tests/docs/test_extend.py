@@ -1,6 +1,7 @@
 """docs/extend.md: its package is installed, and each of its four entry points works."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,16 +57,55 @@ def test_a_package_adds_a_backend_a_command_a_route_and_a_store(acme_here, demo_
         assert server.stop() == 0
 
 
-def test_a_package_that_cannot_be_imported_is_left_out(acme, tmp_path, monkeypatch):
-    broken = tmp_path / "broken"
-    broken.mkdir()
+@pytest.fixture
+def broken(acme, tmp_path, monkeypatch):
+    """A package whose entry points are there, and whose module fails."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "fovea_acme.py").write_text("raise RuntimeError('libacme.so: no licence')")
     for info in acme.glob("*.dist-info"):
-        (broken / info.name).mkdir()
+        (folder / info.name).mkdir()
         for name in ("METADATA", "entry_points.txt"):
-            (broken / info.name / name).write_text((info / name).read_text())
-    monkeypatch.setenv("PYTHONPATH", str(broken), prepend=":")
-    assert "acme" not in run("doctor")
-    done = subprocess.run([*FOVEA, "count", "."], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "'count' of fovea-acme 1.0 cannot be imported (No module named" in done.stderr
+            (folder / info.name / name).write_text((info / name).read_text())
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("count", "."), 1),
+        (("serve", ".", "--api=acme"), 1),
+        (("serve", "acme:///models"), 2),
+        (("build", "digits.onnx", "--backend=acme"), 2),
+    ],
+)
+def test_a_package_that_fails_is_named(broken, demo_model, tmp_path, arguments, code):
+    shutil.copy(demo_model, tmp_path)
+    command = [*FOVEA, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "of fovea-acme 1.0 cannot be imported (RuntimeError: libacme.so" in done.stderr
     assert "Traceback" not in done.stderr
+    assert done.returncode == code, done.stderr
+
+
+def test_the_rest_works_beside_a_package_that_fails(broken, demo_model):
+    assert re.search(r"^  count *$", run("--help"), re.MULTILINE)
+    assert "acme" not in run("doctor")
+    assert run("inspect", demo_model)
+
+
+def test_names_stay_with_the_first(tmp_path, monkeypatch):
+    info = tmp_path / "late-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: late\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[fovea.backends]\nonnxruntime = late:X\ntensorrt = late:Y\n"
+        "[fovea.commands]\nserving.serve = late:serve\nmine.predict = late:predict [extra]\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    doctor = subprocess.run([*FOVEA, "doctor"], capture_output=True, text=True, check=False)
+    assert "'tensorrt' of late 1.0 is left out, as fovea-serve" in doctor.stderr
+    shown = run("--help")
+    assert "Serve every model of a repository" in shown
+    assert "Find what is on images and videos" in shown
+    assert "Mine" not in shown

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,14 +13,17 @@ from fovea_engines.backends.backend import Backend, BackendInfo, OpenPlan
 from fovea_engines.backends.gpu_memory import GpuMemory
 from fovea_engines.backends.onnxruntime import ONNXRUNTIME
 from fovea_engines.backends.openvino import OPENVINO
-from fovea_engines.entry_points import Group, loaded
+from fovea_engines.entry_points import Group, entry_points, load
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import Plugin
 from fovea_engines.session import Session
-from fovea_preprocess.errors import BackendUnavailable, InvalidModel
+from fovea_preprocess.errors import BackendUnavailable, InvalidModel, Unavailable
 
 if TYPE_CHECKING:
     from fovea_engines.repository.card import EngineCard
+
+
+log = logging.getLogger(__name__)
 
 
 class _Backends(Mapping[str, Backend]):
@@ -29,8 +34,18 @@ class _Backends(Mapping[str, Backend]):
 
     @cached_property
     def _found(self) -> dict[str, Backend]:
-        added: Iterable[Backend] = loaded(Group.BACKENDS).values()
-        return {backend.name: backend for backend in (ONNXRUNTIME, OPENVINO, *added)}
+        found: dict[str, Backend] = {one.name: one for one in (ONNXRUNTIME, OPENVINO)}
+        for name in entry_points(Group.BACKENDS):
+            try:
+                backend = load(Group.BACKENDS, name)
+            except Unavailable as error:
+                log.warning("backend %s", error)
+                continue
+            if isinstance(backend, Backend) and backend.name == name and name not in found:
+                found[name] = backend
+            else:
+                log.warning("%r is left out: it is no backend of that name, or not the first", name)
+        return found
 
     def __getitem__(self, name: str) -> Backend:
         return self._found[name]
@@ -46,17 +61,27 @@ BACKENDS = _Backends()
 DEFAULT_CPU_BACKEND = OPENVINO.name
 REFERENCE_BACKEND = ONNXRUNTIME.name
 """The backend that computes every graph as it is written."""
+BACKEND_NAMES = ("onnxruntime", "openvino", *entry_points(Group.BACKENDS))
+"""Names of all backends, of which none is imported yet."""
 CPU_BACKENDS = (ONNXRUNTIME.name, OPENVINO.name)
 """Those that `auto` chooses from."""
 
 
 def get_backend(name: str) -> Backend:
-    """Return the backend of that name; `BackendUnavailable` if there is none."""
-    if name not in BACKENDS:
-        raise BackendUnavailable(
-            f"there is no backend {name!r}; the backends are {', '.join(BACKENDS)}"
-        )
-    return BACKENDS[name]
+    """Return the backend of that name.
+
+    Raises:
+        BackendUnavailable: there is none.
+        Unavailable: the package that adds it cannot be imported.
+    """
+    if name in BACKENDS:
+        return BACKENDS[name]
+    if name in entry_points(Group.BACKENDS):
+        load(Group.BACKENDS, name)
+    raise BackendUnavailable(
+        f"there is no backend {name!r}; the backends are {', '.join(BACKENDS)}: if a package adds "
+        "it, install that"
+    )
 
 
 def open_session(
@@ -112,8 +137,9 @@ def open_gpu_memory() -> GpuMemory:
     """Return what opens memory of GPUs; BackendUnavailable if no backend does."""
     for backend in BACKENDS.values():
         if backend.on_gpu:
-            return backend.open_gpu_memory()
-    raise BackendUnavailable("no backend for GPUs is installed")
+            with suppress(BackendUnavailable):
+                return backend.open_gpu_memory()
+    raise BackendUnavailable("no backend opens memory of GPUs")
 
 
 def available_backends() -> tuple[BackendInfo, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from fovea_engines.backends.registry import BACKENDS, DEFAULT_CPU_BACKEND
+from fovea_engines.backends.registry import BACKEND_NAMES, DEFAULT_CPU_BACKEND
 from fovea_engines.build.calibration.ranges import Method
 from fovea_engines.detect.heads.preprocess import NAMES, PRESETS, VARIANTS
 from fovea_engines.detect.heads.registry import FAMILIES
@@ -58,7 +58,7 @@ def model_names(context: typer.Context) -> list[str]:
 if TYPE_CHECKING:
     Backend = str
 else:  # for typer, which shows the values
-    Backend = Literal[("auto", *BACKENDS)]
+    Backend = Literal[("auto", *BACKEND_NAMES)]
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL.onnx", help="The exported model.", exists=True)

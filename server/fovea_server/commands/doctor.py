@@ -20,7 +20,7 @@ from rich.table import Table
 from fovea_engines.backends.backend import BackendInfo
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install, install_extra
-from fovea_engines.backends.registry import BACKENDS, available_backends
+from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS, available_backends
 from fovea_engines.commands.options import AsJson
 from fovea_engines.device import cpu_flags, processor_name, visible_gpus
 from fovea_server.metrics.memory import Memory, memory
@@ -185,7 +185,7 @@ def diagnose(machine: Machine) -> tuple[Advice, ...]:
     minor = (*_processor_and_memory(machine), *_gpu(machine))
     if len(problems) < len(backends):
         return tuple(Advice(False, text) for text in (*problems, *minor))
-    command = install(*(backend.name for backend in backends))
+    command = install(*(each.name for each in backends if each.name in CPU_BACKENDS))
     none = Advice(True, f"No engine can run, as no backend is installed: {command}.")
     return (none, *(Advice(False, text) for text in minor))
 

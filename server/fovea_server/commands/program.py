@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Never
 import typer
 from typer.core import TyperGroup
 
-from fovea_engines.entry_points import Group, entry_points
-from fovea_preprocess.errors import BackendUnavailable, FoveaError, InvalidOption, NotFound
+from fovea_engines.entry_points import Group, entry_points, load
+from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
 from fovea_server.commands.command import program_of
 
 if TYPE_CHECKING:
@@ -74,33 +74,24 @@ class Program(TyperGroup):
         """Import a command; None where there is none of that name.
 
         Raises:
-            BackendUnavailable: a package that adds it cannot be imported.
+            Unavailable: the package that adds it cannot be imported.
         """
-        where = _CORE.get(cmd_name)
-        if where is not None:
-            return _command(cmd_name, where)
-        # TaskResult the others takes longer than a health check that runs every ten seconds may.
-        self.list_commands(ctx)
-        for given, point in entry_points(Group.COMMANDS).items():
-            if given.rpartition(".")[2] == cmd_name:
-                try:
-                    return _command(cmd_name, point.value)
-                except (ImportError, AttributeError) as error:
-                    package = f"{point.dist.name} {point.dist.version}" if point.dist else given
-                    raise BackendUnavailable(
-                        f"{cmd_name!r} of {package} cannot be imported ({error}): install that "
-                        "package again, or remove it"
-                    ) from error
-        return None
+        if (where := _CORE.get(cmd_name)) is not None:
+            module, _, attribute = where.partition(":")
+            return _command(cmd_name, getattr(import_module(module), attribute))
+        # Finding the others takes longer than a health check that runs every ten seconds may.
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        return _command(cmd_name, load(Group.COMMANDS, cmd_name))
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the commands with the first lines of their docstrings, and import none."""
         width = max(map(len, self.list_commands(ctx)))
         for panel, commands in _panels().items():
-            with formatter.section(panel):
-                formatter.write_dl(
-                    [(name.ljust(width), _first_line(name, at)) for name, at in commands.items()]
-                )
+            rows = [(name.ljust(width), _first_line(name, at)) for name, at in commands.items()]
+            if rows:
+                with formatter.section(panel):
+                    formatter.write_dl(rows)
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command, and import none; or an option."""
@@ -139,9 +130,7 @@ class Program(TyperGroup):
             _end(f"{what} cannot be read or written ({error.strerror or error}): {advice}", 1)
 
 
-def _command(name: str, where: str) -> ClickCommand:
-    module, _, attribute = where.partition(":")
-    found = getattr(import_module(module), attribute)
+def _command(name: str, found: Any) -> ClickCommand:
     single = found if isinstance(found, typer.Typer) else program_of(name, found)
     return typer.main.get_command(single)
 
@@ -149,23 +138,26 @@ def _command(name: str, where: str) -> ClickCommand:
 def _panels() -> dict[str, dict[str, str]]:
     """Return the commands of the core, and those that packages add, as `_PANELS`."""
     panels = {title: dict(commands) for title, commands in _PANELS.items()}
-    for given, point in entry_points(Group.COMMANDS).items():
-        panel, _, name = given.rpartition(".")
-        panels.setdefault((panel or "more").capitalize(), {})[name] = point.value
+    for name, point in entry_points(Group.COMMANDS).items():
+        if name not in _CORE:
+            panel = point.name.rpartition(".")[0] or "more"
+            panels.setdefault(panel.capitalize(), {})[name] = f"{point.module}:{point.attr}"
     return panels
 
 
 def _first_line(command: str, where: str) -> str:
-    """Return the first line of the docstring of a command, whose function may have its name."""
+    """Return the first line of the docstring of a command, whose function may have its name.
+
+    The source is read, and not imported; it is empty where there is none, or none that is valid.
+    """
     module, _, attribute = where.partition(":")
     try:
         spec = find_spec(module)
-    except ImportError:
+        source = Path(spec.origin or "").read_text("utf-8") if spec else ""
+        tree = ast.parse(source)
+    except (ImportError, OSError, RuntimeError, SyntaxError, ValueError):
         return ""
-    if spec is None or spec.origin is None:
-        return ""
-    source = Path(spec.origin).read_text(encoding="utf-8")
-    for node in ast.parse(source).body:
+    for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name in (attribute, command):
             return (ast.get_docstring(node) or "").partition("\n")[0]
     return ""

@@ -8,7 +8,7 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.pixel_room import PixelRoom
-from fovea_server.extensions.apis import parse_apis
+from fovea_server.extensions.apis import parse_apis, routers_of
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_server.extensions.log_settings import LogSettings
 from fovea_server.extensions.regions import Regions
@@ -27,11 +27,13 @@ class Service:
 
     Raises:
         InvalidOption: a setting is invalid.
+        Unavailable: a package that adds an API cannot be imported.
     """
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self.settings = settings
         self.apis = parse_apis(settings.api)
+        self.api_routers = routers_of(self.apis)
         self.system_shared_memory = SharedMemory(settings.allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(settings.allow_client_shm)
         self.regions = Regions(self.system_shared_memory, self.cuda_shared_memory)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from fovea_engines.entry_points import Group, entry_points
+from fovea_engines.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
 
 
 def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
@@ -25,3 +29,13 @@ def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
             raise InvalidOption(f"--api '{given}' names no model; say {api} or {api}=MODEL")
         apis[api] = model or None
     return apis
+
+
+def routers_of(apis: Mapping[str, str | None]) -> list[APIRouter]:
+    """Import the routes of APIs; each is asked with the model that the operator named.
+
+    Raises:
+        InvalidOption: an API takes no model.
+        Unavailable: its package cannot be imported.
+    """
+    return [load(Group.ROUTERS, api)(model) for api, model in apis.items()]

@@ -8,13 +8,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Mount
 
-from fovea_engines.entry_points import Group, entry_points
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidRequest,
@@ -42,11 +41,7 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def create_app(service: Service) -> FastAPI:
-    """Make the application for all requests that are not of Triton's protocol.
-
-    Raises:
-        InvalidOption: an API of the operator's takes no model.
-    """
+    """Make the application for all requests that are not of Triton's protocol."""
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPIOffline(
         title="Fovea",
@@ -82,9 +77,8 @@ def create_app(service: Service) -> FastAPI:
     if service.settings.page:
         app.router.routes.extend(page_routes())
     # Last: what they have in common with the routes above stays as it was.
-    for api, model in service.apis.items():
-        routes: Callable[[str | None], APIRouter] = entry_points(Group.ROUTERS)[api].load()
-        app.include_router(routes(model))
+    for router in service.api_routers:
+        app.include_router(router)
     app.add_middleware(HeadAndOptions, routes=app.router.routes)
     guard = Guard(service, service.settings.http_address)
     app.add_middleware(Guarded, guard=guard, refuse=_foreign)
