@@ -136,7 +136,7 @@ def test_no_page_can_frame_ours(browser, site, server, path):
     page.goto(f"http://localhost:{site}/")
     page.evaluate(FRAME, server.url + path)
     [framed] = page.frames[1:]
-    assert framed.url.startswith("chrome-error:")
+    framed.wait_for_url(lambda url: url.startswith("chrome-error:"), wait_until="commit")
     page.close()
 
 
