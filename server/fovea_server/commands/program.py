@@ -130,7 +130,7 @@ class Program(TyperGroup):
             _end(f"{what} cannot be read or written ({error.strerror or error}): {advice}", 1)
 
 
-def _command(name: str, found: Any) -> ClickCommand:
+def _command(name: str, found: typer.Typer | Callable[..., None]) -> ClickCommand:
     single = found if isinstance(found, typer.Typer) else program_of(name, found)
     return typer.main.get_command(single)
 

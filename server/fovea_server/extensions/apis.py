@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from fovea_engines.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import InvalidOption
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
 
 
 def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
@@ -31,8 +27,8 @@ def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
     return apis
 
 
-def routers_of(apis: Mapping[str, str | None]) -> list[APIRouter]:
-    """Import the routes of APIs; each is asked with the model that the operator named.
+def routers_of(apis: Mapping[str, str | None]) -> list[object]:
+    """Import the `APIRouter` of each API, which gets the model that the operator named.
 
     Raises:
         InvalidOption: an API takes no model.

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
@@ -77,7 +77,7 @@ def create_app(service: Service) -> FastAPI:
     if service.settings.page:
         app.router.routes.extend(page_routes())
     # Last: what they have in common with the routes above stays as it was.
-    for router in service.api_routers:
+    for router in cast("list[APIRouter]", service.api_routers):
         app.include_router(router)
     app.add_middleware(HeadAndOptions, routes=app.router.routes)
     guard = Guard(service, service.settings.http_address)
