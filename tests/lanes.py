@@ -1,4 +1,4 @@
-"""Which files of tests belong to which run, by the fixtures that they use and by their folders.
+"""Sorts the files of tests into lanes, by their folders and by the fixtures that they use.
 
 `make check` runs the quick ones, `make test` all that need nothing foreign, and `make test-real`
 the others: those with the real models of `shared`, and with the programs of other people.

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_CORE: tuple[Backend, ...] = (ONNXRUNTIME, OPENVINO)
+
 
 class _Backends(Mapping[str, Backend]):
     """The backends by name; the first that opens a file is its default.
@@ -34,7 +36,7 @@ class _Backends(Mapping[str, Backend]):
 
     @cached_property
     def _found(self) -> dict[str, Backend]:
-        found: dict[str, Backend] = {one.name: one for one in (ONNXRUNTIME, OPENVINO)}
+        found = {one.name: one for one in _CORE}
         for name in entry_points(Group.BACKENDS):
             try:
                 backend = load(Group.BACKENDS, name)
@@ -61,10 +63,10 @@ BACKENDS = _Backends()
 DEFAULT_CPU_BACKEND = OPENVINO.name
 REFERENCE_BACKEND = ONNXRUNTIME.name
 """The backend that computes every graph as it is written."""
-BACKEND_NAMES = ("onnxruntime", "openvino", *entry_points(Group.BACKENDS))
-"""Names of all backends, of which none is imported yet."""
-CPU_BACKENDS = (ONNXRUNTIME.name, OPENVINO.name)
-"""Those that `auto` chooses from."""
+CPU_BACKENDS = tuple(one.name for one in _CORE)
+"""The backends that `auto` chooses from."""
+BACKEND_NAMES = (*CPU_BACKENDS, *entry_points(Group.BACKENDS))
+"""The names of all backends; no package that adds one is imported for them."""
 
 
 def get_backend(name: str) -> Backend:
