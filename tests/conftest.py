@@ -175,7 +175,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in chain(*terminalreporter.stats.values()):
         if isinstance(report, pytest.TestReport):
             seconds[report.nodeid.partition("::")[0]] += report.duration
-    if cache := terminalreporter.config.cache:
+    if cache := getattr(terminalreporter.config, "cache", None):
         cache.set("fovea/seconds", dict(seconds.most_common()))
     if len(seconds) > _SLOWEST:
         terminalreporter.section("slowest files")

@@ -90,12 +90,19 @@ class Runtime:
                     "--compute-capability out, or build with --backend tensorrt-rtx"
                 )
             return
-        if not capabilities and gpu_here() is None:
-            raise InvalidOption(
-                "there is no GPU here to build for: say for which with --compute-capability, of "
-                f"{', '.join(known)}, e.g. 80,89"
-            )
-        for capability in capabilities:
+        wanted = capabilities
+        if not wanted:
+            here = gpu_here()
+            if here is None:
+                raise InvalidOption(
+                    "there is no GPU here to build for: say for which with --compute-capability, "
+                    f"of {', '.join(known)}, e.g. 80,89"
+                )
+            # A GPU newer than all of the list compiles its kernels itself. For an older one RTX
+            # builds a plan without complaint, which no GPU then loads (1.7 on an H200).
+            newer = int(here.capability) > max(map(int, known))
+            wanted = () if newer else (here.capability,)
+        for capability in wanted:
             if capability not in known:
                 raise InvalidOption(
                     f"TensorRT-RTX {self.version} does not build for compute capability "

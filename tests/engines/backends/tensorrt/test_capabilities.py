@@ -68,6 +68,21 @@ def test_with_a_gpu_it_is_the_one_that_is_here(runtime, monkeypatch):
     assert config.get_compute_capability(0) == trt.ComputeCapability.CURRENT
 
 
+def test_a_gpu_that_no_plan_would_run_on_is_refused_before_the_build(runtime, monkeypatch):
+    """As an H200 did, for which RTX 1.7 builds a plan that it then does not load."""
+    gpu = Gpu("NVIDIA H200", "90")
+    monkeypatch.setattr("fovea_tensorrt.runtime.gpu_here", lambda: gpu)
+    with pytest.raises(InvalidOption, match=r"'90': it does for 75.*take --backend tensorrt"):
+        runtime.check_capabilities(())
+    runtime.check_capabilities(("89",))
+
+
+def test_a_gpu_newer_than_the_list_is_built_for(runtime, monkeypatch):
+    newer = str(max(map(int, runtime.compute_capabilities)) + 10)
+    monkeypatch.setattr("fovea_tensorrt.runtime.gpu_here", lambda: Gpu("a newer one", newer))
+    runtime.check_capabilities(())
+
+
 def test_the_builder_is_told_all_of_them(runtime):
     config = runtime.builder().create_builder_config()
     runtime.set_target(config, ("80", "89"))
