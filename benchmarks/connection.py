@@ -3,7 +3,7 @@
     python benchmarks/connection.py [--models DIR] [--rounds 9] [--seconds 2] [--json FILE]
 
 One process serves the same models on two ports: with `http/connection/`, as `fovea serve` does, and
-with uvicorn's own protocol and `http/v2/asgi.py`. Each round measures both, in turn; the ratio is
+with uvicorn's own protocol. Each round measures both, in turn; the ratio is
 taken inside the round, so that a noisy machine cancels out. The CPU that the server spends on a
 request is compared in the same way: it is not disturbed by what else runs.
 """
@@ -33,12 +33,11 @@ from triton import Served, binary_request, measured, stopping
 
 from fovea_engines.device import processor_name
 from fovea_server.dataplane.service import Service
-from fovea_server.http.v2.asgi import V2App
-from fovea_server.http.v2.front import V2Front
 from fovea_server.logs import set_up_logging
 from fovea_server.models.registry import Registry
 from fovea_server.serve import KEEP_ALIVE_S, make_server
 from fovea_server.settings import Settings
+from fovea_server.surface import Surface
 
 KINDS = ("connection", "asgi")
 
@@ -56,9 +55,8 @@ def serve(models: Path, own: int, stock: int) -> None:
     registry = Registry(settings)
     service = Service(settings, registry)
     registry.start()
-    app = V2App(V2Front(service))
     config = uvicorn.Config(
-        app,
+        Surface(service),
         http="httptools",
         ws="none",
         access_log=False,

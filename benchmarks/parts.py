@@ -37,13 +37,13 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.connection.exchange import Exchange
 from fovea_server.http.connection.protocol import ServerProtocol
 from fovea_server.http.v1 import answers
-from fovea_server.http.v1.front import ImageFront
 from fovea_server.models.registry import Registry
 from fovea_server.scheduling import image_job
 from fovea_server.scheduling.inline import InlineExecution
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.statistics.stages import Stages
+from fovea_server.surface import Surface
 
 PARTS: dict[str, list[tuple[object, str]]] = {
     "decode the JPEG, 64x64": [(image_job, "decode_image")],
@@ -106,7 +106,7 @@ async def application(scope: object, receive: object, send: object) -> None:
 
 async def cpu_us(service: Service, request: bytes, count: int) -> float:
     """Measure the CPU time of a request, microseconds."""
-    fronts = [ImageFront(service)]
+    fronts = Surface(service).fronts
     protocol = ServerProtocol(
         Config(application, log_config=None), ServerState(), {}, fronts=fronts
     )

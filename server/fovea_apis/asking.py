@@ -15,8 +15,7 @@ from fovea_server.dataplane.dataplane import DataPlane, Encode
 from fovea_server.dataplane.images import Prediction
 from fovea_server.http.v1.body import Source
 from fovea_server.http.v1.head import timeout_of
-from fovea_server.http.v1.models import service_of
-from fovea_server.http.v1.sources import fetched
+from fovea_server.http.v1.models import call_of, service_of
 from fovea_server.models.model import ServedModel, State
 from fovea_server.tensors.image_messages import ImageResult
 
@@ -95,11 +94,16 @@ async def predicted(
     keep_pixels: bool = False,
 ) -> Prediction:
     """Run a model on images, which may be addresses; the request is counted as one for it."""
-    request.state.model = model.name
+    call, fetching = call_of(request), request.app.state.sources
+    call.model = model.name
+    # A request of Label Studio may take several predictions.
+    if not call.operation:
+        call.infers(f"POST {request.scope['route'].path}")
+        call.enter()
     return await plane_of(request).predict(
         model,
         version,
-        await fetched(request, sources),
+        await fetching.fetched(sources, request.state.hold),
         options,
         timeout_s=deadline(request),
         keep_pixels=keep_pixels,

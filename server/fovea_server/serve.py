@@ -22,8 +22,6 @@ from fovea_preprocess.errors import FoveaError
 from fovea_server.byte_budget import Trimmer
 from fovea_server.dataplane.service import Service
 from fovea_server.http.connection.protocol import ServerProtocol
-from fovea_server.http.v1.front import ImageFront
-from fovea_server.http.v2.front import V2Front
 from fovea_server.settings import silence_grpc
 from fovea_server.surface import Surface
 from fovea_server.tls import https_files
@@ -170,11 +168,11 @@ def make_server(service: Service, signalled: Callable[[], None] = lambda: None) 
     settings = service.settings
     certificate, key = https_files(settings) or (None, None)
     # uvicorn calls it like a class.
-    fronts = (V2Front(service), ImageFront(service))
-    protocol = cast("type[asyncio.Protocol]", partial(ServerProtocol, fronts=fronts))
+    surface = Surface(service)
+    protocol = cast("type[asyncio.Protocol]", partial(ServerProtocol, fronts=surface.fronts))
     return Server(
         uvicorn.Config(
-            Surface(service),
+            surface,
             host=settings.http_address,
             port=settings.http_port,
             loop="auto",

@@ -98,10 +98,10 @@ async def _answered(
             raise InvalidRequest("one image at once is drawn on: send one, or ask for no drawing")
         else:
             # Pixels that wait to be drawn on are large: few at a time.
-            async with request.app.state.drawing:
+            async with service_of(request).drawing:
                 prediction = await _predicted(request, asked)
                 result_of(prediction.images[0])
-                image = await drawn(plane_of(request), prediction, "image/jpeg")
+                image = await drawn(service_of(request), prediction, "image/jpeg")
         if drawn_alone:
             return Response(image, media_type="image/jpeg")
         seconds = prediction.timing_ms["total"] / 1e3

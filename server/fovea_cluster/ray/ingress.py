@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -37,6 +36,7 @@ from fovea_server.http.v2.answers import json_answer
 from fovea_server.http.v2.compression import too_large as v2_too_large
 from fovea_server.metrics.limits import limit_families
 from fovea_server.statistics.family import Family
+from fovea_server.traffic.asgi import call_of
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
@@ -154,13 +154,17 @@ class IngressApp:
         return self._forwarders.get(_unquoted(found["model"]))
 
     async def _forwarded(self, forwarder: Forwarder, scope: Scope, receive: Receive) -> HttpAnswer:
-        settings, began = self._serving.service.settings, time.monotonic()
+        service, settings = self._serving.service, self._serving.service.settings
+        call = call_of(scope, service.traffic)
+        call.model = forwarder.name
+        operation = scope["path"].rpartition("/")[2]
+        call.infers(f"POST {scope['path'][:3]}/models/{{model}}/{operation}")
         is_v2 = scope["path"].startswith("/v2")
         limit = settings.http_max_input_size
         try:
             headers = dict(scope["headers"])
             timeout_s = _timeout_of(headers)
-            with self._serving.service.budget.body() as hold:
+            with service.budget.body() as hold:
                 body = await receive_body(
                     receive,
                     hold,
@@ -177,15 +181,15 @@ class IngressApp:
                     scope["client"][0] if scope.get("client") else "",
                 )
                 work = unless_client_leaves(receive, forwarder.ask("http", request))
-                answer: HttpAnswer = await in_time(work, timeout_s, began)
+                answer: HttpAnswer = await in_time(work, timeout_s, call.began)
                 return answer
         except asyncio.CancelledError:
             error: FoveaError = stopped()
         except FoveaError as failed:
             error = failed
         answer = self._written(v2_error_answer(error) if is_v2 else error_answer(error), scope)
-        traffic = self._serving.service.traffic
-        traffic.inferred(forwarder.name, answer.status, began, error, None)
+        # What is forwarded is measured by the replica.
+        call.measure(answer.status, error)
         return answer
 
     def _written(self, answer: Response, scope: Scope) -> HttpAnswer:

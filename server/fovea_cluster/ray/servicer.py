@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from fovea_cluster.ray.rpc import RpcAnswer, RpcContext, called, streamed
 from fovea_preprocess.errors import FoveaError
 from fovea_server.byte_budget import Reservation
 from fovea_server.error_status import grpc_status
-from fovea_server.grpc.calls import Call, Context, stream
+from fovea_server.grpc.calls import Context, Rpc, stream
 from fovea_server.grpc.infer_request import parse_infer
 from fovea_server.grpc.inference import InferStream, StreamedAnswer
 from fovea_server.grpc.models import statistics_asked, statistics_bytes
@@ -63,21 +62,22 @@ class Servicer:
         self, request: bytes, grpc_context: RayServegRPCContext
     ) -> Encoded:
         """Forward to a replica of the model."""
-        began, model = time.monotonic(), ""
+        service, metadata = self.serving.service, grpc_context.invocation_metadata()
+        path, peer = f"/{INFERENCE}/ModelInfer", grpc_context.peer()
+        call = Rpc(path, RpcContext(metadata, peer), service.traffic).call
         try:
-            with self.serving.service.budget.body() as hold:
+            with service.budget.body() as hold:
                 hold(len(request))
-                model = parse_infer(request).model_name
-                forwarder = self.forwarders.get(model)
+                call.model = parse_infer(request).model_name
+                forwarder = self.forwarders.get(call.model)
                 if forwarder is not None:
-                    metadata, peer = grpc_context.invocation_metadata(), grpc_context.peer()
                     answer = await forwarder.ask("rpc", "ModelInfer", request, metadata, peer)
             if forwarder is None:
                 answer = await self._called("ModelInfer", request, grpc_context)
         except FoveaError as error:
             answer = RpcAnswer(b"", grpc_status(error), str(error))
-            traffic = self.serving.service.traffic
-            traffic.inferred(model, answer.status, began, error, None)
+            # What is forwarded is measured by the replica.
+            call.measure(answer.status, error)
         return _ended(answer, grpc_context)
 
     async def ModelStatistics(  # noqa: N802 (Triton's name)
@@ -102,12 +102,10 @@ class Servicer:
             yield Encoded(data)
         _ended(context.answer(b""), grpc_context)
 
-    async def _stream(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
+    async def _stream(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
         service, budget = self.serving.service, self.serving.service.budget
         most = service.settings.max_queue
-        await InferStream(self._streamed, most, budget, service.traffic).run(
-            requests, context, call
-        )
+        await InferStream(self._streamed, most, budget).run(requests, context, rpc)
 
     async def _streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
         request_id, model = "", ""

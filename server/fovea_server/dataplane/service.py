@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install_extra
 from fovea_preprocess.errors import InvalidOption
@@ -46,6 +48,8 @@ class Service:
             most_pixels=int(settings.max_megapixels * 1e6),
         )
         self.plane = DataPlane(registry, self.trace, room)
+        # Drawing keeps the pixels of a whole image, so few are drawn at a time.
+        self.drawing = asyncio.Semaphore(2)
         self.log_settings = LogSettings(SERVER_LOG)
         self.traffic = Traffic(registry, log_access=settings.log_access, tracer=_tracer(settings))
         self.http_restrictions = Restrictions.parse(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -15,13 +14,13 @@ from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_decoupled
 from fovea_server.error_status import grpc_status
 from fovea_server.extensions.regions import SharedOutput
-from fovea_server.grpc.calls import LARGE, Call, Context, fault, refuse
+from fovea_server.grpc.calls import LARGE, Context, Rpc, fault, refuse
 from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_request
 from fovea_server.grpc.infer_response import FINAL, response_bytes, streamed_bytes, streamed_error
 from fovea_server.grpc.models import version_of
 from fovea_server.grpc.run_ahead import Ahead, StreamReservation
 from fovea_server.tensors.messages import InferRequest, InferResponse
-from fovea_server.traffic.traffic import Traffic
+from fovea_server.traffic.call import Call
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,6 @@ class Inference:
         self._plane = service.plane
         self._regions = service.regions
         self._budget = service.budget
-        self._traffic = service.traffic
         self._most_streamed = service.settings.max_queue
         self._streams: set[InferStream] = set()
         self._under_way = 0
@@ -90,12 +88,12 @@ class Inference:
             # A large answer is counted again by its call at once.
             reservation.release()
 
-    async def stream(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
+    async def stream(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
         """Answer a stream of requests; an error of one is in its answer."""
-        stream = InferStream(self.streamed, self._most_streamed, self._budget, self._traffic)
+        stream = InferStream(self.streamed, self._most_streamed, self._budget)
         self._streams.add(stream)
         try:
-            await stream.run(requests, context, call)
+            await stream.run(requests, context, rpc)
         finally:
             self._streams.discard(stream)
 
@@ -162,12 +160,10 @@ class InferStream:
         infer: Callable[[bytes, Reservation], Awaitable[StreamedAnswer]],
         most: int,
         budget: ByteBudget,
-        traffic: Traffic,
     ) -> None:
         self._infer = infer
         self._most = most
         self._budget = budget
-        self._traffic = traffic
         # Requests in flight, and their bytes in the budget.
         self._under_way = self._held = 0
         self._ahead = Ahead(budget)
@@ -177,19 +173,19 @@ class InferStream:
         self._tasks: set[asyncio.Task[StreamedAnswer]] = set()
         self._reader: asyncio.Task[None] | None = None
 
-    async def run(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
+    async def run(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
         """Answer until the client's last request; cancelling this cancels those in flight."""
         strict = _STRICT in (context.invocation_metadata() or ())
-        self._reader = asyncio.create_task(self._read(requests, call))
+        self._reader = asyncio.create_task(self._read(requests, rpc.call))
         try:
             while (begun := await self._begun.get()) is not None:
-                request_id, answer, call.model = await begun.task
+                request_id, answer, rpc.call.model = await begun.task
                 if isinstance(answer, bytes):
-                    await call.write(streamed_bytes(answer))
+                    await rpc.write(streamed_bytes(answer))
                 elif strict:
                     await refuse(context, answer)
                 else:
-                    await call.write(streamed_error(request_id, str(answer)))
+                    await rpc.write(streamed_error(request_id, str(answer)))
                 begun.reservation.release()
                 self._under_way -= 1
                 self._freed.set()
@@ -223,15 +219,17 @@ class InferStream:
     async def _answer(
         self, data: bytes, full: FoveaError | None, reservation: StreamReservation, call: Call
     ) -> StreamedAnswer:
-        began, span = time.monotonic(), call.traced()
+        part = call.part()
+        part.infers(call.path.removeprefix("/"))
+        part.enter()
         if full is not None:
             outcome = StreamedAnswer("", full, "")
         else:
             outcome = await self._outcome(data, reservation)
         reservation.pass_on()
         error = outcome.answer if isinstance(outcome.answer, FoveaError) else None
-        status = "OK" if error is None else grpc_status(error)
-        self._traffic.inferred(outcome.model, status, began, error, span)
+        part.model = outcome.model
+        part.measure("OK" if error is None else grpc_status(error), error)
         return outcome
 
     async def _outcome(self, data: bytes, reservation: Reservation) -> StreamedAnswer:

@@ -17,7 +17,7 @@ from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_repository, server_metadata, statistics_json
 from fovea_server.extensions.leading_number import leading_number
-from fovea_server.grpc.calls import Call, Context, parse
+from fovea_server.grpc.calls import Context, Rpc, parse
 from fovea_server.grpc.parameters import value_of
 from fovea_server.models.model import State
 
@@ -150,18 +150,18 @@ class HealthCalls:
         """Check: the status now."""
         return _SERVING if self._plane.ready else _NOT_SERVING
 
-    async def watch(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
+    async def watch(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
         """Watch: the status now and at each change, until the server stops."""
         sent = b""
         while not self._closed.is_set():
             if (status := await self.check(None)) != sent:
                 sent = status
-                await call.write(sent)
+                await rpc.write(sent)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._closed.wait()
         if sent != _NOT_SERVING:
-            await call.write(_NOT_SERVING)
+            await rpc.write(_NOT_SERVING)
 
     def close(self) -> None:
         """End the watching calls."""

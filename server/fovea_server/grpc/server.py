@@ -17,7 +17,7 @@ from fovea_preprocess.errors import Unavailable, Unsupported
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc import extensions, models
 from fovea_server.grpc.arrivals import Arrivals
-from fovea_server.grpc.calls import Call, Context, Handler, parse, stream, unary
+from fovea_server.grpc.calls import Context, Handler, Rpc, parse, stream, unary
 from fovea_server.grpc.infer_request import parse_infer
 from fovea_server.grpc.inference import Inference
 from fovea_server.settings import Settings
@@ -166,7 +166,7 @@ class _OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
         return stream(handler_call_details.method, "", _not_found, self._service, self._arrivals)
 
 
-async def _not_found(requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
+async def _not_found(requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
     raise Unsupported("Method not found!")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,15 +13,13 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.cors import Cors
 from fovea_server.http.guard import Guard
 from fovea_server.http.messages import Request, Response
-from fovea_server.traffic.access_log import Access
-from fovea_server.traffic.request_id import HEADER, request_id
+from fovea_server.http.receive import in_time
+from fovea_server.traffic.call import Call, lookup
+from fovea_server.traffic.request_id import HEADER
 
 log = logging.getLogger(__name__)
 
 ID_HEADER = HEADER.encode()
-
-# The status that proxies log for a client that left before the answer.
-_CLIENT_LEFT = 499
 
 Client = Sequence[str | int] | None
 
@@ -79,51 +76,23 @@ class Front(ABC):
         self, method: str, target: str, headers: dict[bytes, bytes], client: Client
     ) -> Request:
         """Make a request without a route, with its id."""
-        given = headers.get(ID_HEADER)
-        own_id = request_id(None if given is None else given.decode("latin-1"))
-        reservation = Reservation(self.budget)
-        request = Request(method, target, headers, own_id, time.monotonic(), reservation)
-        request.client = str(client[0]) if client else None
-        if (tracer := self.service.traffic.tracer) is not None:
-            request.span = tracer.begin(request.header("traceparent"), request.header("tracestate"))
-        return request
+        address = str(client[0]) if client else None
+        call = Call(self.service.traffic, method, target, address, lookup(headers))
+        return Request(call, headers, Reservation(self.budget))
 
     async def answer(self, request: Request) -> Response:
-        """Answer a complete request that has an endpoint."""
+        """Answer a complete request that has an endpoint, within the time that it may take."""
         assert request.endpoint is not None
+        call = request.call
         try:
-            return await request.endpoint(self.service, request)
+            return await in_time(
+                request.endpoint(self.service, request), request.timeout_s, call.began
+            )
         except FoveaError as error:
             return self.error_answer(error)
         except Exception:
             # The traceback goes to the log only.
-            log.exception("%s %r", request.method, request.target)
+            log.exception("%s %r", call.method, call.path)
             return self.error_answer(
                 FoveaError("an internal error; the server's log has the details")
             )
-
-    def report(self, request: Request, answer: Response | None, size: int) -> None:
-        """Log and count a request.
-
-        Args:
-            request: answered, or left by its client.
-            answer: None where the client left before it.
-            size: bytes that were sent of its body.
-        """
-        traffic, model = self.service.traffic, request.names.get("model") or ""
-        status, error = (_CLIENT_LEFT, None) if answer is None else (answer.status, answer.error)
-        if request.api == "inference":
-            if request.span is not None:
-                path = request.target.partition("?")[0]
-                operation = f"{path[:3]}/models/{{model}}/{path.rpartition('/')[2]}"
-                request.span.name, request.span.id = f"{request.method} {operation}", request.id
-            traffic.inferred(model, status, request.began, error, request.span)
-        if request.control:
-            what = f"{request.method} {request.target!r}"
-            secret = self.service.http_restrictions.secret(request.api)
-            traffic.controlled(request.client, secret, request.header("origin"), what, status)
-        if traffic.access_log is not None:
-            address = request.client or "-"
-            asked = request.method, request.target
-            access = Access(address, *asked, model, status, size, request.began, request.id)
-            traffic.access_log.add(access, probe=request.api == "health")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 
 if TYPE_CHECKING:
     from fovea_server.byte_budget import Reservation
     from fovea_server.dataplane.service import Service
-    from fovea_server.traffic.spans import RequestSpan
+    from fovea_server.traffic.call import Call
 
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
@@ -19,7 +19,7 @@ TEXT = b"text/plain"
 EVENTS = b"text/event-stream; charset=utf-8"
 
 Buffer = bytes | memoryview
-Endpoint = Callable[["Service", "Request"], Awaitable["Response"]]
+Endpoint = Callable[["Service", "Request"], Coroutine[Any, Any, "Response"]]
 
 # Decimal digits that always fit a signed 64-bit number.
 _LONGEST_VERSION = 18
@@ -30,44 +30,30 @@ class Request:
     """A request.
 
     Attributes:
-        target: path and query, as sent.
+        call: what all carriers know of it.
         headers: by name in lower case; the last of several with one name.
-        id: in the log and in the answer.
-        began: by `time.monotonic`.
-        client: its address; None if it is not known.
         body: as sent; complete when an endpoint gets it.
         answer: that of a request that needs no endpoint, mostly a refusal.
         endpoint: answers it, once its body is complete.
-        api: name of its API in restrictions.
-        control: True if it changes the server.
         names: "model", "version", "region", ... in the path; None if absent.
         timeout_s: seconds that it may take in all; None for no limit.
-        span: of a request that is traced; None for nearly all.
         reservation: of the answer, from before it is computed.
         hold: counts bytes held for the request, also those sent; raises QueueFull.
     """
 
-    method: str
-    target: str
+    call: Call
     headers: dict[bytes, bytes]
-    id: str
-    began: float
     reservation: Reservation
-    client: str | None = None
     body: bytes | bytearray = b""
     answer: Response | None = None
     endpoint: Endpoint | None = None
-    api: str = ""
-    control: bool = False
     names: Mapping[str, str | None] = field(default_factory=dict)
     timeout_s: float | None = None
-    span: RequestSpan | None = None
     hold: Callable[[int], None] = field(init=False)
 
     def header(self, name: str) -> str | None:
         """Look up a header; None if absent."""
-        value = self.headers.get(name.lower().encode())
-        return None if value is None else value.decode("latin-1")
+        return self.call.header(name)
 
     def name(self, kind: str) -> str:
         """Return the name of a model or region in the path; "" if absent."""

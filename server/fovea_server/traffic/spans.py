@@ -58,7 +58,15 @@ class Tracer(Protocol):
         began: float,
         error: FoveaError | None,
     ) -> None:
-        """Make the spans of an answered request; arguments as of `Traffic.inferred`."""
+        """Make the spans of an answered request.
+
+        Args:
+            span: of it; named.
+            model: that it asked; "" for none.
+            status: of HTTP, or the name of gRPC's.
+            began: by `time.monotonic`.
+            error: that was the answer, if any.
+        """
 
     def close(self) -> None:
         """Send what is left, for a limited time; blocks."""

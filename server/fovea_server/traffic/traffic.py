@@ -11,8 +11,9 @@ from fovea_engines.plural import counted
 from fovea_preprocess.errors import FoveaError, ModelNotReady, QueueFull, ShuttingDown
 from fovea_server.logs import CONTROL, SERVER_LOG
 from fovea_server.statistics.histogram import Durations
-from fovea_server.traffic.access_log import AccessLog
-from fovea_server.traffic.spans import RequestSpan, Tracer
+from fovea_server.traffic.access_log import Access, AccessLog
+from fovea_server.traffic.call import Call
+from fovea_server.traffic.spans import Tracer
 
 log = logging.getLogger("fovea_server.refused")
 control = logging.getLogger(CONTROL)
@@ -44,24 +45,24 @@ class Traffic:
         self._refused: dict[tuple[str, str], tuple[int, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def inferred(
-        self,
-        model: str,
-        status: int | str,
-        began: float,
-        error: FoveaError | None,
-        span: RequestSpan | None,
-    ) -> None:
-        """Measure a request that asked a model to infer, and began by `time.monotonic`.
-
-        `status` is that of HTTP, or the name of gRPC's; `error` was the answer, if any. A `span`
-        is there if it is traced.
-        """
-        if span is not None and self.tracer is not None:
-            self.tracer.end(span, model, status, began, error)
-        self.durations.observe(model, status, time.monotonic() - began)
+    def measure(self, call: Call, status: int | str, error: FoveaError | None) -> None:
+        """Measure and trace a call that asked a model to infer; others are not."""
+        if not call.operation:
+            return
+        if call.span is not None and self.tracer is not None:
+            call.span.name, call.span.id = call.operation, call.id
+            self.tracer.end(call.span, call.model, status, call.began, error)
+        self.durations.observe(call.model, status, time.monotonic() - call.began)
         if isinstance(error, _REFUSALS):
-            self.refused(model if model in self._models else "", error)
+            self.refused(call.model if call.model in self._models else "", error)
+
+    def log(self, call: Call, status: int | str, size: int) -> None:
+        """Log a call that is over, and that it changed the server or tried to."""
+        if call.control:
+            self._log_control(call, status)
+        if self.access_log is not None:
+            asked = call.client or "-", call.method, call.path, call.model
+            self.access_log.add(Access(*asked, status, size, call.began, call.id), probe=call.probe)
 
     def refused(self, model: str, error: FoveaError) -> None:
         """Count a request that was refused, for the next warning; the first is logged at once."""
@@ -71,28 +72,17 @@ class Traffic:
         if self._timer is None:
             self._warn()
 
-    def controlled(
-        self,
-        client: str | None,
-        secret: tuple[str, str] | None,
-        origin: str | None,
-        what: str,
-        status: int | str,
-    ) -> None:
-        """Log that a client changed the server, or tried to.
-
-        `secret` is the key and value that it needed, if any; `origin` the page that sent it.
-        """
+    def _log_control(self, call: Call, status: int | str) -> None:
         done = status in ("OK", 200)
-        by = client or "-"
-        if secret is not None and done:
-            by += f" with {secret[0]}"
+        by, origin = call.client or "-", call.header("origin")
+        if call.secret is not None and done:
+            by += f" with {call.secret[0]}"
         page = f", from a page of {origin!r}" if origin else ""
         control.log(
             logging.INFO if done else logging.WARNING,
             "%s by %s%s: %s",
-            *(what, by, page, status),
-            extra={"client": client, "origin": origin, "status": status},
+            *(call.control, by, page, status),
+            extra={"client": call.client, "origin": origin, "status": status},
         )
 
     def _warn(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fovea_server.byte_budget import ByteBudget, Reservation
-from fovea_server.grpc.calls import Call
+from fovea_server.grpc.calls import Rpc
 from fovea_server.grpc.inference import InferStream, StreamedAnswer
 from fovea_server.traffic.traffic import Traffic
 
@@ -35,8 +35,8 @@ async def echo(data: bytes, reservation: Reservation) -> StreamedAnswer:
 
 async def streamed(most: int, budget: ByteBudget, requests: AsyncIterator[bytes], client: Unread):
     traffic = Traffic((), log_access=False)
-    call = Call("/inference.GRPCInferenceService/ModelStreamInfer", client, traffic)
-    await InferStream(echo, most, budget, traffic).run(requests, client, call)
+    rpc = Rpc("/inference.GRPCInferenceService/ModelStreamInfer", client, traffic)
+    await InferStream(echo, most, budget).run(requests, client, rpc)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """One warning a minute while requests are refused, and what it counts."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from fovea_preprocess.errors import (
     QueueFull,
 )
 from fovea_server.traffic import traffic
+from fovea_server.traffic.call import Call
 from fovea_server.traffic.traffic import Traffic
 
 
@@ -27,7 +27,10 @@ def test_the_first_is_logged_at_once_and_the_others_together(short, caplog):
         counted = Traffic({"a", "b"}, log_access=False)
 
         def refuse(model: str, error: FoveaError) -> None:
-            counted.inferred(model, 503, time.monotonic(), error, None)
+            call = Call(counted, "POST", "/v2/models/a/infer", None, lambda _: None)
+            call.model = model
+            call.infers("infer")
+            call.end(503, error=error)
 
         for _ in range(500):
             refuse("a", QueueFull("256 images waiting", 1.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -30,6 +29,7 @@ from fovea_server.http.v1 import models, predict
 from fovea_server.http.v1.answers import error_answer
 from fovea_server.http.v1.image_json import error_json
 from fovea_server.http.v1.openapi import docs_page, document
+from fovea_server.http.v1.sources import Sources
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -40,7 +40,7 @@ _SCRIPTS = "/static-offline-docs"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-def create_app(service: Service) -> FastAPI:
+def create_app(service: Service, sources: Sources) -> FastAPI:
     """Make the application for all requests that are not of Triton's protocol."""
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPIOffline(
@@ -67,8 +67,7 @@ def create_app(service: Service) -> FastAPI:
         lifespan=_lifespan,
     )
     app.state.service = service
-    app.state.fetcher = None
-    app.state.drawing = asyncio.Semaphore(2)
+    app.state.sources = sources
     for router in (predict.router, models.router, models.health):
         app.include_router(router)
     app.add_route("/docs", docs_page(app, _SCRIPTS), include_in_schema=False)
@@ -92,19 +91,9 @@ def create_app(service: Service) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    settings = app.state.service.settings
-    if settings.allow_url:
-        # Here, because httpx costs a tenth of a second that most servers need not pay.
-        from fovea_server.http.v1.fetch import Fetcher
-
-        app.state.fetcher = Fetcher(
-            max_bytes=settings.max_image_bytes,
-            timeout_s=settings.url_timeout_s,
-            allow_private=settings.url_allow_private,
-        )
     yield
-    if app.state.fetcher is not None:
-        await app.state.fetcher.close()
+    sources: Sources = app.state.sources
+    await sources.close()
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

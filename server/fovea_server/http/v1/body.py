@@ -35,10 +35,7 @@ async def read_body(request: Request, hold: Callable[[int], None], settings: Set
     """
     max_bytes = settings.http_max_input_size
     encoding = request.headers.get("content-encoding", "identity")
-    if encoding not in ("identity", "gzip", "deflate"):
-        raise InvalidRequest(
-            f"Content-Encoding '{encoding}' is not understood; send it plain, or in gzip or deflate"
-        )
+    check_encoding(encoding)
     refused = too_large(max_bytes)
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > max_bytes:
@@ -53,6 +50,14 @@ async def read_body(request: Request, hold: Callable[[int], None], settings: Set
         return bytes(await unpack(body, hold, max_bytes, refused))
     except zlib.error:
         raise InvalidRequest(f"the body is not {encoding}, as its header says") from None
+
+
+def check_encoding(encoding: str | None) -> None:
+    """Raise InvalidRequest for a Content-Encoding that is not understood."""
+    if encoding not in (None, "identity", "gzip", "deflate"):
+        raise InvalidRequest(
+            f"Content-Encoding '{encoding}' is not understood; send it plain, or in gzip or deflate"
+        )
 
 
 def too_large(limit: int) -> BodyTooLarge:
@@ -76,7 +81,7 @@ class Url:
     authorization: str | None = None
 
 
-Source = bytes | Url | FoveaError
+Source = bytes | bytearray | Url | FoveaError
 
 
 def parse_body(

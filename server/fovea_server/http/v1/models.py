@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Path, Request
 from fovea_server.dataplane.model_documents import Live, Model, ModelList, ModelStatistics, Ready
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v1.openapi import described
+from fovea_server.traffic.call import Call
 
 ModelName = Annotated[str, Path(description="name of the model", examples=["yolov8n"])]
 Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
@@ -29,12 +30,17 @@ def restricted(api: str) -> Any:
     return Depends(check)
 
 
+def call_of(request: Request) -> Call:
+    """Return what the log and the metrics know of a request."""
+    call: Call = request.state.call
+    return call
+
+
 def check_control(request: Request, api: str) -> None:
     """Raise Restricted if a client may not change the server by an API; the log says who did."""
-    restrictions = service_of(request).http_restrictions
-    request.state.control = restrictions.secret(api)
-    client = request.client.host if request.client else None
-    restrictions.check_control(api, client, request.headers.get)
+    restrictions, call = service_of(request).http_restrictions, call_of(request)
+    call.controls(f"{call.method} {call.path!r}", restrictions.secret(api))
+    restrictions.check_control(api, call.client, call.header)
 
 
 health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[restricted("health")])

@@ -2,96 +2,127 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+import re
+import zlib
+from functools import lru_cache, partial
+from urllib.parse import unquote
+
+from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
 from fovea_engines.detect.draw.draw import annotated
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import InvalidRequest
-from fovea_server.dataplane.dataplane import DataPlane
+from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
 from fovea_server.dataplane.images import Prediction
-from fovea_server.http.v1.answered import answered
-from fovea_server.http.v1.answers import boxes_json, raise_if_alone
-from fovea_server.http.v1.body import Source, parse_body
-from fovea_server.http.v1.head import Image, accepted_image, query_values, timeout_of, wraps_images
-from fovea_server.http.v1.models import ModelName, Version, restricted
+from fovea_server.dataplane.service import Service
+from fovea_server.http.front import Front
+from fovea_server.http.messages import Request, Response
+from fovea_server.http.receive import unpack
+from fovea_server.http.v1.answers import boxes_json, error_answer, raise_if_alone
+from fovea_server.http.v1.body import Source, check_encoding, empty, parse_body, too_large
+from fovea_server.http.v1.head import (
+    Image,
+    accepted_image,
+    query_options,
+    query_values,
+    timeout_of,
+    wraps_images,
+)
+from fovea_server.http.v1.models import ModelName, Version
 from fovea_server.http.v1.openapi import described_prediction
-from fovea_server.http.v1.sources import fetched
+from fovea_server.http.v1.sources import Sources
 from fovea_server.models.model import ServedModel
-from fovea_server.settings import Settings
 from fovea_server.tensors.image_messages import ImageResult
 
-router = APIRouter(tags=["predict"], dependencies=[restricted("inference")])
-
-
-@router.post("/v1/models/{name}/predict", **described_prediction("predict"))
-async def predict(request: Request, name: ModelName) -> Response:
-    """Find what is on one or more images, with the newest version of a model."""
-    return await _answer(request, name, None)
-
-
-@router.post(
-    "/v1/models/{name}/versions/{version}/predict", **described_prediction("predict_version")
+# What does not match, for example a version that is none, is left to FastAPI to refuse.
+_TARGET = re.compile(
+    r"/v1/models/(?P<model>[^/?#]+)(?:/versions/(?P<version>[1-9][0-9]{0,17}))?/predict"
+    r"(?:\?[^#]*)?"
 )
-async def predict_version(request: Request, name: ModelName, version: Version) -> Response:
-    """Find what is on one or more images, with one version of a model."""
-    return await _answer(request, name, version)
 
 
-async def _answer(request: Request, name: str, version: int | None) -> Response:
-    settings: Settings = request.app.state.service.settings
-    plane: DataPlane = request.app.state.service.plane
-    # An unknown model is reported before a large body is read.
-    model = plane.get(name, version)
-    timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
-    image = accepted_image(request.headers.get("accept", ""))
-
-    async def answer(body: bytes) -> Response:
-        sources, options = await _parsed(request, body, settings)
-        return await _predicted(request, model, version, sources, options, timeout_s, image)
-
-    return await answered(request, answer, timeout_s)
+@lru_cache(maxsize=256)
+def _resolve(target: str) -> dict[str, str | None] | None:
+    """Find the unquoted names in the path of a target; None if it is no predict's."""
+    found = _TARGET.fullmatch(target)
+    if not target.isascii() or found is None or "/" in (name := unquote(found["model"])):
+        return None
+    return {"model": name, "version": found["version"]}
 
 
-async def _predicted(
-    request: Request,
-    model: ServedModel,
-    version: int | None,
-    sources: list[Source],
-    options: PredictOptions,
-    timeout_s: float | None,
-    image: Image | None,
-) -> Response:
-    plane: DataPlane = request.app.state.service.plane
-    images = await fetched(request, sources)
-    content_type = request.headers.get("content-type", "")
-    if image is None:
-        asked = (model, version, images, options, timeout_s, content_type)
-        return Response(await boxes_json(plane, *asked), media_type="application/json")
-    if len(images) != 1:
-        raise InvalidRequest(f"Accept: {image} answers one image; send one, or accept JSON")
-    # Pixels that wait to be drawn on are large: few at a time.
-    async with request.app.state.drawing:
-        prediction = await plane.predict(
-            model, version, images, options, timeout_s=timeout_s, keep_pixels=True
-        )
-        raise_if_alone(prediction, images, content_type)
-        content = await drawn(plane, prediction, image)
-    return Response(content, media_type=image)
+class PredictFront(Front):
+    """Answers predict requests: an image as it is, a form, or JSON."""
 
+    keeps_refused = False
 
-async def _parsed(
-    request: Request, body: bytes, settings: Settings
-) -> tuple[list[Source], PredictOptions]:
-    query = query_values(request.scope["query_string"].decode("latin-1"))
-    kind = request.headers.get("content-type", "")
-    if wraps_images(kind):
+    def __init__(self, service: Service, sources: Sources) -> None:
+        super().__init__(service)
+        self._sources = sources
+
+    def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Return True for a request to predict."""
+        return method == "POST" and _resolve(target.decode("latin-1")) is not None
+
+    def route(self, request: Request) -> None:
+        """Find the model of a request, or refuse it."""
+        names, call = _resolve(request.call.path), request.call
+        assert names is not None, "it was taken"
+        request.names, call.model = names, names["model"] or ""
+        call.infers("POST /v1/models/{model}/predict")
+        self.service.http_restrictions.check("inference", call.header)
+        # An unknown model is reported before a large body is read.
+        model = self.service.plane.get(call.model, request.version)
+        request.timeout_s = timeout_of(call.header("x-request-timeout-ms"))
+        check_encoding(call.header("content-encoding"))
+        request.endpoint = partial(self._predict, model)
+
+    def error_answer(self, error: FoveaError) -> Response:
+        """Make an answer in the form of /v1."""
+        return error_answer(error)
+
+    def too_large(self, size: int | None) -> BodyTooLarge:
+        """Make the error for a body over the limit."""
+        return too_large(self.service.settings.http_max_input_size)
+
+    async def _predict(self, model: ServedModel, service: Service, request: Request) -> Response:
+        if not request.body:
+            raise empty()
+        kind = request.header("content-type") or ""
+        sources, options = await self._parsed(request, kind)
+        images = await self._sources.fetched(sources, request.hold)
+        image = accepted_image(request.header("accept") or "")
+        asked = model, request.version, images, options
+        if image is None:
+            return Response(body=[await boxes_json(service.plane, *asked, request.timeout_s, kind)])
+        if len(images) != 1:
+            raise InvalidRequest(f"Accept: {image} answers one image; send one, or accept JSON")
+        # Pixels that wait to be drawn on are large: few at a time.
+        async with service.drawing:
+            prediction = await service.plane.predict(
+                *asked, timeout_s=request.timeout_s, keep_pixels=True
+            )
+            raise_if_alone(prediction, images, kind)
+            content = await drawn(service, prediction, image)
+        return Response(body=[content], media_type=image.encode())
+
+    async def _parsed(self, request: Request, kind: str) -> tuple[list[Source], PredictOptions]:
+        settings, body = self.service.settings, request.body
+        encoding = request.header("content-encoding")
+        if encoding not in (None, "identity"):
+            limit = settings.http_max_input_size
+            try:
+                body = await unpack(body, request.hold, limit, too_large(limit))
+            except zlib.error:
+                raise InvalidRequest(f"the body is not {encoding}, as its header says") from None
+        query = request.call.path.partition("?")[2]
+        if not wraps_images(kind):
+            return [body], query_options(query)
         # Parsing a large body would block the event loop.
-        return await run_in_threadpool(parse_body, body, kind, query, settings.max_images)
-    return parse_body(body, kind, query, settings.max_images)
+        values = query_values(query)
+        return await run_in_threadpool(parse_body, bytes(body), kind, values, settings.max_images)
 
 
-async def drawn(plane: DataPlane, prediction: Prediction, kind: Image) -> bytes:
+async def drawn(service: Service, prediction: Prediction, kind: Image) -> bytes:
     """Draw what was found on the single image of a prediction, which has kept its pixels."""
     result = prediction.images[0]
     assert isinstance(result, ImageResult)
@@ -100,5 +131,21 @@ async def drawn(plane: DataPlane, prediction: Prediction, kind: Image) -> bytes:
         raise InvalidRequest("this model's head is not recognised: there is nothing to draw")
     words = prediction.words
     seen = result.found, result.pixels, words.labels, words.skeleton
-    async with plane.drawing(result.pixels):
+    async with service.plane.drawing(result.pixels):
         return await run_in_threadpool(annotated, *seen, kind)
+
+
+router = APIRouter(tags=["predict"])
+"""Describes the routes in the OpenAPI document; `PredictFront` answers them."""
+
+
+@router.post("/v1/models/{name}/predict", **described_prediction("predict"))
+async def predict(name: ModelName) -> None:
+    """Find what is on one or more images, with the newest version of a model."""
+
+
+@router.post(
+    "/v1/models/{name}/versions/{version}/predict", **described_prediction("predict_version")
+)
+async def predict_version(name: ModelName, version: Version) -> None:
+    """Find what is on one or more images, with one version of a model."""

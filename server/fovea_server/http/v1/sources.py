@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
-
-from fastapi import Request
 
 from fovea_preprocess.errors import FetchRefused, FoveaError, QueueFull
 from fovea_preprocess.size import size_text
@@ -16,31 +15,56 @@ if TYPE_CHECKING:
     from fovea_server.http.v1.fetch import Fetcher
 
 
-async def fetched(request: Request, sources: list[Source]) -> list[bytes | FoveaError]:
-    """Replace the addresses among the sources by the images there, or by why there is none."""
-    fetcher: Fetcher | None = request.app.state.fetcher
-    settings: Settings = request.app.state.service.settings
-    left = settings.http_max_input_size
-    few = asyncio.Semaphore(4)
+class Sources:
+    """Replaces addresses by the images there, if the operator allows it."""
 
-    async def image(source: Source) -> bytes | FoveaError:
-        nonlocal left
-        if not isinstance(source, Url):
-            return source
-        if fetcher is None:
-            return FetchRefused("this server does not fetch urls; start it with --allow-url")
-        try:
-            async with few:
-                data = await fetcher.fetch(source.address, request.state.hold, source.authorization)
-        except (FetchRefused, QueueFull) as error:
-            return error
-        left -= len(data)
-        if left < 0:
-            return FetchRefused(
-                "the images of this request are over the limit of "
-                f"{size_text(settings.http_max_input_size)} together: ask for fewer, or raise "
-                "--http-max-input-size (bytes)"
+    def __init__(self, settings: Settings) -> None:
+        self._most_bytes = settings.http_max_input_size
+        self._fetcher: Fetcher | None = None
+        if settings.allow_url:
+            # Here, because httpx costs a tenth of a second that most servers need not pay.
+            from fovea_server.http.v1.fetch import Fetcher
+
+            self._fetcher = Fetcher(
+                max_bytes=settings.max_image_bytes,
+                timeout_s=settings.url_timeout_s,
+                allow_private=settings.url_allow_private,
             )
-        return data
 
-    return list(await asyncio.gather(*map(image, sources)))
+    async def fetched(
+        self, sources: Sequence[Source], hold: Callable[[int], None]
+    ) -> list[bytes | bytearray | FoveaError]:
+        """Replace the addresses among the sources by the images there, or by why there is none.
+
+        `hold` counts their bytes, and may raise QueueFull.
+        """
+        left, few = self._most_bytes, asyncio.Semaphore(4)
+
+        async def image(source: Source) -> bytes | bytearray | FoveaError:
+            nonlocal left
+            if not isinstance(source, Url):
+                return source
+            if self._fetcher is None:
+                return FetchRefused("this server does not fetch urls; start it with --allow-url")
+            try:
+                async with few:
+                    data = await self._fetcher.fetch(source.address, hold, source.authorization)
+            except (FetchRefused, QueueFull) as error:
+                return error
+            left -= len(data)
+            if left < 0:
+                return FetchRefused(
+                    "the images of this request are over the limit of "
+                    f"{size_text(self._most_bytes)} together: ask for fewer, or raise "
+                    "--http-max-input-size (bytes)"
+                )
+            return data
+
+        if len(sources) == 1:
+            return [await image(sources[0])]
+        return list(await asyncio.gather(*map(image, sources)))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._fetcher is not None:
+            await self._fetcher.close()

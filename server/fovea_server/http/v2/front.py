@@ -89,21 +89,24 @@ class V2Front(Front):
 
     def route(self, request: Request) -> None:
         """Route a request by its head, or refuse it."""
-        found = _resolve(request.target.partition("?")[0])
+        found = _resolve(request.call.path.partition("?")[0])
         if found is None:
             request.answer = refusal(404, "Not Found")
             return
-        (route, names), method = found, request.method
-        restrictions = self.service.http_restrictions
-        if route.controls and method == "POST":
-            request.control, request.api = True, route.api
-        key = restrictions.missing(route.api, request.header)
+        (route, names), call = found, request.call
+        method, restrictions = call.method, self.service.http_restrictions
+        if controls := route.controls and method == "POST":
+            call.controls(f"POST {call.path!r}", restrictions.secret(route.api))
+        key = restrictions.missing(route.api, call.header)
         if key is not None:
             request.answer = refusal(403, f"This API is restricted, expecting header '{key}'")
         elif method in route.methods or (method == "HEAD" and "GET" in route.methods):
-            request.endpoint, request.api, request.names = route.endpoint, route.api, names
-            if request.control:
-                restrictions.check_control(route.api, request.client, request.header)
+            request.endpoint, request.names = route.endpoint, names
+            call.model, call.probe = names["model"] or "", route.api == "health"
+            if controls:
+                restrictions.check_control(route.api, call.client, call.header)
+            if route.api == "inference":
+                call.infers(f"{method} /v2/models/{{model}}/{route.path.rpartition('/')[2]}")
         else:
             asked = method == "OPTIONS" and "GET" in route.methods
             answer = Response() if asked else refusal(405, "Method Not Allowed", route.refusal)

@@ -10,10 +10,9 @@ from uvicorn.server import ServerState
 from fovea_server.dataplane.service import Service
 from fovea_server.http.connection.exchange import Exchange
 from fovea_server.http.connection.protocol import ServerProtocol
-from fovea_server.http.v1.front import ImageFront
-from fovea_server.http.v2.front import V2Front
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
+from fovea_server.surface import Surface
 
 HEAD = (
     b"POST %s HTTP/1.1\r\nHost: localhost\r\n"
@@ -27,7 +26,7 @@ def test_an_answered_exchange_is_freed_at_once(demo_repository, demo_model):
     settings = Settings(model_repository=[demo_repository])
     registry = Registry(settings)
     service = Service(settings, registry)
-    fronts = [V2Front(service), ImageFront(service)]
+    fronts = Surface(service).fronts
     registry.start()
 
     async def ask() -> int:

@@ -1,4 +1,4 @@
-"""The predict requests that take the short path, and the JSON of an image."""
+"""Which requests are to predict, and the JSON of an image."""
 
 from types import SimpleNamespace
 
@@ -8,44 +8,33 @@ import pytest
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
-from fovea_server.http.v1.front import ImageFront
 from fovea_server.http.v1.image_json import image_json
+from fovea_server.http.v1.predict import PredictFront
 from fovea_server.http.v1.schemas import ImageAnswer, TensorAnswer
+from fovea_server.http.v1.sources import Sources
 from fovea_server.settings import Settings
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
-JPEG = (b"content-type", b"image/jpeg")
 
-
-def takes(*headers: tuple[bytes, bytes], method="POST", target=b"/v1/models/m/predict") -> bool:
-    front = ImageFront(SimpleNamespace(settings=Settings(), traffic=None, budget=None))
-    return front.takes(method, target, [(b"host", b"test"), *headers])
-
-
-def test_an_image_as_it_is_takes_the_short_path():
-    assert takes()
-    assert takes(JPEG)
-    assert takes((b"content-type", b"application/x-www-form-urlencoded"))
-    assert takes((b"accept", b"application/json, image/png;q=0.9"))
-    for target in (b"/v1/models/a%20b/predict?conf=0.5", b"/v1/models/m/versions/12/predict"):
-        assert takes(JPEG, target=target)
+def takes(method="POST", target=b"/v1/models/m/predict") -> bool:
+    service = SimpleNamespace(settings=Settings(), traffic=None, budget=None)
+    return PredictFront(service, Sources(service.settings)).takes(method, target, [])
 
 
 @pytest.mark.parametrize(
-    "headers",
+    "target",
     [
-        [(b"content-type", b"application/json; charset=utf-8")],
-        [(b"content-type", b"Application/JSON")],
-        [(b"content-type", b"multipart/form-data; boundary=b")],
-        [(b"content-type", b"multipart/mixed")],
-        [(b"content-encoding", b"gzip")],
-        [(b"accept", b"image/*")],
-        [JPEG, JPEG],
+        b"/v1/models/m/predict",
+        b"/v1/models/m/predict?",
+        b"/v1/models/a%20b/predict?conf=0.5",
+        b"/v1/models/m/versions/12/predict",
     ],
 )
-def test_other_bodies_and_answers_are_fastapis(headers):
-    assert not takes(*headers)
+def test_predict_requests_are_taken(target):
+    assert takes(target=target)
+    assert not takes("GET", target)
+    assert not takes("OPTIONS", target)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +52,7 @@ def test_other_bodies_and_answers_are_fastapis(headers):
     ],
 )
 def test_other_addresses_are_fastapis(target):
-    assert not takes(JPEG, target=target)
-    assert not takes(JPEG, method="GET")
+    assert not takes(target=target)
 
 
 def result(**found: object) -> ImageResult:

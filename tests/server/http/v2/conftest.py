@@ -11,9 +11,8 @@ from tests.server.registries import ADDER_CONFIG, adder, serving
 import fovea_server
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
-from fovea_server.http.v2.asgi import V2App
-from fovea_server.http.v2.front import V2Front
 from fovea_server.settings import Settings
+from fovea_server.surface import Surface
 
 DEMO = Path(fovea_server.__file__).parent / "demo"
 LIMIT = 1 << 20
@@ -35,8 +34,8 @@ def budget(service) -> ByteBudget:
 
 
 @pytest.fixture(scope="module")
-def app(service) -> V2App:
-    return V2App(V2Front(service))
+def app(service) -> Surface:
+    return Surface(service)
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,15 @@ import asyncio
 import json
 from dataclasses import replace
 
-import pytest
-
 from fovea_server.byte_budget import ByteBudget
-from fovea_server.http.v2.asgi import V2App
+from fovea_server.http.asgi import FrontApp
 from fovea_server.http.v2.front import V2Front
 
 JSON = {"inputs": [{"name": "X", "shape": [1, 4], "datatype": "INT32", "data": [1, 2, 3, 4]}]}
+
+
+async def nobody(*message: object) -> None:
+    raise AssertionError("the front takes all that is under /v2")
 
 
 def asked(runner, app, *messages: dict[str, object], path="/v2/models/adder/infer", **scope):
@@ -68,7 +70,7 @@ def test_a_client_that_leaves_before_its_answer(runner, service, budget):
                 raise
 
     body = {"type": "http.request", "body": b"{}"}
-    assert asked(runner, V2App(Slow(service)), body, {"type": "http.disconnect"}) == []
+    assert asked(runner, FrontApp([Slow(service)], nobody), body, {"type": "http.disconnect"}) == []
     assert started == cancelled != []
     assert budget.held == 0
 
@@ -80,7 +82,7 @@ def test_a_server_that_stops_before_the_answer(runner, service):
             await asyncio.sleep(0)
 
     body = {"type": "http.request", "body": b"{}"}
-    start, body = asked(runner, V2App(Slow(service)), body)
+    start, body = asked(runner, FrontApp([Slow(service)], nobody), body)
     assert start["status"] == 503
     assert b"the server stopped" in body["body"]
 
@@ -97,7 +99,7 @@ def test_large_answers_are_counted(runner, service):
 
     front = Large(service)
     front.budget = budget
-    app = V2App(front)
+    app = FrontApp([front], nobody)
     sent = asked(runner, app, {"type": "http.request", "body": b""}, path="/v2", method="GET")
     assert sum(len(message.get("body", b"")) for message in sent) == 120_000
     assert budget.held == 0
@@ -113,13 +115,3 @@ def test_below_a_mount_point(runner, app):
     for raw in ({}, {"raw_path": b"/a%20b/v2/models/adder/infer"}):
         start, _ = asked(runner, app, body, path=path, root_path="/a b", **raw)
         assert start["status"] == 200
-
-
-def test_the_lifespan_of_a_server(runner, app):
-    events = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
-    sent = asked(runner, app, *events, type="lifespan")
-    assert [message["type"] for message in sent] == [
-        f"{event['type']}.complete" for event in events
-    ]
-    with pytest.raises(ValueError, match="over HTTP, not over websocket"):
-        asked(runner, app, type="websocket")

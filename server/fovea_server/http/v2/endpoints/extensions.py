@@ -76,14 +76,14 @@ def _required(given: object, name: str) -> object:
 async def trace(service: Service, request: Request) -> Response:
     """Read or change the trace settings of a model or of all."""
     model = request.names["model"]
-    if request.method == "POST":
+    if request.call.method == "POST":
         return json_answer(service.trace.update(model, _given(request)))
     return json_answer(service.trace.get(model))
 
 
 async def log(service: Service, request: Request) -> Response:
     """Read or change the log settings."""
-    if request.method == "POST":
+    if request.call.method == "POST":
         return json_answer(service.log_settings.update(_given(request)))
     return json_answer(service.log_settings.get())
 

@@ -1,0 +1,103 @@
+"""One request, whatever carries it: who sends it, what it asks for, and what becomes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from fovea_preprocess.errors import FoveaError
+from fovea_server.log_lines import REQUEST_ID
+from fovea_server.traffic.client import CLIENT
+from fovea_server.traffic.request_id import HEADER, request_id
+from fovea_server.traffic.spans import SPAN, RequestSpan
+
+if TYPE_CHECKING:
+    from fovea_server.traffic.traffic import Traffic
+
+Header = Callable[[str], str | None]
+
+CLIENT_LEFT = 499
+"""The status that proxies log for a client that left before the answer."""
+
+
+def lookup(headers: Mapping[bytes, bytes]) -> Header:
+    """Look up headers of HTTP by any spelling; their own names are in lower case."""
+
+    def header(name: str) -> str | None:
+        value = headers.get(name.lower().encode())
+        return None if value is None else value.decode("latin-1")
+
+    return header
+
+
+class Call:
+    """A request. Its carrier makes it of the head, and ends it once with the status it was given.
+
+    Attributes:
+        method: of HTTP, or name of the RPC.
+        path: with its query, as sent; of gRPC the full name of the method.
+        client: its address; None where that is unknown.
+        header: looks up a header or metadata by its name; None if absent.
+        id: in the log and in the answer.
+        began: by `time.monotonic`.
+        model: name of the model that it is for; "" for none.
+        operation: of a request that asks a model to infer, without names that clients choose; ""
+            for all others.
+        probe: it is logged at DEBUG.
+        control: how it changes the server; "" if it does not.
+        secret: key and value that it needs for that, if any.
+        span: of a request that is traced; None for nearly all.
+    """
+
+    __slots__ = (
+        *("_traffic", "method", "path", "client", "header", "id", "began", "model", "operation"),
+        *("probe", "control", "secret", "span"),
+    )
+
+    def __init__(
+        self, traffic: Traffic, method: str, path: str, client: str | None, header: Header
+    ) -> None:
+        self._traffic = traffic
+        self.method, self.path, self.client, self.header = method, path, client, header
+        self.id = request_id(header(HEADER))
+        self.began = time.monotonic()
+        self.model = self.operation = self.control = ""
+        self.probe = False
+        self.secret: tuple[str, str] | None = None
+        self.span: RequestSpan | None = None
+
+    def infers(self, operation: str) -> None:
+        """Measure it as a request that asks a model to infer; it may be traced."""
+        self.operation = operation
+        if (tracer := self._traffic.tracer) is not None:
+            self.span = tracer.begin(self.header("traceparent"), self.header("tracestate"))
+
+    def controls(self, what: str, secret: tuple[str, str] | None) -> None:
+        """Log that it changes the server, or tries to, and which secret it needs for that."""
+        self.control, self.secret = what, secret
+
+    def enter(self) -> None:
+        """Let the current task know the request: its log lines, its place in queues, its span."""
+        REQUEST_ID.set(self.id)
+        CLIENT.set(self.client or "")
+        SPAN.set(self.span)
+
+    def part(self) -> Call:
+        """Make the call of one of several requests in this one: it is measured and not logged."""
+        return Call(self._traffic, self.method, self.path, self.client, self.header)
+
+    def measure(self, status: int | str, error: FoveaError | None = None) -> None:
+        """End a part of a call, or one that is logged elsewhere; see `end`."""
+        self._traffic.measure(self, status, error)
+
+    def end(self, status: int | str, size: int = 0, error: FoveaError | None = None) -> None:
+        """Measure, trace and log it.
+
+        Args:
+            status: of HTTP, or the name of gRPC's.
+            size: bytes of the answer's body.
+            error: that was the answer, if any.
+        """
+        self._traffic.measure(self, status, error)
+        self._traffic.log(self, status, size)
