@@ -20,6 +20,7 @@ class Group(StrEnum):
 
     `BACKENDS`: the name of a `Backend` = that object.
     `COMMANDS`: PANEL.NAME = a function, or a Typer app; panel is a title of `fovea --help`.
+    `HEADS`: any name = a tuple of classes of `Head`, each a family.
     `ROUTERS`: a name of `--api` = a function that takes the model that the operator named, or
     None, and returns an `APIRouter`.
     `STORES`: the scheme of an address = a class of `StoreAddress`.
@@ -27,6 +28,7 @@ class Group(StrEnum):
 
     BACKENDS = "fovea.backends"
     COMMANDS = "fovea.commands"
+    HEADS = "fovea.heads"
     ROUTERS = "fovea.routers"
     STORES = "fovea.stores"
 

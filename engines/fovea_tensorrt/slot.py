@@ -7,9 +7,9 @@ from contextlib import ExitStack, closing, suppress
 
 import numpy as np
 
-from fovea_engines.plural import counted
 from fovea_engines.session import Array
 from fovea_preprocess.errors import BackendError, InvalidModel, OutOfMemory
+from fovea_preprocess.plural import counted
 from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_tensorrt.cuda.driver import Device, megabytes

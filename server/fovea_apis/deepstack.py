@@ -24,8 +24,8 @@ from fovea_apis.asking import (
 )
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.plural import counted
 from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
+from fovea_preprocess.plural import counted
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.http.v1.answered import answered

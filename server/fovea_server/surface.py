@@ -10,7 +10,7 @@ from fovea_server.http.asgi import FrontApp
 from fovea_server.http.cors import Cors
 from fovea_server.http.v1.app import create_app
 from fovea_server.http.v1.predict import PredictFront
-from fovea_server.http.v1.sources import Sources
+from fovea_server.http.v1.sources import ImageSources
 from fovea_server.http.v2.front import V2Front
 from fovea_server.traffic.asgi import WithTraffic
 
@@ -26,7 +26,7 @@ class Surface:
     """
 
     def __init__(self, service: Service) -> None:
-        sources = Sources(service.settings)
+        sources = ImageSources(service.settings)
         self.fronts = (V2Front(service), PredictFront(service, sources))
         self._app = create_app(service, sources)
         others = Cors(service.settings.cors_origin).around(self._app)

@@ -1,5 +1,6 @@
-"""docs/extend.md: its package is installed, and each of its four entry points works."""
+"""docs/extend.md: its package is installed, and each of its five entry points works."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import onnx
 import pytest
 from tests.docs.pages import ROOT
 from tests.serving import start_server
@@ -55,6 +57,22 @@ def test_a_package_adds_a_backend_a_command_a_route_and_a_store(acme_here, demo_
         assert found["images"][0]["detections"]
     finally:
         assert server.stop() == 0
+
+
+def test_a_package_adds_a_head(acme_here, demo_model, tmp_path):
+    model = onnx.load(demo_model)
+    model.metadata_props.add(key="model_family", value="acme")
+    onnx.save(model, tmp_path / "acme.onnx")
+    built = ("build", tmp_path / "acme.onnx", "--repository", tmp_path / "models")
+    run(*built, "--backend", "onnxruntime")
+    card = json.loads((tmp_path / "models/acme/1/card.json").read_text())
+    assert card["family"] == "acme"
+    assert card["preprocess"]["channels"] == "BGR"
+    scene = demo_model.parent / "scene-1.jpg"
+    [found] = map(
+        json.loads, run("predict", tmp_path / "models/acme", scene, "--json").splitlines()
+    )
+    assert json.loads(found)["detections"]
 
 
 @pytest.fixture

@@ -35,12 +35,12 @@ from fovea_engines.evaluate.agreement.measure import (
 from fovea_engines.evaluate.reference import answers, read_samples
 from fovea_engines.evaluate.samples import sample_images
 from fovea_engines.graph.wiring import RANKING, outputs_after
-from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.repository.card import EngineCard, Precision
 from fovea_engines.repository.figures import SHIPPED, Agreement
 from fovea_preprocess.errors import Disagreement, NotFinite, UnsupportedModel
+from fovea_preprocess.plural import counted
 
 AGREEMENT_IMAGES = 64
 # Bfloat16, emulated on ONNX Runtime, agrees .970 (yolox_nano) to .990 (yolov8n) on 64 photographs.

@@ -26,11 +26,11 @@ from fovea_engines.graph.own_normalisation import own_normalisation
 from fovea_engines.graph.own_resize import own_fit
 from fovea_engines.graph.plugin_operators import plugin_operators
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
-from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_engines.repository.labels import set_of
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
 
 # A row of a lower score may be padding.

@@ -23,10 +23,10 @@ from fovea_engines.evaluate.agreement.overlap import iou
 from fovea_engines.evaluate.observe import Observer
 from fovea_engines.evaluate.reference import Outputs
 from fovea_engines.evaluate.samples import MOVED
-from fovea_engines.plural import counted
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
 
 # So many objects on one image are noise: values out of a model's range make it sure of everything.

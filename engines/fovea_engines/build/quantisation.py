@@ -12,10 +12,10 @@ from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.precision.qdq import quantisable
 from fovea_engines.build.prepare import PreparedModel, check_float32
 from fovea_engines.build.search import CandidateEngines, Sensitivity, SensitivitySearch, select
-from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Calibration
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.plural import counted
 
 # Blocks of the ranking that are reported during a build; the card has all.
 _SHOWN = 8

@@ -23,7 +23,6 @@ from fovea_engines.evaluate.accuracy.dataset import read_class_names
 from fovea_engines.evaluate.agreement.matching import match
 from fovea_engines.evaluate.agreement.measure import CONF, MARGIN
 from fovea_engines.evaluate.samples import Pixels, sample_image
-from fovea_engines.plural import counted
 from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import (
@@ -34,6 +33,7 @@ from fovea_engines.repository.figures import (
 )
 from fovea_engines.repository.writing import write_file
 from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.plural import counted
 
 FAILED_FOLDER: Final = "failed-build"
 """Folder of a model that holds the report of its last refused build; it is no version."""

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
-from fovea_engines.plural import counted
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.plural import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)

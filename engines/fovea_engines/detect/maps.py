@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.resampling import nearest, smooth
 from fovea_engines.detect.task_result import TaskResult
-from fovea_engines.plural import counted
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.plural import counted
 
 NOTHING: Final = 65_535
 """Stands in a map of classes for a class that the request leaves out, and for an id that is none.

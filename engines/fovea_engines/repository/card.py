@@ -19,7 +19,6 @@ from fovea_engines.device import (
     processor_name,
     sets_for,
 )
-from fovea_engines.plural import counted
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.repository.figures import (
     NO_FIGURE,
@@ -33,6 +32,7 @@ from fovea_engines.repository.options import BuilderOptions, target
 from fovea_engines.repository.writing import write_file
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound
+from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
 
 CARD_FORMAT: Final = 1

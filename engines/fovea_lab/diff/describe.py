@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import inf, isfinite
 from typing import Any
 
-from fovea_engines.plural import counted
 from fovea_lab.diff.diff import Diff
 from fovea_lab.diff.figures import SmallSlices
 from fovea_lab.diff.network import Layer
 from fovea_lab.diff.verdict import Comparison
+from fovea_preprocess.plural import counted
 
 _COSTLIEST = 3
 _MOST_INDICES = 6

@@ -20,7 +20,6 @@ from fovea_engines.evaluate.samples import read_rows, sample_images
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import pin_inputs
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
-from fovea_engines.plural import counted
 from fovea_engines.repository.card import CARD_FILE, Precision
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array, TensorSpec
@@ -28,6 +27,7 @@ from fovea_lab.diff.network import Network
 from fovea_lab.diff.onnx_network import OnnxNetwork
 from fovea_lab.diff.openvino_network import OpenVinoNetwork
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PixelType, PreprocessSpec
 
 # A wrong layer is wrong on any image, and each image costs two runs without optimisation.

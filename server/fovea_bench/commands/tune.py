@@ -31,11 +31,11 @@ from fovea_engines.commands.options import (
     find_models,
     folder_option,
 )
-from fovea_engines.plural import counted
 from fovea_engines.progress import ConsoleProgress, Progress
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.plural import counted
 
 _search_option = partial(typer.Option, rich_help_panel="Search")
 

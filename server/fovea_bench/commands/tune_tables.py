@@ -13,8 +13,8 @@ from fovea_bench.tune.candidates import BuiltVersion
 from fovea_bench.tune.run import Run, frontier
 from fovea_bench.tune.search import Search
 from fovea_bench.tune.setting import Setting
-from fovea_engines.plural import counted
 from fovea_engines.repository.figures import NO_FIGURE
+from fovea_preprocess.plural import counted
 
 
 def notes(

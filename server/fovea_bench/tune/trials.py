@@ -20,10 +20,10 @@ from fovea_bench.target import Target
 from fovea_bench.tune.candidates import BuiltVersion
 from fovea_bench.tune.run import Run
 from fovea_bench.tune.setting import Setting, configured
-from fovea_engines.plural import counted
 from fovea_engines.repository.config_edit import edited_text
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.session import Closing
+from fovea_preprocess.plural import counted
 
 _WARMUP_S = 0.7
 # Of fewer answers a 99th percentile says little; a run is lengthened for them, up to so much.

@@ -15,9 +15,9 @@ from threading import Thread
 
 from fovea_cluster.stores.listing import RemoteFile
 from fovea_cluster.stores.store import Store
-from fovea_engines.plural import counted
 from fovea_engines.repository.writing import writing
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, ShuttingDown, Unavailable
+from fovea_preprocess.plural import counted
 from fovea_preprocess.size import size_text
 
 log = logging.getLogger(__name__)

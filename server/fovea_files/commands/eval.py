@@ -31,7 +31,6 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.evaluate import EVALUATION
 from fovea_engines.evaluate.accuracy.labels import check_task, measure
-from fovea_engines.plural import counted
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.accuracy import Accuracy, AnyAccuracy
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
@@ -39,6 +38,7 @@ from fovea_files.accuracy import measure_answers, read_labels, request_options
 from fovea_files.entry import InputImage
 from fovea_files.predictors import RemotePredictor
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
+from fovea_preprocess.plural import counted
 
 _CLASSES_SHOWN = 20
 

@@ -23,7 +23,6 @@ from fovea_engines.commands.options import (
 )
 from fovea_engines.detect.class_names import split_classes
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.plural import counted
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_files.answers import count_images
 from fovea_files.commands.predict_output import complain, print_json, show, write_files
@@ -32,6 +31,7 @@ from fovea_files.formats.registry import ANNOTATED, FILES, read_formats
 from fovea_files.predictors import LocalPredictor, Predictor, RemotePredictor
 from fovea_files.sources import SUFFIXES, find_sources
 from fovea_preprocess.errors import InvalidOption, NotFound
+from fovea_preprocess.plural import counted
 
 # Codes of a server's answer to what was typed here.
 _WRONG = {InvalidOption.code, NotFound.code}

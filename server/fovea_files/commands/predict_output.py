@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.text import Text
 
 from fovea_client import ImageError
-from fovea_engines.plural import counted
 from fovea_files.answers import Outcome, answers, count_images
 from fovea_files.commands.predict_progress import PredictProgress
 from fovea_files.entry import Entry
@@ -25,6 +24,7 @@ from fovea_files.predictors import Predictor
 from fovea_files.result_json import entry_json
 from fovea_files.save import Tally, save
 from fovea_files.sources import Sources
+from fovea_preprocess.plural import counted
 from fovea_server.commands.result_output import result_line, result_table
 
 

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from difflib import get_close_matches
 from itertools import chain
 
-from fovea_engines.plural import counted
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -21,6 +20,7 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unavailable,
 )
+from fovea_preprocess.plural import counted
 from fovea_server.models.config.files import check_engine_files, check_name, model_of_files
 from fovea_server.models.described import describe_engine
 from fovea_server.models.loader import Attempts, Loader

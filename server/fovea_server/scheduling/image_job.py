@@ -10,12 +10,12 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from fovea_engines.engine import Engine
-from fovea_engines.plural import counted
 from fovea_engines.session import Array, batched_outputs
 from fovea_preprocess.errors import DeadlineExceeded, QueueFull
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
 from fovea_preprocess.jpeg import decoded_bytes
 from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.plural import counted
 from fovea_preprocess.preprocessor import PlacedImage
 from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.contract import Outputs

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from fovea_engines.plural import counted
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, ModelQueuePolicy
 from fovea_preprocess.errors import InvalidRequest, ShuttingDown
+from fovea_preprocess.plural import counted
 from fovea_server.scheduling.job import Job, JobKind
 
 # Weight of the newest answer in the mean interval: about the last twenty count.

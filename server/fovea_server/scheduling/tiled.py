@@ -9,9 +9,9 @@ from functools import partial
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.tiles import Tile, crop, cut, joined
-from fovea_engines.plural import counted
 from fovea_preprocess.errors import FoveaError, InvalidOption, QueueFull
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
+from fovea_preprocess.plural import counted
 from fovea_server.scheduling.base import SchedulerWrapper
 from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.scheduling.threads import in_thread

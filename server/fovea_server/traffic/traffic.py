@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import Container
 
-from fovea_engines.plural import counted
 from fovea_preprocess.errors import FoveaError, ModelNotReady, QueueFull, ShuttingDown
+from fovea_preprocess.plural import counted
 from fovea_server.logs import CONTROL, SERVER_LOG
 from fovea_server.statistics.histogram import Durations
 from fovea_server.traffic.access_log import Access, AccessLog

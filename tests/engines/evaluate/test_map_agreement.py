@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from fovea_engines.build.gate import objection
-from fovea_engines.detect.heads.depth import Depth
-from fovea_engines.detect.heads.saliency import U2Net
-from fovea_engines.detect.heads.semantic import ClassIds, Semantic
 from fovea_engines.evaluate.agreement.measure import measure, shared
 from fovea_engines.evaluate.reference import Sample
 from fovea_engines.repository.figures import WorstImage
+from fovea_heads.depth import Depth
+from fovea_heads.saliency import U2Net
+from fovea_heads.semantic import ClassIds, Semantic
 
 
 def agreement(head, *pairs):

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.evaluate.samples import Pixels
-from fovea_engines.plural import counted
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.letterbox import fit
+from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
 
 # With fewer images, one or two scenes decide every range.

@@ -13,8 +13,8 @@ from fovea_engines.detect.classes import Classes, best_classes
 from fovea_engines.detect.heads.base import IMAGENET, Head
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.plural import counted
 from fovea_engines.session import Array
+from fovea_preprocess.plural import counted
 
 # The sum of a softmax in float16 is so far off 1.
 _ROUNDING = 0.02

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.boxes_and_scores import YoloNas
 from fovea_engines.detect.heads.dense import best_class
-from fovea_engines.detect.heads.evidence import fractions, no_sizes
-from fovea_engines.detect.heads.grid import off_grid
-from fovea_engines.detect.heads.scored_boxes import ScoredBoxes
+from fovea_engines.detect.heads.evidence import no_sizes
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.heads.suppressed import Rows
 from fovea_engines.detect.heads.yolov8 import YoloV8
@@ -22,7 +19,6 @@ from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import bounds, regular
 from fovea_engines.detect.rotated_nms import rotated_detections
-from fovea_engines.detect.rotated_overlap import iou
 from fovea_engines.session import Array
 
 
@@ -47,7 +43,7 @@ class YoloV8Obb(YoloV8):
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what is no probability, no box and no angle."""
         table = outputs[self.outputs[0]][0]
-        return YoloV8.contradiction(self, outputs) or _no_angles(table[-1], len(table) - 1)
+        return YoloV8.contradiction(self, outputs) or no_angles(table[-1], len(table) - 1)
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
@@ -86,7 +82,7 @@ class YoloV10Obb(YoloV10):
         return (
             YoloV10.contradiction(self, outputs)
             or no_sizes(sure[:, 2:4], 2)
-            or _no_angles(sure[:, 6], 6)
+            or no_angles(sure[:, 6], 6)
         )
 
     @np.errstate(invalid="ignore", over="ignore")
@@ -101,40 +97,11 @@ class YoloV10Obb(YoloV10):
         return Rows(bounds(_rotated(table)), table[:, self.score], table[:, self.class_id])
 
 
-@dataclass(frozen=True, slots=True)
-class YoloNasObb(YoloNas):
-    """Decodes YOLO-NAS-R: boxes cx cy w h angle [batch, cells, 5] and scores, both of a grid."""
-
-    family: ClassVar[str] = "yolo-nas-obb"
-    task: ClassVar[str] = "obb"
-    preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left", "channels": "BGR"}
-    box_columns: ClassVar[int] = 5
-
-    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no probability, no box and no angle."""
-        boxes = outputs[self.outputs[0]][0]
-        return (
-            ScoredBoxes.contradiction(self, outputs)
-            or fractions(boxes[:, :4])
-            or no_sizes(boxes[:, 2:4], 2)
-            or off_grid(boxes, corners=False)
-            or _no_angles(boxes[:, 4], 4)
-        )
-
-    @np.errstate(invalid="ignore", over="ignore")
-    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
-        [(scores, boxes)] = self.levels(outputs, row)
-        found = np.flatnonzero(best_class(scores.T) >= options.conf)
-        rotated, few = (each[found].astype(np.float32, copy=False) for each in (boxes, scores))
-        return rotated_detections(rotated, few.max(axis=1), few.argmax(axis=1), options, iou)
-
-
 def _rotated(table: Array) -> NDArray[np.float32]:
     return table[:, [0, 1, 2, 3, 6]].astype(np.float32, copy=False)
 
 
-def _no_angles(column: Array, number: int) -> str | None:
+def no_angles(column: Array, number: int) -> str | None:
     """Exclude angles in radians, [boxes], most of which are more than a turn, or all are 1."""
     values = np.asarray(column, np.float32)
     values = np.abs(values[np.isfinite(values)])

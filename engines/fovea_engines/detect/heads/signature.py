@@ -8,8 +8,8 @@ from enum import IntEnum
 from typing import Literal
 
 from fovea_engines.detect.skeleton import Skeleton
-from fovea_engines.plural import counted
 from fovea_engines.session import TensorSpec
+from fovea_preprocess.plural import counted
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 """The pyramids detectors are built on: P3 to P5, and with P6 or P2."""

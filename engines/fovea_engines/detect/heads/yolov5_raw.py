@@ -16,8 +16,8 @@ from fovea_engines.detect.heads.metadata import literal
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.plural import counted
 from fovea_engines.session import Array
+from fovea_preprocess.plural import counted
 
 STRIDES = (8, 16, 32)
 

@@ -29,7 +29,7 @@ from fovea_server.http.v1 import models, predict
 from fovea_server.http.v1.answers import error_answer
 from fovea_server.http.v1.image_json import error_json
 from fovea_server.http.v1.openapi import docs_page, document
-from fovea_server.http.v1.sources import Sources
+from fovea_server.http.v1.sources import ImageSources
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -40,7 +40,7 @@ _SCRIPTS = "/static-offline-docs"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-def create_app(service: Service, sources: Sources) -> FastAPI:
+def create_app(service: Service, sources: ImageSources) -> FastAPI:
     """Make the application for all requests that are not of Triton's protocol."""
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPIOffline(
@@ -92,7 +92,7 @@ def create_app(service: Service, sources: Sources) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
-    sources: Sources = app.state.sources
+    sources: ImageSources = app.state.sources
     await sources.close()
 
 

@@ -13,9 +13,9 @@ from python_multipart.multipart import Field, File, FormParser, parse_options_he
 from starlette.requests import Request
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.plural import counted
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
+from fovea_preprocess.plural import counted
 from fovea_preprocess.size import size_text
 from fovea_server.dataplane.options import parse_options
 from fovea_server.http.base64_text import base64_image

@@ -30,7 +30,7 @@ from fovea_server.http.v1.head import (
 )
 from fovea_server.http.v1.models import ModelName, Version
 from fovea_server.http.v1.openapi import described_prediction
-from fovea_server.http.v1.sources import Sources
+from fovea_server.http.v1.sources import ImageSources
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult
 
@@ -55,7 +55,7 @@ class PredictFront(Front):
 
     keeps_refused = False
 
-    def __init__(self, service: Service, sources: Sources) -> None:
+    def __init__(self, service: Service, sources: ImageSources) -> None:
         super().__init__(service)
         self._sources = sources
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fovea_server.http.v1.fetch import Fetcher
 
 
-class Sources:
+class ImageSources:
     """Replaces addresses by the images there, if the operator allows it."""
 
     def __init__(self, settings: Settings) -> None:

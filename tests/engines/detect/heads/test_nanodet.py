@@ -6,13 +6,13 @@ import pytest
 from onnx import helper
 from tests.engines.detect.heads.expected import File
 
-from fovea_engines.detect.heads.nanodet import SIDES
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.evaluate.observe import Observer
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import TensorSpec
+from fovea_heads.nanodet import SIDES
 
 SIZE = (128, 192)
 CLASSES = 3

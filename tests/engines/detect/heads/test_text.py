@@ -8,9 +8,9 @@ from tests.engines.detect.heads.expected import File
 from tests.rapidocr import OPTIONS, PREPROCESS, TEXT_MODEL, off, program
 
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.text import PpOcrDetection
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import corners
+from fovea_heads.text import PpOcrDetection
 
 HEAD = PpOcrDetection.open(("map",), None)
 AS_RAPIDOCR = PredictOptions(conf=OPTIONS["box_thresh"])

@@ -11,7 +11,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_server.http.v1.image_json import image_json
 from fovea_server.http.v1.predict import PredictFront
 from fovea_server.http.v1.schemas import ImageAnswer, TensorAnswer
-from fovea_server.http.v1.sources import Sources
+from fovea_server.http.v1.sources import ImageSources
 from fovea_server.settings import Settings
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
@@ -19,7 +19,7 @@ from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
 def takes(method="POST", target=b"/v1/models/m/predict") -> bool:
     service = SimpleNamespace(settings=Settings(), traffic=None, budget=None)
-    return PredictFront(service, Sources(service.settings)).takes(method, target, [])
+    return PredictFront(service, ImageSources(service.settings)).takes(method, target, [])
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import IMAGENET, Head
 from fovea_engines.detect.heads.evidence import no_probability
-from fovea_engines.detect.heads.saliency import one_channel
 from fovea_engines.detect.heads.signature import Fit, Signature
 from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import bounds, regular
 from fovea_engines.session import Array
+from fovea_heads.saliency import one_channel
 
 # As in PaddleOCR's and RapidOCR's programs: a pixel of text, the least side of a line, and most
 # lines of an image.

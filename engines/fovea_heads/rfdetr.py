@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fovea_engines.detect.heads.base import IMAGENET
-from fovea_engines.detect.heads.queries import COCO_IDS, SeparateQueries
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
+from fovea_heads.queries import COCO_IDS, SeparateQueries
 
 
 @dataclass(frozen=True, slots=True)

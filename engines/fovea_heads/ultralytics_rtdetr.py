@@ -18,20 +18,20 @@ from fovea_engines.detect.heads.evidence import (
     usual,
     whole_numbers,
 )
-from fovea_engines.detect.heads.queries import MOST_QUERIES
-from fovea_engines.detect.heads.query_evidence import (
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.detect.heads.suppressed import MOST_CLASSES
+from fovea_engines.detect.nms import detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Array, TensorSpec
+from fovea_heads.queries import MOST_QUERIES
+from fovea_heads.query_evidence import (
     beyond,
     centred_fractions,
     neighbours,
     no_queries,
     shares,
 )
-from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.heads.suppressed import MOST_CLASSES
-from fovea_engines.detect.nms import detections
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.plural import counted
-from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.plural import counted
 
 _HEAD = "RTDETRDecoder"
 # Its exports have 300 queries; fewer rows are the characters of a text, for example.

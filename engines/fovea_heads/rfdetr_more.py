@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.queries import Queries
-from fovea_engines.detect.heads.rfdetr import (
-    RfDetr,
-    RfDetrBackgroundFirst,
-    RfDetrBackgroundLast,
-)
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
 from fovea_engines.detect.keypoints import keypoints
 from fovea_engines.detect.masks import whole_masks
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import PERSON
 from fovea_engines.session import Array
+from fovea_heads.queries import Queries
+from fovea_heads.rfdetr import (
+    RfDetr,
+    RfDetrBackgroundFirst,
+    RfDetrBackgroundLast,
+)
 
 _NUMBERS = 8
 """Of a keypoint: x y as fractions of the input, logits of being findable and of being visible, and

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.base import IMAGENET
-from fovea_engines.detect.heads.queries import COCO_IDS, Queries, SeparateQueries
-from fovea_engines.detect.heads.query_evidence import background_last, none_last
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
+from fovea_heads.queries import COCO_IDS, Queries, SeparateQueries
+from fovea_heads.query_evidence import background_last, none_last
 
 _NAMES = (("pred_logits", "pred_boxes"), ("logits", "pred_boxes"))
 """Of the models themselves and LibreYOLO, and of Hugging Face."""

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector, corners
 from fovea_engines.detect.heads.evidence import no_logits
-from fovea_engines.detect.heads.query_evidence import centred_fractions, separate_classes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.plural import counted
 from fovea_engines.session import Array
+from fovea_heads.query_evidence import centred_fractions, separate_classes
+from fovea_preprocess.plural import counted
 
 MOST_QUERIES = 1000
 """DETRs have 50 to 900 queries; more rows are a grid."""

@@ -14,8 +14,8 @@ from fovea_engines.detect.heads.evidence import no_probabilities, no_shares
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.plural import counted
 from fovea_engines.session import Array
+from fovea_preprocess.plural import counted
 
 OBJECTNESS, CLASS = 0.6, 0.4
 """Powers of both in the score."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fovea_engines.detect.heads.libreyolo import PicoDet
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
 from fovea_engines.detect.heads.suppressed import Columns, Rows
 from fovea_engines.session import Array
+from fovea_heads.libreyolo import PicoDet
 
 
 @dataclass(frozen=True, slots=True)

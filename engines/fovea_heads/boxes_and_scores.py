@@ -14,8 +14,8 @@ from fovea_engines.detect.heads.evidence import fractions, no_corners
 from fovea_engines.detect.heads.grid import off_grid
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.plural import counted
 from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.plural import counted
 
 
 @dataclass(frozen=True, slots=True)

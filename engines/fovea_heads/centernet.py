@@ -15,8 +15,8 @@ from fovea_engines.detect.heads.evidence import far_off, no_logits, no_probabili
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.plural import counted
 from fovea_engines.session import Array
+from fovea_preprocess.plural import counted
 
 STRIDE = 4
 _NEAR = np.arange(-1, 2)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fovea_engines.plural import counted
 from fovea_engines.repository.figures import Calibration
+from fovea_preprocess.plural import counted
 
 
 @pytest.mark.parametrize(

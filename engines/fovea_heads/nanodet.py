@@ -18,8 +18,8 @@ from fovea_engines.detect.heads.evidence import no_logits
 from fovea_engines.detect.heads.grid import around
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.plural import counted
 from fovea_engines.session import Array
+from fovea_preprocess.plural import counted
 
 BINS = np.arange(8, dtype=np.float32)
 """Distances, in strides."""

@@ -13,8 +13,8 @@ from fovea_engines.detect.heads.evidence import no_class_ids
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.maps import NOTHING, ClassMap, best_of
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.plural import counted
 from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.plural import counted
 
 # Images and thin feature maps have as many channels, or fewer.
 _MOST_CHANNELS = 8

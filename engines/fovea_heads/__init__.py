@@ -1,0 +1,1 @@
+"""Families of detectors, and of other tasks, beside YOLO's."""

@@ -1,0 +1,90 @@
+"""Lists the families of this package. A new one needs a file and a line in this list."""
+
+from __future__ import annotations
+
+from fovea_engines.detect.heads.base import Head
+from fovea_heads.boxes_and_scores import DamoYolo, PpYoloE, YoloNas
+from fovea_heads.centerface import CenterFace
+from fovea_heads.centernet import CenterNet, CenterNetLogits
+from fovea_heads.depth import Depth, YoloDepth
+from fovea_heads.detr import Detr, RawRtDetr
+from fovea_heads.fastestdet import FastestDet
+from fovea_heads.libreyolo import LibreYolo9, PicoDet, RtmDet
+from fovea_heads.mmdeploy import MmDeploy
+from fovea_heads.movenet import MoveNet, MoveNetMultiPose
+from fovea_heads.nanodet import NanoDet, NanoDetJoined, NanoDetPlus, PicoDetRaw
+from fovea_heads.paddle import Paddle
+from fovea_heads.retinaface import RetinaFace, RetinaFace1Mb
+from fovea_heads.rfdetr import RfDetr, RfDetrBackgroundFirst, RfDetrBackgroundLast
+from fovea_heads.rfdetr_more import (
+    RfDetrKeypoints,
+    RfDetrKeypointsBackgroundFirst,
+    RfDetrKeypointsBackgroundLast,
+    RfDetrSegment,
+    RfDetrSegmentBackgroundLast,
+)
+from fovea_heads.row_masks import MmDeploySegment, TorchvisionSegment
+from fovea_heads.rtdetr import RtDetr
+from fovea_heads.saliency import IsNet, U2Net
+from fovea_heads.scrfd import Scrfd
+from fovea_heads.semantic import ClassIds, DeepLab, Semantic
+from fovea_heads.text import PpOcrDetection
+from fovea_heads.torchvision import Torchvision
+from fovea_heads.ultraface import UltraFace
+from fovea_heads.ultralytics_rtdetr import RawUltralyticsRtDetr, UltralyticsRtDetr
+from fovea_heads.yolo_nas_obb import YoloNasObb
+from fovea_heads.yolov5_face import YoloV5Face
+from fovea_heads.yunet import YuNet, YuNet2021
+
+FAMILIES: tuple[type[Head], ...] = (
+    LibreYolo9,
+    RtmDet,
+    PicoDet,
+    MmDeploy,
+    MmDeploySegment,
+    Paddle,
+    Torchvision,
+    TorchvisionSegment,
+    YoloNas,
+    PpYoloE,
+    DamoYolo,
+    NanoDet,
+    NanoDetJoined,
+    NanoDetPlus,
+    PicoDetRaw,
+    CenterNet,
+    CenterNetLogits,
+    FastestDet,
+    YuNet,
+    YuNet2021,
+    Scrfd,
+    RetinaFace,
+    RetinaFace1Mb,
+    UltraFace,
+    CenterFace,
+    YoloV5Face,
+    Detr,
+    RtDetr,
+    RawRtDetr,
+    UltralyticsRtDetr,
+    RawUltralyticsRtDetr,
+    RfDetr,
+    RfDetrBackgroundLast,
+    RfDetrBackgroundFirst,
+    RfDetrSegment,
+    RfDetrSegmentBackgroundLast,
+    RfDetrKeypoints,
+    RfDetrKeypointsBackgroundLast,
+    RfDetrKeypointsBackgroundFirst,
+    MoveNet,
+    MoveNetMultiPose,
+    YoloNasObb,
+    Semantic,
+    DeepLab,
+    ClassIds,
+    U2Net,
+    IsNet,
+    Depth,
+    YoloDepth,
+    PpOcrDetection,
+)
