@@ -69,10 +69,8 @@ def test_a_package_adds_a_head(acme_here, demo_model, tmp_path):
     assert card["family"] == "acme"
     assert card["preprocess"]["channels"] == "BGR"
     scene = demo_model.parent / "scene-1.jpg"
-    [found] = map(
-        json.loads, run("predict", tmp_path / "models/acme", scene, "--json").splitlines()
-    )
-    assert json.loads(found)["detections"]
+    found = json.loads(run("predict", tmp_path / "models/acme", scene, "--json"))
+    assert found["images"][0]["detections"]
 
 
 @pytest.fixture
