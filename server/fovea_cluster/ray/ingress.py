@@ -36,7 +36,7 @@ from fovea_server.http.v2.answers import json_answer
 from fovea_server.http.v2.compression import too_large as v2_too_large
 from fovea_server.metrics.limits import limit_families
 from fovea_server.statistics.family import Family
-from fovea_server.traffic.asgi import call_of
+from fovea_server.traffic.asgi import begin
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
@@ -155,7 +155,7 @@ class IngressApp:
 
     async def _forwarded(self, forwarder: Forwarder, scope: Scope, receive: Receive) -> HttpAnswer:
         service, settings = self._serving.service, self._serving.service.settings
-        call = call_of(scope, service.traffic)
+        call = begin(scope, service.traffic)
         call.model = forwarder.name
         operation = scope["path"].rpartition("/")[2]
         call.infers(f"POST {scope['path'][:3]}/models/{{model}}/{operation}")

@@ -14,7 +14,7 @@ from fovea_cluster.ray.rpc import RpcAnswer, RpcContext, called, streamed
 from fovea_preprocess.errors import FoveaError
 from fovea_server.byte_budget import Reservation
 from fovea_server.error_status import grpc_status
-from fovea_server.grpc.calls import Context, Rpc, stream
+from fovea_server.grpc.calls import Context, Rpc, call_of, stream
 from fovea_server.grpc.infer_request import parse_infer
 from fovea_server.grpc.inference import InferStream, StreamedAnswer
 from fovea_server.grpc.models import statistics_asked, statistics_bytes
@@ -64,7 +64,8 @@ class Servicer:
         """Forward to a replica of the model."""
         service, metadata = self.serving.service, grpc_context.invocation_metadata()
         path, peer = f"/{INFERENCE}/ModelInfer", grpc_context.peer()
-        call = Rpc(path, RpcContext(metadata, peer), service.traffic).call
+        call = call_of(path, RpcContext(metadata, peer), service.traffic)
+        call.infers(path.removeprefix("/"))
         try:
             with service.budget.body() as hold:
                 hold(len(request))

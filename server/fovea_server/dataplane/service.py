@@ -20,6 +20,7 @@ from fovea_server.extensions.trace import TraceSettings
 from fovea_server.logs import SERVER_LOG
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
+from fovea_server.traffic.call import Call
 from fovea_server.traffic.spans import Tracer
 from fovea_server.traffic.traffic import Traffic
 
@@ -56,8 +57,34 @@ class Service:
             settings.http_restricted_api, remote_control=settings.allow_remote_control
         )
         self.grpc_restrictions = Restrictions.parse(
-            settings.grpc_restricted_protocol, remote_control=settings.allow_remote_control
+            settings.grpc_restricted_protocol,
+            remote_control=settings.allow_remote_control,
+            prefix="triton-grpc-protocol-",
+            noun="protocol",
         )
+
+    def admit(self, call: Call, api: str, *, operation: str = "", control: str = "") -> None:
+        """Let a call use an API, whatever carries it; the log and the metrics learn what it is for.
+
+        Args:
+            call: of the request.
+            api: name of the API in `restrictions.APIS`; "" for none.
+            operation: of a call that asks a model to infer, as `Call.operation`.
+            control: how the call changes the server, for the log; "" if it does not.
+
+        Raises:
+            Restricted: it lacks the secret of the API, or may not change the server.
+        """
+        restrictions = self.grpc_restrictions if call.is_rpc else self.http_restrictions
+        call.probe = api == "health"
+        if operation:
+            call.infers(operation)
+        if control:
+            secret = restrictions.secret(api)
+            call.controls(control, None if secret is None else secret[0])
+        restrictions.check(api, call.header)
+        if control:
+            restrictions.check_control(api, call.client, call.header)
 
 
 def _tracer(settings: Settings) -> Tracer | None:

@@ -55,17 +55,31 @@ class Restrictions:
     """The secrets, (key, value), that parts of the protocol require in a header.
 
     Where a part has no secret, only clients on this machine change the server by it, unless
-    `remote_control` lets all do so.
+    `remote_control` lets all do so. The names of headers begin with `prefix`; `noun` is what
+    Triton calls such a part in its answers.
     """
 
     def __init__(
-        self, secrets: Mapping[str, tuple[str, str]], *, remote_control: bool = False
+        self,
+        secrets: Mapping[str, tuple[str, str]],
+        *,
+        remote_control: bool = False,
+        prefix: str = "",
+        noun: str = "API",
     ) -> None:
         self._secrets = dict(secrets)
         self._remote_control = remote_control
+        self._prefix, self._noun = prefix, noun
 
     @classmethod
-    def parse(cls, values: Iterable[str], *, remote_control: bool = False) -> Self:
+    def parse(
+        cls,
+        values: Iterable[str],
+        *,
+        remote_control: bool = False,
+        prefix: str = "",
+        noun: str = "API",
+    ) -> Self:
         """Parse the operator's options, each ``API[,API...]:KEY=VALUE`` or ``...:KEY@FILE``.
 
         Raises:
@@ -102,7 +116,7 @@ class Restrictions:
                         f"restricted api '{name}' can not be specified in multiple config groups"
                     )
                 secrets[name] = key, value
-        return cls(secrets, remote_control=remote_control)
+        return cls(secrets, remote_control=remote_control, prefix=prefix, noun=noun)
 
     def secret(self, api: str) -> tuple[str, str] | None:
         """Look up the key and value that an API requires; None if it is open."""
@@ -112,14 +126,15 @@ class Restrictions:
         """Raise Restricted if a request lacks the secret of an API in its headers."""
         key = self.missing(api, header)
         if key is not None:
-            raise Restricted(f"This API is restricted, expecting header '{key}'")
+            expected = f"expecting header '{self._prefix}{key}'"
+            raise Restricted(f"This {self._noun} is restricted, {expected}")
 
     def missing(self, api: str, header: Callable[[str], str | None]) -> str | None:
         """Find the key of the secret that a request lacks in its headers; None if it is allowed."""
         if api not in self._secrets:
             return None
         key, value = self._secrets[api]
-        given = header(key) or ""
+        given = header(f"{self._prefix}{key}") or ""
         # In constant time, so that the time does not reveal parts of the secret.
         return None if hmac.compare_digest(given.encode(), value.encode()) else key
 

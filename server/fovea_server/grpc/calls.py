@@ -11,11 +11,10 @@ from urllib.parse import quote, unquote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
+from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import grpc_status
-from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.grpc.arrivals import Arrivals
 from fovea_server.traffic.call import Call
 from fovea_server.traffic.request_id import HEADER
@@ -35,8 +34,18 @@ LARGE = 262_144
 _MOST_DETAILS = 2000
 # Printable ASCII except "%" is sent unchanged, all else as three bytes for each byte of UTF-8.
 _AS_IT_IS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
-_SECRET = "triton-grpc-protocol-"
-_PROBES = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"})
+
+
+def call_of(method: str, context: Context, traffic: Traffic) -> Call:
+    """Make the call of an RPC from its metadata; `method` is the full name."""
+    metadata = dict(context.invocation_metadata() or ())
+
+    def header(name: str) -> str | None:
+        value = metadata.get(name.lower())
+        return value if isinstance(value, str) else None
+
+    name, client = method.rpartition("/")[2], _address(context.peer())
+    return Call(traffic, name, method, client, header, is_rpc=True)
 
 
 class Rpc:
@@ -52,32 +61,14 @@ class Rpc:
         self.size = 0
         self.message: object = None
         self._context = context
-        metadata = dict(context.invocation_metadata() or ())
-
-        def header(name: str) -> str | None:
-            value = metadata.get(name.lower())
-            return value if isinstance(value, str) else None
-
-        name = method.rpartition("/")[2]
-        self.call = Call(traffic, name, method, _address(context.peer()), header)
-        self.call.probe = name in _PROBES
-        if name == "ModelInfer":
-            self.call.infers(method.removeprefix("/"))
+        self.call = call_of(method, context, traffic)
         self.call.enter()
         context.set_trailing_metadata(((HEADER, self.call.id),))
 
-    def check(self, restrictions: Restrictions, api: str) -> None:
-        """Raise Restricted if the call lacks the secret of an API."""
-        key = restrictions.missing(api, lambda key: self.call.header(f"{_SECRET}{key}"))
-        if key is not None:
-            raise Restricted(f"This protocol is restricted, expecting header '{_SECRET}{key}'")
-
-    def check_control(self, restrictions: Restrictions, api: str) -> None:
-        """Raise Restricted if the client may not change the server by an API; the log has it."""
-        call, model = self.call, self._model
-        what = f"{call.method} of {model!r}" if model else call.method
-        call.controls(what, restrictions.secret(api))
-        restrictions.check_control(api, call.client, call.header)
+    @property
+    def control(self) -> str:
+        """How the request changes the server, for the log."""
+        return f"{self.call.method} of {self._model!r}" if self._model else self.call.method
 
     @property
     def _model(self) -> str:
@@ -146,7 +137,8 @@ def unary(
 
     async def answer(_: object, context: Context) -> bytes:
         async with Rpc(name, context, service.traffic) as rpc:
-            rpc.check(service.grpc_restrictions, api)
+            operation = name.removeprefix("/") if api == "inference" else ""
+            service.admit(rpc.call, api, operation=operation)
             data = await arrivals.message(context)
             size = len(data)
             budget.take(size)
@@ -154,7 +146,7 @@ def unary(
                 message = read(data) if size < LARGE else await asyncio.to_thread(read, data)
                 rpc.message = message
                 if controls is not None and controls(message):
-                    rpc.check_control(service.grpc_restrictions, api)
+                    service.admit(rpc.call, api, control=rpc.control)
                 found = await method(message)
             finally:
                 budget.give_back(size)
@@ -175,7 +167,7 @@ def stream(name: str, api: str, method: Stream, service: Service, arrivals: Arri
 
     async def answer(requests: AsyncIterator[bytes], context: Context) -> None:
         async with Rpc(name, context, service.traffic) as rpc:
-            rpc.check(service.grpc_restrictions, api)
+            service.admit(rpc.call, api)
             peer = context.peer()
             with arrivals.stream(peer) as reader:
                 await method(arrivals.messages(requests, peer, reader), context, rpc)

@@ -70,6 +70,8 @@ class Front(ABC):
             self.route(request)
         except FoveaError as error:
             request.answer = self.error_answer(error)
+        except Exception as error:  # noqa: BLE001  (a bug must not look like the client's)
+            request.answer = self._fault(request.call, error)
         return request
 
     def begin(
@@ -90,9 +92,10 @@ class Front(ABC):
             )
         except FoveaError as error:
             return self.error_answer(error)
-        except Exception:
-            # The traceback goes to the log only.
-            log.exception("%s %r", call.method, call.path)
-            return self.error_answer(
-                FoveaError("an internal error; the server's log has the details")
-            )
+        except Exception as error:  # noqa: BLE001  (the client gets an answer, whatever fails)
+            return self._fault(call, error)
+
+    def _fault(self, call: Call, error: Exception) -> Response:
+        """Make the answer to an internal error; its traceback goes to the log only."""
+        log.error("%s %r", call.method, call.path, exc_info=error, extra={"id": call.id})
+        return self.error_answer(FoveaError("an internal error; the server's log has the details"))

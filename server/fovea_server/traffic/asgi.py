@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from fovea_server.traffic.call import CLIENT_LEFT, Call, lookup
 from fovea_server.traffic.request_id import HEADER
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _ID = HEADER.encode()
-_PROBES = ("/v1/health/", "/metrics/")
 
 
 class WithTraffic:
@@ -31,7 +31,7 @@ class WithTraffic:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        call = call_of(scope, self._traffic)
+        call = begin(scope, self._traffic)
         call.enter()
         state = scope.setdefault("state", {})
         state["call"] = call
@@ -54,13 +54,14 @@ class WithTraffic:
             # Pages read these every few seconds.
             polled = path in ("/v1/models", f"/v1/models/{call.model}/statistics")
             polled &= (call.method, status) == ("GET", 200)
-            call.probe = polled or f"{path}/".startswith(_PROBES)
+            call.probe |= polled or path == "/metrics"
             call.end(status, size, state.get("error"))
 
 
-def call_of(scope: Scope, traffic: Traffic) -> Call:
+def begin(scope: Scope, traffic: Traffic) -> Call:
     """Make the call of a request from its scope."""
-    target = b"?".join(filter(None, (scope["raw_path"], scope["query_string"])))
+    path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    target = b"?".join(filter(None, (path, scope["query_string"])))
     client = scope["client"][0] if scope.get("client") else None
     header = lookup(dict(scope["headers"]))
     return Call(traffic, scope["method"], target.decode("latin-1"), client, header)

@@ -36,6 +36,7 @@ class Call:
 
     Attributes:
         method: of HTTP, or name of the RPC.
+        is_rpc: gRPC carries it.
         path: with its query, as sent; of gRPC the full name of the method.
         client: its address; None where that is unknown.
         header: looks up a header or metadata by its name; None if absent.
@@ -46,25 +47,32 @@ class Call:
             for all others.
         probe: it is logged at DEBUG.
         control: how it changes the server; "" if it does not.
-        secret: key and value that it needs for that, if any.
+        secret: key of the secret that it needs for that, if any.
         span: of a request that is traced; None for nearly all.
     """
 
     __slots__ = (
         *("_traffic", "method", "path", "client", "header", "id", "began", "model", "operation"),
-        *("probe", "control", "secret", "span"),
+        *("probe", "control", "secret", "span", "is_rpc"),
     )
 
     def __init__(
-        self, traffic: Traffic, method: str, path: str, client: str | None, header: Header
+        self,
+        traffic: Traffic,
+        method: str,
+        path: str,
+        client: str | None,
+        header: Header,
+        *,
+        is_rpc: bool = False,
     ) -> None:
-        self._traffic = traffic
+        self._traffic, self.is_rpc = traffic, is_rpc
         self.method, self.path, self.client, self.header = method, path, client, header
         self.id = request_id(header(HEADER))
         self.began = time.monotonic()
         self.model = self.operation = self.control = ""
         self.probe = False
-        self.secret: tuple[str, str] | None = None
+        self.secret: str | None = None
         self.span: RequestSpan | None = None
 
     def infers(self, operation: str) -> None:
@@ -73,8 +81,8 @@ class Call:
         if (tracer := self._traffic.tracer) is not None:
             self.span = tracer.begin(self.header("traceparent"), self.header("tracestate"))
 
-    def controls(self, what: str, secret: tuple[str, str] | None) -> None:
-        """Log that it changes the server, or tries to, and which secret it needs for that."""
+    def controls(self, what: str, secret: str | None) -> None:
+        """Log that it changes the server, or tries to, and the key of the secret for that."""
         self.control, self.secret = what, secret
 
     def enter(self) -> None:
@@ -85,7 +93,11 @@ class Call:
 
     def part(self) -> Call:
         """Make the call of one of several requests in this one: it is measured and not logged."""
-        return Call(self._traffic, self.method, self.path, self.client, self.header)
+        part = Call(
+            self._traffic, self.method, self.path, self.client, self.header, is_rpc=self.is_rpc
+        )
+        part.id = self.id
+        return part
 
     def measure(self, status: int | str, error: FoveaError | None = None) -> None:
         """End a part of a call, or one that is logged elsewhere; see `end`."""

@@ -76,7 +76,7 @@ class Traffic:
         done = status in ("OK", 200)
         by, origin = call.client or "-", call.header("origin")
         if call.secret is not None and done:
-            by += f" with {call.secret[0]}"
+            by += f" with {call.secret}"
         page = f", from a page of {origin!r}" if origin else ""
         control.log(
             logging.INFO if done else logging.WARNING,

@@ -111,6 +111,10 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _end_arrival(self) -> None:
+        """Stop all that waits for the rest of the body."""
+        self.stop_waiting()
         if self._stopping is not None:
             self._stopping.cancel()
 
@@ -164,7 +168,7 @@ class Exchange:
 
     def on_whole(self) -> None:
         """End the body."""
-        self.stop_waiting()
+        self._end_arrival()
         if self._arrival is Arrival.REFUSED:
             if self._turn is Turn.ANSWERED:
                 self._connection.close()
@@ -177,7 +181,7 @@ class Exchange:
         if self._turn is not Turn.ANSWERED:
             self._turn = Turn.LOST
             self._request.call.end(CLIENT_LEFT)
-        self.stop_waiting()
+        self._end_arrival()
         if self._task is not None:
             self._task.cancel()
         else:
@@ -194,7 +198,7 @@ class Exchange:
     def _stop_reading(self) -> None:
         self._arrival, self.keep_alive = Arrival.REFUSED, False
         self._let_go()
-        self.stop_waiting()
+        self._end_arrival()
         self._go_on()
 
     def _go_on(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,6 +11,7 @@ from fastapi import Request, Response
 from fovea_server.dataplane.service import Service
 from fovea_server.http.receive import in_time, stopped, unless_client_leaves
 from fovea_server.http.v1.body import read_body
+from fovea_server.http.v1.models import call_of
 
 Work = Callable[[bytes], Coroutine[Any, Any, Response]]
 
@@ -20,7 +20,7 @@ async def answered(request: Request, work: Work, timeout_s: float | None) -> Res
     """Receive the body of a request, and await the answer that `work` makes of it.
 
     The bytes count as held until then, and so do those that the work gives to `request.state.hold`.
-    It stops when the client leaves, or `timeout_s` after the call. Raises as `read_body`.
+    It stops when the client leaves, or `timeout_s` after its head came. Raises as `read_body`.
     """
     service: Service = request.app.state.service
 
@@ -31,6 +31,6 @@ async def answered(request: Request, work: Work, timeout_s: float | None) -> Res
             return await unless_client_leaves(request.receive, work(body))
 
     try:
-        return await in_time(received(), timeout_s, time.monotonic())
+        return await in_time(received(), timeout_s, call_of(request).began)
     except asyncio.CancelledError:
         raise stopped() from None

@@ -21,26 +21,25 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def restricted(api: str) -> Any:
-    """Make a dependency that refuses clients without the header of one of `restrictions.APIS`."""
-
-    async def check(request: Request) -> None:
-        service_of(request).http_restrictions.check(api, request.headers.get)
-
-    return Depends(check)
-
-
 def call_of(request: Request) -> Call:
     """Return what the log and the metrics know of a request."""
     call: Call = request.state.call
     return call
 
 
+def restricted(api: str) -> Any:
+    """Make a dependency that refuses clients without the header of one of `restrictions.APIS`."""
+
+    async def check(request: Request) -> None:
+        service_of(request).admit(call_of(request), api)
+
+    return Depends(check)
+
+
 def check_control(request: Request, api: str) -> None:
     """Raise Restricted if a client may not change the server by an API; the log says who did."""
-    restrictions, call = service_of(request).http_restrictions, call_of(request)
-    call.controls(f"{call.method} {call.path!r}", restrictions.secret(api))
-    restrictions.check_control(api, call.client, call.header)
+    call = call_of(request)
+    service_of(request).admit(call, api, control=f"{call.method} {call.path!r}")
 
 
 health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[restricted("health")])

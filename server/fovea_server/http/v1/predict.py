@@ -35,19 +35,23 @@ from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult
 
 # What does not match, for example a version that is none, is left to FastAPI to refuse.
-_TARGET = re.compile(
+_PATH = re.compile(
     r"/v1/models/(?P<model>[^/?#]+)(?:/versions/(?P<version>[1-9][0-9]{0,17}))?/predict"
-    r"(?:\?[^#]*)?"
 )
 
 
 @lru_cache(maxsize=256)
-def _resolve(target: str) -> dict[str, str | None] | None:
-    """Find the unquoted names in the path of a target; None if it is no predict's."""
-    found = _TARGET.fullmatch(target)
-    if not target.isascii() or found is None or "/" in (name := unquote(found["model"])):
+def _resolve(path: str) -> dict[str, str | None] | None:
+    """Find the unquoted names in a path; None if it is no predict's."""
+    found = _PATH.fullmatch(path)
+    if not path.isascii() or found is None or "/" in (name := unquote(found["model"])):
         return None
     return {"model": name, "version": found["version"]}
+
+
+def _path(target: str) -> str:
+    path, _, query = target.partition("?")
+    return target if "#" in query else path
 
 
 class PredictFront(Front):
@@ -61,15 +65,14 @@ class PredictFront(Front):
 
     def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
         """Return True for a request to predict."""
-        return method == "POST" and _resolve(target.decode("latin-1")) is not None
+        return method == "POST" and _resolve(_path(target.decode("latin-1"))) is not None
 
     def route(self, request: Request) -> None:
         """Find the model of a request, or refuse it."""
-        names, call = _resolve(request.call.path), request.call
+        names, call = _resolve(_path(request.call.path)), request.call
         assert names is not None, "it was taken"
         request.names, call.model = names, names["model"] or ""
-        call.infers("POST /v1/models/{model}/predict")
-        self.service.http_restrictions.check("inference", call.header)
+        self.service.admit(call, "inference", operation="POST /v1/models/{model}/predict")
         # An unknown model is reported before a large body is read.
         model = self.service.plane.get(call.model, request.version)
         request.timeout_s = timeout_of(call.header("x-request-timeout-ms"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote
 
-from fovea_preprocess.errors import BodyTooLarge, FoveaError
+from fovea_preprocess.errors import BodyTooLarge, FoveaError, Restricted
 from fovea_server.http.allow import allow
 from fovea_server.http.front import Front
 from fovea_server.http.messages import JSON, TEXT, Endpoint, Request, Response
@@ -94,20 +94,23 @@ class V2Front(Front):
             request.answer = refusal(404, "Not Found")
             return
         (route, names), call = found, request.call
-        method, restrictions = call.method, self.service.http_restrictions
-        if controls := route.controls and method == "POST":
-            call.controls(f"POST {call.path!r}", restrictions.secret(route.api))
-        key = restrictions.missing(route.api, call.header)
-        if key is not None:
-            request.answer = refusal(403, f"This API is restricted, expecting header '{key}'")
-        elif method in route.methods or (method == "HEAD" and "GET" in route.methods):
+        method = call.method
+        is_allowed = method in route.methods or (method == "HEAD" and "GET" in route.methods)
+        if is_allowed:
             request.endpoint, request.names = route.endpoint, names
-            call.model, call.probe = names["model"] or "", route.api == "health"
-            if controls:
-                restrictions.check_control(route.api, call.client, call.header)
-            if route.api == "inference":
-                call.infers(f"{method} /v2/models/{{model}}/{route.path.rpartition('/')[2]}")
-        else:
+            call.model = names["model"] or ""
+        operation = f"{method} /v2/models/{{model}}/{route.path.rpartition('/')[2]}"
+        try:
+            self.service.admit(
+                call,
+                route.api,
+                operation=operation if is_allowed and route.api == "inference" else "",
+                control=f"POST {call.path!r}" if route.controls and method == "POST" else "",
+            )
+        except Restricted as error:
+            request.answer = refusal(403, str(error))
+            return
+        if not is_allowed:
             asked = method == "OPTIONS" and "GET" in route.methods
             answer = Response() if asked else refusal(405, "Method Not Allowed", route.refusal)
             answer.headers.append((b"allow", allow(route.methods).encode()))
