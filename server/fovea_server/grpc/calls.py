@@ -62,13 +62,20 @@ class Rpc:
         self.message: object = None
         self._context = context
         self.call = call_of(method, context, traffic)
-        self.call.enter()
         context.set_trailing_metadata(((HEADER, self.call.id),))
 
-    @property
-    def control(self) -> str:
-        """How the request changes the server, for the log."""
-        return f"{self.call.method} of {self._model!r}" if self._model else self.call.method
+    def begin(self, service: Service, api: str, operation: str = "") -> None:
+        """Admit the call, as `Service.admit` does, and let its task know of it."""
+        try:
+            service.admit(self.call, api, operation=operation)
+        finally:
+            self.call.enter()
+
+    def check_control(self, service: Service, api: str) -> None:
+        """Raise Restricted if the client may not change the server by this request."""
+        call, model = self.call, self._model
+        what = f"{call.method} of {model!r}" if model else call.method
+        service.admit(call, api, control=what)
 
     @property
     def _model(self) -> str:
@@ -138,7 +145,7 @@ def unary(
     async def answer(_: object, context: Context) -> bytes:
         async with Rpc(name, context, service.traffic) as rpc:
             operation = name.removeprefix("/") if api == "inference" else ""
-            service.admit(rpc.call, api, operation=operation)
+            rpc.begin(service, api, operation)
             data = await arrivals.message(context)
             size = len(data)
             budget.take(size)
@@ -146,7 +153,7 @@ def unary(
                 message = read(data) if size < LARGE else await asyncio.to_thread(read, data)
                 rpc.message = message
                 if controls is not None and controls(message):
-                    service.admit(rpc.call, api, control=rpc.control)
+                    rpc.check_control(service, api)
                 found = await method(message)
             finally:
                 budget.give_back(size)
@@ -167,7 +174,7 @@ def stream(name: str, api: str, method: Stream, service: Service, arrivals: Arri
 
     async def answer(requests: AsyncIterator[bytes], context: Context) -> None:
         async with Rpc(name, context, service.traffic) as rpc:
-            service.admit(rpc.call, api)
+            rpc.begin(service, api)
             peer = context.peer()
             with arrivals.stream(peer) as reader:
                 await method(arrivals.messages(requests, peer, reader), context, rpc)

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from fovea_engines.detect.draw.draw import annotated
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
+from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest, NotFound
 from fovea_server.dataplane.images import Prediction
 from fovea_server.dataplane.service import Service
 from fovea_server.http.front import Front
@@ -28,7 +28,7 @@ from fovea_server.http.v1.head import (
     timeout_of,
     wraps_images,
 )
-from fovea_server.http.v1.models import ModelName, Version
+from fovea_server.http.v1.models import ModelName, Version, restricted
 from fovea_server.http.v1.openapi import described_prediction
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.models.model import ServedModel
@@ -36,22 +36,21 @@ from fovea_server.tensors.image_messages import ImageResult
 
 # What does not match, for example a version that is none, is left to FastAPI to refuse.
 _PATH = re.compile(
-    r"/v1/models/(?P<model>[^/?#]+)(?:/versions/(?P<version>[1-9][0-9]{0,17}))?/predict"
+    r"/v1/models/(?P<model>[^/]+)(?:/versions/(?P<version>0*[1-9][0-9]{0,99}))?/predict", re.DOTALL
 )
 
 
 @lru_cache(maxsize=256)
 def _resolve(path: str) -> dict[str, str | None] | None:
-    """Find the unquoted names in a path; None if it is no predict's."""
-    found = _PATH.fullmatch(path)
-    if not path.isascii() or found is None or "/" in (name := unquote(found["model"])):
-        return None
-    return {"model": name, "version": found["version"]}
+    """Find the names in a quoted path; None if it is no predict's."""
+    found = _PATH.fullmatch(unquote(path)) if path.isascii() else None
+    return None if found is None else found.groupdict()
 
 
-def _path(target: str) -> str:
-    path, _, query = target.partition("?")
-    return target if "#" in query else path
+def _split(target: str) -> tuple[str, str]:
+    """Split a target into the quoted path and the query; a fragment is for the client alone."""
+    path, _, query = target.partition("#")[0].partition("?")
+    return path, query
 
 
 class PredictFront(Front):
@@ -65,19 +64,21 @@ class PredictFront(Front):
 
     def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
         """Return True for a request to predict."""
-        return method == "POST" and _resolve(_path(target.decode("latin-1"))) is not None
+        return method == "POST" and _resolve(_split(target.decode("latin-1"))[0]) is not None
 
     def route(self, request: Request) -> None:
         """Find the model of a request, or refuse it."""
-        names, call = _resolve(_path(request.call.path)), request.call
+        call = request.call
+        names = _resolve(_split(call.path)[0])
         assert names is not None, "it was taken"
         request.names, call.model = names, names["model"] or ""
         self.service.admit(call, "inference", operation="POST /v1/models/{model}/predict")
         # An unknown model is reported before a large body is read.
-        model = self.service.plane.get(call.model, request.version)
+        version = None if names["version"] is None else int(names["version"])
+        model = self.service.plane.get(call.model, version)
         request.timeout_s = timeout_of(call.header("x-request-timeout-ms"))
         check_encoding(call.header("content-encoding"))
-        request.endpoint = partial(self._predict, model)
+        request.endpoint = partial(self._predict, model, version)
 
     def error_answer(self, error: FoveaError) -> Response:
         """Make an answer in the form of /v1."""
@@ -87,14 +88,16 @@ class PredictFront(Front):
         """Make the error for a body over the limit."""
         return too_large(self.service.settings.http_max_input_size)
 
-    async def _predict(self, model: ServedModel, service: Service, request: Request) -> Response:
+    async def _predict(
+        self, model: ServedModel, version: int | None, service: Service, request: Request
+    ) -> Response:
         if not request.body:
             raise empty()
         kind = request.header("content-type") or ""
         sources, options = await self._parsed(request, kind)
         images = await self._sources.fetched(sources, request.hold)
         image = accepted_image(request.header("accept") or "")
-        asked = model, request.version, images, options
+        asked = model, version, images, options
         if image is None:
             return Response(body=[await boxes_json(service.plane, *asked, request.timeout_s, kind)])
         if len(images) != 1:
@@ -117,7 +120,7 @@ class PredictFront(Front):
                 body = await unpack(body, request.hold, limit, too_large(limit))
             except zlib.error:
                 raise InvalidRequest(f"the body is not {encoding}, as its header says") from None
-        query = request.call.path.partition("?")[2]
+        query = _split(request.call.path)[1]
         if not wraps_images(kind):
             return [body], query_options(query)
         # Parsing a large body would block the event loop.
@@ -138,13 +141,14 @@ async def drawn(service: Service, prediction: Prediction, kind: Image) -> bytes:
         return await run_in_threadpool(annotated, *seen, kind)
 
 
-router = APIRouter(tags=["predict"])
-"""Describes the routes in the OpenAPI document; `PredictFront` answers them."""
+router = APIRouter(tags=["predict"], dependencies=[restricted("inference")])
+"""Describes the requests in the OpenAPI document, and refuses those with a wrong version."""
 
 
 @router.post("/v1/models/{name}/predict", **described_prediction("predict"))
 async def predict(name: ModelName) -> None:
     """Find what is on one or more images, with the newest version of a model."""
+    raise NotFound(f"there is no model '{name[:60]}'")
 
 
 @router.post(
@@ -152,3 +156,4 @@ async def predict(name: ModelName) -> None:
 )
 async def predict_version(name: ModelName, version: Version) -> None:
     """Find what is on one or more images, with one version of a model."""
+    raise NotFound(f"model '{name[:60]}' has no such version")
