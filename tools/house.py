@@ -4,6 +4,7 @@
     python -m tools.house --folders  and which folder imports which
     python -m tools.house --single   and the modules that only one other module imports
     python -m tools.house --surface  and the modules of the core that annexes import
+    python -m tools.house --annexes  and the line of imports in the README of each annex
 
 It reads the files with `ast` and imports nothing of the project. A "room" is a folder directly in a
 package, or a file that lies there by itself. tests/architecture holds the limits.
@@ -113,6 +114,21 @@ class House:
                         users[name].add(annex)
         return dict(users)
 
+    def imports_line(self, annex: str) -> str:
+        """Make the line of an annex's README that says which rooms of which packages it imports."""
+        rooms: dict[str, set[str]] = defaultdict(set)
+        for module, imported in self.imports.items():
+            if _package(module) == annex:
+                for name in imported:
+                    package, _, rest = name.partition(".")
+                    rooms[package].add(rest.partition(".")[0])
+        parts = (
+            f"{package} ({', '.join(sorted(filter(None, rooms[package])))})".replace(" ()", "")
+            for package in PACKAGES
+            if package in rooms and package != annex
+        )
+        return f"**Imports**: {'; '.join(parts)}."
+
     def leaks(self) -> int:
         """Count the imports of annexes by the core."""
         return sum(
@@ -144,7 +160,7 @@ class House:
             Figure("imports between rooms of engines", sum(map(len, engines.values())), 47),
             Figure("imports between rooms of server", sum(map(len, server.values())), 73),
             Figure("imports of annexes by the core", self.leaks(), 0),
-            Figure("modules of the core that annexes import", len(self.surface()), 130),
+            Figure("modules of the core that annexes import", len(self.surface()), 131),
             Figure("names of classes used twice", self.class_names_twice(), 16),
             Figure('questions "is it TensorRT?" outside its folder', self._tensorrt_asked(), 0),
             Figure("reaches through DataPlane to the registry", self._reaches(), 0),
@@ -226,6 +242,7 @@ def main() -> None:
     parser.add_argument("--folders", action="store_true", help="which folder imports which")
     parser.add_argument("--single", action="store_true", help="modules with one importer")
     parser.add_argument("--surface", action="store_true", help="core modules that annexes import")
+    parser.add_argument("--annexes", action="store_true", help="what each annex imports")
     chosen = parser.parse_args()
     house = House()
     for figure in house.figures():
@@ -240,6 +257,9 @@ def main() -> None:
     if chosen.surface:
         for module, annexes in sorted(house.surface().items()):
             print(f"{module}: {', '.join(sorted(annexes))}")
+    if chosen.annexes:
+        for annex in ANNEXES:
+            print(f"{annex}\n    {house.imports_line(annex)}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""Every route says by which part of the protocol it is restricted: a new one is not open to all."""
+
+import asyncio
+import re
+
+import httpx
+
+from fovea_server.dataplane.service import Service
+from fovea_server.extensions.restrictions import APIS
+from fovea_server.models.registry import Registry
+from fovea_server.settings import Settings
+from fovea_server.surface import Surface
+
+
+def test_no_operation_is_answered_without_its_secret(tmp_path):
+    settings = Settings(
+        model_repository=[tmp_path],
+        api=["deepstack", "label-studio", "roboflow"],
+        http_restricted_api=[f"{','.join(APIS)}:key=secret"],
+    )
+    surface = Surface(Service(settings, Registry(settings)))
+
+    async def ask() -> dict[tuple[str, str], int]:
+        transport = httpx.ASGITransport(surface)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            paths = (await client.get("/openapi.json")).json()["paths"]
+            asked = [(method, path) for path, methods in paths.items() for method in methods]
+            return {
+                (method, path): (
+                    await client.request(method, re.sub(r"\{\w+\}", "1", path))
+                ).status_code
+                for method, path in asked
+            }
+
+    found = asyncio.run(ask())
+    assert len(found) > 30
+    assert {one: status for one, status in found.items() if status != 403} == {}
