@@ -6,8 +6,8 @@ A new family needs a file, and a line in the list of its package.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.classifier import Classifier, ClassifierLogits, YoloClassifier
@@ -65,18 +65,34 @@ _OWN: tuple[type[Head], ...] = (
 )
 
 
-def _all() -> Mapping[str, type[Head]]:
-    found = {head.family: head for head in _OWN}
-    for name in entry_points(Group.HEADS):
-        try:
-            added: tuple[type[Head], ...] = load(Group.HEADS, name)
-        except Unavailable as error:
-            log.warning("heads are left out: %s", error)
-            continue
-        for head in added:
-            if found.setdefault(head.family, head) is not head:
-                log.warning("head %r of %s is left out: that name is taken", head.family, name)
-    return MappingProxyType(found)
+class Families(Mapping[str, type[Head]]):
+    """The families by name. What packages add is imported at the first look, and not before.
+
+    A package may have its heads in one module with a route, whose imports need this one.
+    """
+
+    @cached_property
+    def _found(self) -> dict[str, type[Head]]:
+        found = {head.family: head for head in _OWN}
+        for name in entry_points(Group.HEADS):
+            try:
+                added: tuple[type[Head], ...] = load(Group.HEADS, name)
+            except Unavailable as error:
+                log.warning("heads are left out: %s", error)
+                continue
+            for head in added:
+                if found.setdefault(head.family, head) is not head:
+                    log.warning("head %r of %s is left out: that name is taken", head.family, name)
+        return found
+
+    def __getitem__(self, family: str) -> type[Head]:
+        return self._found[family]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
 
 
-FAMILIES: Mapping[str, type[Head]] = _all()
+FAMILIES = Families()
