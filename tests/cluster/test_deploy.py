@@ -58,15 +58,17 @@ def test_a_model_that_cannot_be_woken_is_refused(cluster, demo_repository, repos
     asleep = {"spare": {"min_replicas": 0, "max_replicas": 1, "downscale_delay_s": 1}}
     done = cluster.deploy(repository=str(repository), models=asleep)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert httpx.post(f"{cluster.url}/v1/models/spare/predict", content=scene).status_code == 200
-    until(lambda: cluster.running("spare") == 0)
-    engine = repository / "spare" / "1" / "model.xml"
-    whole = engine.read_bytes()
-    engine.write_bytes(b"no engine")
 
     def predict(model: str) -> httpx.Response:
         url = f"{cluster.url}/v1/models/{model}/predict"
         return httpx.post(url, content=scene, timeout=120)
+
+    # A process of Ray has to start for it.
+    assert predict("spare").status_code == 200
+    until(lambda: cluster.running("spare") == 0)
+    engine = repository / "spare" / "1" / "model.xml"
+    whole = engine.read_bytes()
+    engine.write_bytes(b"no engine")
 
     refused = predict("spare")
     assert refused.status_code == 503
