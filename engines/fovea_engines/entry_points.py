@@ -20,7 +20,7 @@ class Group(StrEnum):
 
     `BACKENDS`: the name of a `Backend` = that object.
     `COMMANDS`: PANEL.NAME = a function, or a Typer app; panel is a title of `fovea --help`.
-    `HEADS`: any name = a tuple of classes of `Head`, each a family.
+    `HEADS`: any name = a subclass of `Head`, or a tuple of them: each is a family.
     `ROUTERS`: a name of `--api` = a function that takes the model that the operator named, or
     None, and returns an `APIRouter`.
     `STORES`: the scheme of an address = a class of `StoreAddress`.

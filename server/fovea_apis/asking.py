@@ -13,6 +13,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest
 from fovea_server.dataplane.dataplane import DataPlane, Encode
 from fovea_server.dataplane.images import Prediction
+from fovea_server.http.v1.answered import fetched
 from fovea_server.http.v1.body import Source
 from fovea_server.http.v1.head import timeout_of
 from fovea_server.http.v1.models import call_of, service_of
@@ -94,16 +95,12 @@ async def predicted(
     keep_pixels: bool = False,
 ) -> Prediction:
     """Run a model on images, which may be addresses; the request is counted as one for it."""
-    call, fetching = call_of(request), request.app.state.sources
-    call.model = model.name
-    # A request of Label Studio may take several predictions.
-    if not call.operation:
-        call.infers(f"POST {request.scope['route'].path}")
-        call.enter()
+    call_of(request).model = model.name
+    call_of(request).enter()
     return await plane_of(request).predict(
         model,
         version,
-        await fetching.fetched(sources, request.state.hold),
+        await fetched(request, sources),
         options,
         timeout_s=deadline(request),
         keep_pixels=keep_pixels,

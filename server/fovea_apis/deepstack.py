@@ -30,7 +30,7 @@ from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import read_form
-from fovea_server.http.v1.models import restricted
+from fovea_server.http.v1.models import inferring, restricted
 from fovea_server.http.v1.result_json import result_json
 from fovea_server.models.model import ServedModel, State
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
@@ -61,7 +61,7 @@ def _error(error: FoveaError) -> bytes:
 
 
 router = APIRouter(tags=["deepstack"], prefix="/v1", dependencies=[errors_as(_error)])
-_INFERENCE = [restricted("inference")]
+_INFERENCE = [inferring]
 _INDEX = [restricted("metadata"), restricted("model-repository")]
 
 

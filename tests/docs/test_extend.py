@@ -73,6 +73,34 @@ def test_a_package_adds_a_head(acme_here, demo_model, tmp_path):
     assert found["images"][0]["detections"]
 
 
+def test_an_engine_names_the_head_that_is_not_installed(acme, demo_model, tmp_path):
+    """And heads that are none are left out, by a line in the log."""
+    model = onnx.load(demo_model)
+    model.metadata_props.add(key="model_family", value="acme")
+    onnx.save(model, tmp_path / "acme.onnx")
+    built = [*FOVEA, "build", tmp_path / "acme.onnx", "--repository", tmp_path / "models"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(acme), prepend=":")
+        subprocess.run([*built, "--backend", "onnxruntime"], check=True, capture_output=True)
+    predict = [*FOVEA, "predict", tmp_path / "models/acme", demo_model.parent / "scene-1.jpg"]
+    done = subprocess.run(predict, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "there is no head 'acme' here: install the package that adds it" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_heads_that_are_none_are_left_out(demo_model, tmp_path, monkeypatch):
+    info = tmp_path / "toy-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: toy\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fovea.heads]\ntoy = toy:HEADS\n")
+    (tmp_path / "toy.py").write_text("HEADS = (int, 'yolov8')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    command = [*FOVEA, "inspect", demo_model]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.count("of heads 'toy' is left out: it is no family of heads") == 2
+
+
 @pytest.fixture
 def broken(acme, tmp_path, monkeypatch):
     """A package whose entry points are there, and whose module fails."""

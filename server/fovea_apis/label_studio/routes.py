@@ -29,7 +29,7 @@ from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
 from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import Source
-from fovea_server.http.v1.models import ModelName, check_control, restricted, service_of
+from fovea_server.http.v1.models import ModelName, check_control, inferring, restricted, service_of
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
@@ -154,7 +154,7 @@ def _backend(prefix: str, about: str) -> APIRouter:
         # Label Studio used to POST, and now GETs.
         ("GET", versions, metadata),
         ("POST", versions, metadata),
-        ("POST", predict, inference),
+        ("POST", predict, inferring),
         ("POST", webhook, inference),
         ("POST", train, inference),
     ):

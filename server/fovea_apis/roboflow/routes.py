@@ -28,7 +28,7 @@ from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest
 from fovea_server.dataplane.images import Prediction
 from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.head import query_values
-from fovea_server.http.v1.models import restricted, service_of
+from fovea_server.http.v1.models import inferring, service_of
 from fovea_server.http.v1.predict import drawn
 
 _JSON = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
@@ -52,7 +52,7 @@ router = APIRouter(tags=["roboflow"], dependencies=[errors_as(_error)])
 # Before `/NAME/VERSION`, which they look like.
 router.include_router(models.router)
 router.include_router(models.about)
-_INFERENCE = [restricted("inference")]
+_INFERENCE = [inferring]
 
 
 async def infer(request: Request) -> Response:

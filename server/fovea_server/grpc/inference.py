@@ -222,18 +222,15 @@ class InferStream:
         part = call.part()
         part.infers(call.path.removeprefix("/"))
         part.enter()
-        status, error = "CANCELLED", None
-        try:
-            if full is not None:
-                outcome = StreamedAnswer("", full, "")
-            else:
-                outcome = await self._outcome(data, reservation)
-            reservation.pass_on()
-            error = outcome.answer if isinstance(outcome.answer, FoveaError) else None
-            part.model, status = outcome.model, "OK" if error is None else grpc_status(error)
-            return outcome
-        finally:
-            part.measure(status, error)
+        if full is not None:
+            outcome = StreamedAnswer("", full, "")
+        else:
+            outcome = await self._outcome(data, reservation)
+        reservation.pass_on()
+        error = outcome.answer if isinstance(outcome.answer, FoveaError) else None
+        part.model = outcome.model
+        part.measure("OK" if error is None else grpc_status(error), error)
+        return outcome
 
     async def _outcome(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
         outcome = await self._infer(data, reservation)

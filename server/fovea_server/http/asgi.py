@@ -17,7 +17,7 @@ from fovea_server.http.receive import (
     stopped,
     unless_client_leaves,
 )
-from fovea_server.traffic.call import CLIENT_LEFT
+from fovea_server.traffic.call import CLIENT_LEFT, fields
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -42,7 +42,7 @@ class FrontApp:
             for front in self._fronts:
                 if front.takes(method, target, headers):
                     text = target.decode("latin-1")
-                    request = front.admit(method, text, dict(headers), scope.get("client"))
+                    request = front.admit(method, text, fields(headers), scope.get("client"))
                     await _serve(front, request, receive, send)
                     return
         await self._others(scope, receive, send)

@@ -31,7 +31,7 @@ class Request:
 
     Attributes:
         call: what all carriers know of it.
-        headers: by name in lower case; the last of several with one name.
+        headers: by name in lower case; see `fields`.
         body: as sent; complete when an endpoint gets it.
         answer: that of a request that needs no endpoint, mostly a refusal.
         endpoint: answers it, once its body is complete.

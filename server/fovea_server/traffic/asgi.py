@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from fovea_server.traffic.call import CLIENT_LEFT, Call, lookup
+from fovea_server.traffic.call import CLIENT_LEFT, Call, fields, lookup
 from fovea_server.traffic.request_id import HEADER
 from fovea_server.traffic.traffic import Traffic
 
@@ -63,5 +63,5 @@ def begin(scope: Scope, traffic: Traffic) -> Call:
     path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     target = b"?".join(filter(None, (path, scope["query_string"])))
     client = scope["client"][0] if scope.get("client") else None
-    header = lookup(dict(scope["headers"]))
+    header = lookup(fields(scope["headers"]))
     return Call(traffic, scope["method"], target.decode("latin-1"), client, header)

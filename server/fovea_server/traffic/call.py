@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import FoveaError
@@ -17,8 +17,19 @@ if TYPE_CHECKING:
 
 Header = Callable[[str], str | None]
 
+_LISTS = frozenset((b"accept", b"accept-encoding"))
+
 CLIENT_LEFT = 499
 """The status that proxies log for a client that left before the answer."""
+
+
+def fields(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return headers by name: the last of several with one name, and all of those that list."""
+    found = dict(headers)
+    if len(found) < len(headers):
+        for name in _LISTS & found.keys():
+            found[name] = b", ".join(value for one, value in headers if one == name)
+    return found
 
 
 def lookup(headers: Mapping[bytes, bytes]) -> Header:

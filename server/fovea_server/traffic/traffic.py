@@ -74,7 +74,8 @@ class Traffic:
 
     def _log_control(self, call: Call, status: int | str) -> None:
         done = status in ("OK", 200)
-        by, origin = call.client or "-", call.header("origin")
+        by = call.client or "-"
+        origin = None if call.is_rpc else call.header("origin")
         if call.secret is not None and done:
             by += f" with {call.secret}"
         page = f", from a page of {origin!r}" if origin else ""

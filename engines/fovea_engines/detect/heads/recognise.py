@@ -215,11 +215,18 @@ def _as_named(family: str, judge: _Judge, shown: str, *, force: bool) -> Recogni
 def open_head(recognition: Recognition, inputs: Sequence[TensorSpec]) -> Head | None:
     """Return the head that decodes a recognised model; None without a family.
 
-    A dynamic input is an UnsupportedModel to some families.
+    Raises:
+        UnsupportedModel: the family is not installed here, or does not take a dynamic input.
     """
     if recognition.family is None:
         return None
-    return FAMILIES[recognition.family].open(
+    head = FAMILIES.get(recognition.family)
+    if head is None:
+        raise UnsupportedModel(
+            f"there is no head {recognition.family!r} here: install the package that adds it, as "
+            "where the engine was built"
+        )
+    return head.open(
         recognition.outputs, _spatial(inputs[0]), recognition.num_classes, recognition.skeleton
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import TypeGuard
 
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.classifier import Classifier, ClassifierLogits, YoloClassifier
@@ -65,6 +66,10 @@ _OWN: tuple[type[Head], ...] = (
 )
 
 
+def _is_family(head: object) -> TypeGuard[type[Head]]:
+    return isinstance(head, type) and issubclass(head, Head) and hasattr(head, "family")
+
+
 class Families(Mapping[str, type[Head]]):
     """The families by name. What packages add is imported at the first look, and not before.
 
@@ -76,13 +81,15 @@ class Families(Mapping[str, type[Head]]):
         found = {head.family: head for head in _OWN}
         for name in entry_points(Group.HEADS):
             try:
-                added: tuple[type[Head], ...] = load(Group.HEADS, name)
+                added = load(Group.HEADS, name)
             except Unavailable as error:
                 log.warning("heads are left out: %s", error)
                 continue
-            for head in added:
-                if found.setdefault(head.family, head) is not head:
-                    log.warning("head %r of %s is left out: that name is taken", head.family, name)
+            for head in added if isinstance(added, tuple) else (added,):
+                if not _is_family(head):
+                    log.warning("%r of heads %r is left out: it is no family of heads", head, name)
+                elif found.setdefault(head.family, head) is not head:
+                    log.warning("head %r of %r is left out: that name is taken", head.family, name)
         return found
 
     def __getitem__(self, family: str) -> type[Head]:

@@ -17,6 +17,7 @@ from fovea_server.http.connection.parser import RequestParser
 from fovea_server.http.connection.writing import Writing
 from fovea_server.http.front import Front
 from fovea_server.http.messages import Buffer
+from fovea_server.traffic.call import fields
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -146,11 +147,11 @@ class ServerProtocol(HttpToolsProtocol):
         if front is None:
             self._to_application()
             return
-        fields, is_old = dict(self.headers), self.parser.get_http_version() == "1.0"
+        headers, is_old = fields(self.headers), self.parser.get_http_version() == "1.0"
         if is_old:  # It knows no interim answers (RFC 9110, 10.1.1).
-            fields.pop(b"expect", None)
+            headers.pop(b"expect", None)
         keep_alive = not is_old and self.parser.should_keep_alive()
-        request = front.admit(method, self.url.decode("latin-1"), fields, self.client)
+        request = front.admit(method, self.url.decode("latin-1"), headers, self.client)
         self._exchange = Exchange(front, self, request, bool(keep_alive))
         self._submit(self._exchange)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from fastapi import Request, Response
 
+from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
 from fovea_server.http.receive import in_time, stopped, unless_client_leaves
-from fovea_server.http.v1.body import read_body
+from fovea_server.http.v1.body import Source, read_body
 from fovea_server.http.v1.models import call_of
+from fovea_server.http.v1.sources import ImageSources
 
 Work = Callable[[bytes], Coroutine[Any, Any, Response]]
 
@@ -34,3 +36,11 @@ async def answered(request: Request, work: Work, timeout_s: float | None) -> Res
         return await in_time(received(), timeout_s, call_of(request).began)
     except asyncio.CancelledError:
         raise stopped() from None
+
+
+async def fetched(
+    request: Request, sources: Sequence[Source]
+) -> list[bytes | bytearray | FoveaError]:
+    """Replace the addresses among the sources of a request that is being answered by images."""
+    fetching: ImageSources = request.app.state.sources
+    return await fetching.fetched(sources, request.state.hold)

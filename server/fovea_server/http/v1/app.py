@@ -91,8 +91,9 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    yield
     sources: ImageSources = app.state.sources
+    sources.open()
+    yield
     await sources.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from python_multipart.exceptions import FormParserError
@@ -85,7 +85,7 @@ Source = bytes | bytearray | Url | FoveaError
 
 
 def parse_body(
-    body: bytes, content_type: str, query: Mapping[str, str], max_images: int
+    body: bytes | bytearray, content_type: str, query: Mapping[str, str], max_images: int
 ) -> tuple[list[Source], PredictOptions]:
     """Parse the images and options in a body: JSON, a multipart form, or else a single image.
 
@@ -110,8 +110,8 @@ def parse_body(
     return sources, parse_options({**query, **given})
 
 
-def _from_json(body: bytes) -> tuple[list[Source], dict[str, Any]]:
-    if looks_encoded(body[:8]):
+def _from_json(body: bytes | bytearray) -> tuple[list[Source], dict[str, Any]]:
+    if looks_encoded(bytes(body[:8])):
         raise InvalidRequest("the body is an image, and its Content-Type says JSON: leave that out")
     try:
         given = orjson.loads(body)
@@ -134,14 +134,14 @@ def _from_json_image(index: int, image: object) -> Source:
 
 
 def _from_form(
-    body: bytes, content_type: str, max_images: int
+    body: bytes | bytearray, content_type: str, max_images: int
 ) -> tuple[list[Source], dict[str, Any]]:
     images, values = read_form(body, content_type, max_images)
     return list(images), {name: ",".join(texts) for name, texts in values.items()}
 
 
 def read_form(
-    body: bytes, content_type: str, max_images: int
+    body: bytes | bytearray, content_type: str, max_images: int
 ) -> tuple[list[bytes], dict[str, list[str]]]:
     """Read the files and the fields of a multipart form.
 
@@ -182,7 +182,8 @@ def read_form(
             # The whole body is in memory already and within its limit: never spill to disk.
             config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},
         )
-        parser.write(body)
+        # It reads what has the methods of bytes; a copy would double a large form.
+        parser.write(cast("bytes", body))
         parser.finalize()
     except FormParserError as error:
         raise InvalidRequest(f"the form cannot be read: {error}") from None

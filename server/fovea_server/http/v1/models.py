@@ -36,6 +36,16 @@ def restricted(api: str) -> Any:
     return Depends(check)
 
 
+async def _admit_inference(request: Request) -> None:
+    call, route = call_of(request), request.scope["route"].path.replace("{name}", "{model}")
+    call.model = request.path_params.get("name", "")
+    service_of(request).admit(call, "inference", operation=f"POST {route}")
+
+
+inferring = Depends(_admit_inference)
+"""Dependency of routes that ask a model to infer: they are measured, also if they are refused."""
+
+
 def check_control(request: Request, api: str) -> None:
     """Raise Restricted if a client may not change the server by an API; the log says who did."""
     call = call_of(request)

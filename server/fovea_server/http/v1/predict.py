@@ -28,7 +28,7 @@ from fovea_server.http.v1.head import (
     timeout_of,
     wraps_images,
 )
-from fovea_server.http.v1.models import ModelName, Version, restricted
+from fovea_server.http.v1.models import ModelName, Version, inferring
 from fovea_server.http.v1.openapi import described_prediction
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.models.model import ServedModel
@@ -112,7 +112,9 @@ class PredictFront(Front):
         return Response(body=[content], media_type=image.encode())
 
     async def _parsed(self, request: Request, kind: str) -> tuple[list[Source], PredictOptions]:
-        settings, body = self.service.settings, request.body
+        settings = self.service.settings
+        # A form or JSON is not kept beside the images in it.
+        body, request.body = request.body, b""
         encoding = request.header("content-encoding")
         if encoding not in (None, "identity"):
             limit = settings.http_max_input_size
@@ -124,8 +126,9 @@ class PredictFront(Front):
         if not wraps_images(kind):
             return [body], query_options(query)
         # Parsing a large body would block the event loop.
-        values = query_values(query)
-        return await run_in_threadpool(parse_body, bytes(body), kind, values, settings.max_images)
+        return await run_in_threadpool(
+            parse_body, body, kind, query_values(query), settings.max_images
+        )
 
 
 async def drawn(service: Service, prediction: Prediction, kind: Image) -> bytes:
@@ -141,7 +144,7 @@ async def drawn(service: Service, prediction: Prediction, kind: Image) -> bytes:
         return await run_in_threadpool(annotated, *seen, kind)
 
 
-router = APIRouter(tags=["predict"], dependencies=[restricted("inference")])
+router = APIRouter(tags=["predict"], dependencies=[inferring])
 """Describes the requests in the OpenAPI document, and refuses those with a wrong version."""
 
 

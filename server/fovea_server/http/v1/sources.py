@@ -19,8 +19,12 @@ class ImageSources:
     """Replaces addresses by the images there, if the operator allows it."""
 
     def __init__(self, settings: Settings) -> None:
-        self._most_bytes = settings.http_max_input_size
+        self._settings = settings
         self._fetcher: Fetcher | None = None
+
+    def open(self) -> None:
+        """Take up connections, if the operator allows it."""
+        settings = self._settings
         if settings.allow_url:
             # Here, because httpx costs a tenth of a second that most servers need not pay.
             from fovea_server.http.v1.fetch import Fetcher
@@ -38,7 +42,8 @@ class ImageSources:
 
         `hold` counts their bytes, and may raise QueueFull.
         """
-        left, few = self._most_bytes, asyncio.Semaphore(4)
+        most = left = self._settings.http_max_input_size
+        few = asyncio.Semaphore(4)
 
         async def image(source: Source) -> bytes | bytearray | FoveaError:
             nonlocal left
@@ -55,7 +60,7 @@ class ImageSources:
             if left < 0:
                 return FetchRefused(
                     "the images of this request are over the limit of "
-                    f"{size_text(self._most_bytes)} together: ask for fewer, or raise "
+                    f"{size_text(most)} together: ask for fewer, or raise "
                     "--http-max-input-size (bytes)"
                 )
             return data
@@ -68,3 +73,4 @@ class ImageSources:
         """Close the connections."""
         if self._fetcher is not None:
             await self._fetcher.close()
+            self._fetcher = None

@@ -108,6 +108,8 @@ class V2Front(Front):
                 control=f"POST {call.path!r}" if route.controls and method == "POST" else "",
             )
         except Restricted as error:
+            if self.service.http_restrictions.missing(route.api, call.header) is None:
+                raise
             request.answer = refusal(403, str(error))
             return
         if not is_allowed:

@@ -58,6 +58,7 @@ def test_form_images_and_options():
     )
     sources, options = parse_body(body, FORM, {}, 8)
     assert sources == [b"one", large]
+    assert parse_body(bytearray(body), FORM, {}, 8) == (sources, options)
     assert options.classes == (3, 5)
 
 
