@@ -78,6 +78,14 @@ class Restricted(FoveaError):
     """An endpoint that asks for a secret which the request does not carry."""
 
 
+class Unauthenticated(FoveaError):
+    """A request without a key where one is needed, or with one that does not hold."""
+
+
+class Forbidden(FoveaError):
+    """A request whose key does not allow it; the message names what is missing."""
+
+
 class ForeignRequest(FoveaError):
     """A request that the page of another site made a browser send, or that went to its name."""
 
@@ -119,6 +127,10 @@ class QueueFull(Unavailable):
     def with_text(self, text: str) -> Self:
         """Return the same error in other words."""
         return type(self)(text, self.retry_after_s)
+
+
+class RateLimited(QueueFull):
+    """The key of a request has used up its rate; it has room again after `retry_after_s`."""
 
 
 class DeadlineExceeded(Unavailable):

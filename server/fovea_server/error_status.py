@@ -19,12 +19,15 @@ _STATUSES = {
     # Triton has no code for this: it answers before there is an error.
     "restricted": (403, "RESTRICTED"),
     "foreign_request": (403, "RESTRICTED"),
+    "unauthenticated": (401, "UNAUTHENTICATED"),
+    "forbidden": (403, "FORBIDDEN"),
     "already_exists": (500, "ALREADY_EXISTS"),
     "not_found": (404, "NOT_FOUND"),
     "unavailable": (503, "UNAVAILABLE"),
     "model_not_ready": (503, "UNAVAILABLE"),
     "no_memory": (503, "UNAVAILABLE"),
     "queue_full": (429, "UNAVAILABLE"),
+    "rate_limited": (429, "RATE_LIMITED"),
     "deadline_exceeded": (504, "UNAVAILABLE"),
     "shutting_down": (503, "UNAVAILABLE"),
     "unsupported": (500, "UNSUPPORTED"),
@@ -40,8 +43,11 @@ _TRITON = {
     "INTERNAL": (500, "INTERNAL"),
     "UNSUPPORTED": (501, "UNIMPLEMENTED"),
     "UNAVAILABLE": (503, "UNAVAILABLE"),
-    # Not of Triton, which has no such limit.
+    # Not of Triton, which has neither such a limit nor keys.
     "TOO_LARGE": (413, "RESOURCE_EXHAUSTED"),
+    "UNAUTHENTICATED": (401, "UNAUTHENTICATED"),
+    "FORBIDDEN": (403, "PERMISSION_DENIED"),
+    "RATE_LIMITED": (429, "RESOURCE_EXHAUSTED"),
 }
 
 

@@ -143,7 +143,7 @@ class Server(uvicorn.Server):
             await self.lifespan.shutdown()
         await asyncio.to_thread(self._service.plane.close)
         self._service.cuda_shared_memory.close()
-        self._service.traffic.close()
+        self._service.close()
         if (tracer := self._service.traffic.tracer) is not None:
             await asyncio.to_thread(tracer.close)
         log.info("stopped")

@@ -191,6 +191,12 @@ class Settings(Listening):
     )
     threads: int | None = Field(None, ge=1, description="cores to use; default all it may use")
 
+    keys_file: Path | None = Field(
+        None,
+        description="file of keys, as `fovea key` makes it: requests need one of them, but for "
+        "health and the page; it is followed while the server runs",
+    )
+
     allow_metrics: bool = Field(True, description="serve metrics for Prometheus")
     metrics_address: str = Field(
         default_factory=lambda data: data["http_address"],

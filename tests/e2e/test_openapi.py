@@ -19,6 +19,7 @@ OPERATIONS = {
     "model_statistics",
     "server_live",
     "server_ready",
+    "own_key",
 }
 
 

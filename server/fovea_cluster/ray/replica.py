@@ -64,7 +64,7 @@ class Serving:
     def close(self) -> None:
         """Unload the models after what they have accepted."""
         self.models.close()
-        self.service.traffic.close()
+        self.service.close()
         if (tracer := self.service.traffic.tracer) is not None:
             tracer.close()
         SERVER_LOG.close()

@@ -34,12 +34,14 @@ OTHER_NAMES = {
     "model_repository": ("--repository", "--model-store"),
     "http_address": ("--host",),
     "http_port": ("--port",),
+    "keys_file": ("--keys",),
 }
 # Title of each group in the help, and the first of its settings in the order of `Settings`.
 GROUPS = {
     "Repository and models": "model_repository",
     "HTTP": "allow_http",
     "gRPC": "allow_grpc",
+    "Keys": "keys_file",
     "Metrics": "allow_metrics",
     "Shared memory, cache, traces": "allow_client_shm",
     "Log": "log_level",

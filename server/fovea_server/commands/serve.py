@@ -142,6 +142,8 @@ def _check_models(service: Service) -> None:
 
 def _warn_of_open_doors(settings: Settings) -> None:
     """Log where whoever reaches a port may use all of it."""
+    if settings.keys_file is not None:
+        return
     protected = {
         "http": _restricts_inference(settings.http_restricted_api),
         "grpc": _restricts_inference(settings.grpc_restricted_protocol)
@@ -156,8 +158,7 @@ def _warn_of_open_doors(settings: Settings) -> None:
     if doors:
         log.warning(
             "no secret protects %s: whoever reaches the port may use the models. Where that is not "
-            "meant, give a secret for inference (--http-restricted-api, "
-            "--grpc-restricted-protocol), or listen on "
+            "meant, ask for keys (`fovea key add NAME`, and --keys FILE), or listen on "
             "127.0.0.1 behind a proxy that asks for a password",
             " and ".join(doors),
         )

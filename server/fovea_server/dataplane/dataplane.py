@@ -50,6 +50,7 @@ from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Vocabulary
 from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.tensors.messages import InferRequest, InferResponse
+from fovea_server.traffic.call import CALL
 from fovea_server.traffic.client import CLIENT
 from fovea_server.traffic.spans import SPAN
 
@@ -170,6 +171,7 @@ class DataPlane:
                 f"model '{model.name}' takes tensors, not images{reason}; see `fovea inspect` for "
                 "its inputs"
             )
+        _charge(len(images))
         reason = "" if engine.head else engine.card.reason
         words = Vocabulary(engine.labels, engine.card.skeleton, reason)
         resolved = engine.resolve(options)
@@ -255,6 +257,7 @@ class DataPlane:
         images = encoded_images(model, request)
         if images is not None:
             return await self._boxes(model, request, images, reservation)
+        _charge(_rows(model, request))
         classes = {one.name: one.classification for one in request.outputs if one.classification}
         for tensor in model.signature.outputs:
             if tensor.name in classes:
@@ -340,3 +343,17 @@ async def _within(timeout_s: float | None, work: Coroutine[Any, Any, T]) -> T:
 def _slowest(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
     timings = [r.timing for r in results if isinstance(r, ImageResult)] or [Timing()]
     return {stage: 1e3 * max(getattr(t, stage) for t in timings) for stage in _STAGES}
+
+
+def _charge(images: int) -> None:
+    """Count images for the key of the request; RateLimited if its rate has no room for them."""
+    call = CALL.get()
+    if call is not None and call.holder is not None:
+        call.holder.charge(images)
+
+
+def _rows(model: ServedModel, request: InferRequest) -> int:
+    """Return the images in a request of tensors, whose shapes are not checked yet."""
+    shapes = (tensor.shape for tensor in request.inputs)
+    batched = model.signature.max_batch_size > 0
+    return max([1, *(shape[0] for shape in shapes if batched and shape)])

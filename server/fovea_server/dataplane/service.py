@@ -17,12 +17,18 @@ from fovea_server.extensions.regions import Regions
 from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.extensions.shared_memory import SharedMemory
 from fovea_server.extensions.trace import TraceSettings
+from fovea_server.keys.door import Door
+from fovea_server.keys.key import Scope
 from fovea_server.logs import SERVER_LOG
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.traffic.call import Call
 from fovea_server.traffic.spans import Tracer
 from fovea_server.traffic.traffic import Traffic
+
+# Probes have no keys; and there is nothing behind a method that does not exist.
+_OPEN = frozenset(("health", ""))
+_SCOPES: dict[str, Scope] = {"inference": "predict", "metrics": "metrics"}
 
 
 class Service:
@@ -52,6 +58,7 @@ class Service:
         # Drawing keeps the pixels of a whole image, so few are drawn at a time.
         self.drawing = asyncio.Semaphore(2)
         self.log_settings = LogSettings(SERVER_LOG)
+        self.door = None if settings.keys_file is None else Door(settings.keys_file)
         self.traffic = Traffic(registry, log_access=settings.log_access, tracer=_tracer(settings))
         self.http_restrictions = Restrictions.parse(
             settings.http_restricted_api, remote_control=settings.allow_remote_control
@@ -68,12 +75,13 @@ class Service:
 
         Args:
             call: of the request.
-            api: name of the API in `restrictions.APIS`; "" for none.
+            api: name of the API in `restrictions.APIS`, or "metrics"; "" for none.
             operation: of a call that asks a model to infer, as `Call.operation`.
             control: how the call changes the server, for the log; "" if it does not.
 
         Raises:
             Restricted: it lacks the secret of the API, or may not change the server.
+            Unauthenticated, Forbidden: it has no key, or one that does not allow this.
         """
         restrictions = self.grpc_restrictions if call.is_rpc else self.http_restrictions
         call.probe = api == "health"
@@ -83,8 +91,19 @@ class Service:
             secret = restrictions.secret(api)
             call.controls(control, None if secret is None else secret[0])
         restrictions.check(api, call.header)
-        if control:
+        if self.door is not None and api not in _OPEN:
+            needs_control = control or api == "shared-memory"
+            scope = _SCOPES.get(api, "control" if needs_control else None)
+            call.holder = self.door.admit(call.token, scope)
+            call.holder.check_model(call.model)
+        elif control:
             restrictions.check_control(api, call.client, call.header)
+
+    def close(self) -> None:
+        """Log what was not logged yet, and stop following the keys."""
+        self.traffic.close()
+        if self.door is not None:
+            self.door.close()
 
 
 def _tracer(settings: Settings) -> Tracer | None:

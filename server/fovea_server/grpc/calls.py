@@ -71,6 +71,12 @@ class Rpc:
         finally:
             self.call.enter()
 
+    def take(self, message: object) -> None:
+        """Take the request; Forbidden if the key of the call is not for its model."""
+        self.message = message
+        if self.call.holder is not None:
+            self.call.holder.check_model(self._model)
+
     def check_control(self, service: Service, api: str) -> None:
         """Raise Restricted if the client may not change the server by this request."""
         call, model = self.call, self._model
@@ -151,7 +157,7 @@ def unary(
             budget.take(size)
             try:
                 message = read(data) if size < LARGE else await asyncio.to_thread(read, data)
-                rpc.message = message
+                rpc.take(message)
                 if controls is not None and controls(message):
                     rpc.check_control(service, api)
                 found = await method(message)

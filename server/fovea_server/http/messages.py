@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fovea_preprocess.errors import FoveaError, InvalidRequest
+from fovea_preprocess.errors import (
+    FoveaError,
+    InvalidRequest,
+    NoMemory,
+    QueueFull,
+    Unauthenticated,
+)
 
 if TYPE_CHECKING:
     from fovea_server.byte_budget import Reservation
@@ -82,3 +89,12 @@ class Response:
     media_type: bytes = JSON
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     error: FoveaError | None = None
+
+
+def error_headers(error: FoveaError) -> list[tuple[bytes, bytes]]:
+    """Return the headers that say how to go on after an error."""
+    if isinstance(error, Unauthenticated):
+        return [(b"www-authenticate", b'Bearer realm="fovea"')]
+    if isinstance(error, QueueFull | NoMemory):
+        return [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
+    return []

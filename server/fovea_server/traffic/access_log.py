@@ -25,6 +25,7 @@ class Access(NamedTuple):
         status: HTTP status, 499 where the client left before the answer; or name of gRPC's.
         size: bytes of the answer's body.
         began: by `time.monotonic`.
+        key: name of its key; "" where it has none.
     """
 
     client: str
@@ -35,6 +36,7 @@ class Access(NamedTuple):
     size: int
     began: float
     id: str
+    key: str = ""
 
 
 class AccessLog:
@@ -62,7 +64,7 @@ class AccessLog:
         return f"{line(created, ms, level, access)}\n"
 
     def _text_line(self, created: float, ms: float, level: str, access: Access) -> str:
-        client, method, path, model, status, size, _, request_id = access
+        client, method, path, model, status, size, _, request_id, key = access
         # A gRPC client may call a method by any name.
         shown = method if method.isprintable() else "-"
         named = f" model={model!r}" if model else ""
@@ -71,11 +73,11 @@ class AccessLog:
             level,
             log.name,
             f"{client} {shown} {path!r}{named} status={status} bytes={size} "
-            f"ms={ms:.2f} id={request_id}",
+            f"ms={ms:.2f} id={request_id}{f' key={key}' if key else ''}",
         )
 
     def _json_line(self, created: float, ms: float, level: str, access: Access) -> str:
-        client, method, path, model, status, size, _, request_id = access
+        client, method, path, model, status, size, _, request_id, key = access
         fields = {
             "client": client,
             "method": method,
@@ -85,6 +87,7 @@ class AccessLog:
             "bytes": size,
             "ms": round(ms, 2),
             "id": request_id,
+            **({"key": key} if key else {}),
         }
         message = f"{method} {path} {status}"
         return self._log.lines.json_line(created, level, log.name, message, fields)

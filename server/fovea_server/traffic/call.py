@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import FoveaError
@@ -13,6 +16,7 @@ from fovea_server.traffic.request_id import HEADER, request_id
 from fovea_server.traffic.spans import SPAN, RequestSpan
 
 if TYPE_CHECKING:
+    from fovea_server.keys.door import Holder
     from fovea_server.traffic.traffic import Traffic
 
 Header = Callable[[str], str | None]
@@ -60,11 +64,12 @@ class Call:
         control: how it changes the server; "" if it does not.
         secret: key of the secret that it needs for that, if any.
         span: of a request that is traced; None for nearly all.
+        holder: of its key; None where the server asks for none, or has not yet.
     """
 
     __slots__ = (
         *("_traffic", "method", "path", "client", "header", "id", "began", "model", "operation"),
-        *("probe", "control", "secret", "span", "is_rpc"),
+        *("probe", "control", "secret", "span", "is_rpc", "holder"),
     )
 
     def __init__(
@@ -85,6 +90,7 @@ class Call:
         self.probe = False
         self.secret: str | None = None
         self.span: RequestSpan | None = None
+        self.holder: Holder | None = None
 
     def infers(self, operation: str) -> None:
         """Measure it as a request that asks a model to infer; it may be traced."""
@@ -101,13 +107,26 @@ class Call:
         REQUEST_ID.set(self.id)
         CLIENT.set(self.client or "")
         SPAN.set(self.span)
+        CALL.set(self)
+
+    @property
+    def token(self) -> str | None:
+        """The key that it was sent with; None without one."""
+        scheme, _, rest = (self.header("authorization") or "").partition(" ")
+        if scheme.lower() == "bearer":
+            return rest.strip()
+        if scheme.lower() == "basic":
+            # Of programs that know users and passwords alone, as Label Studio: the password.
+            with suppress(ValueError):
+                return b64decode(rest, validate=True).decode().partition(":")[2]
+        return self.header("x-api-key")
 
     def part(self) -> Call:
         """Make the call of one of several requests in this one: it is measured and not logged."""
         part = Call(
             self._traffic, self.method, self.path, self.client, self.header, is_rpc=self.is_rpc
         )
-        part.id = self.id
+        part.id, part.holder = self.id, self.holder
         return part
 
     def measure(self, status: int | str, error: FoveaError | None = None) -> None:
@@ -124,3 +143,7 @@ class Call:
         """
         self._traffic.measure(self, status, error)
         self._traffic.log(self, status, size)
+
+
+CALL: ContextVar[Call | None] = ContextVar("call", default=None)
+"""The request that is being answered."""

@@ -61,8 +61,10 @@ class Traffic:
         if call.control:
             self._log_control(call, status)
         if self.access_log is not None:
+            key = "" if call.holder is None else call.holder.key.name
             asked = call.client or "-", call.method, call.path, call.model
-            self.access_log.add(Access(*asked, status, size, call.began, call.id), probe=call.probe)
+            access = Access(*asked, status, size, call.began, call.id, key)
+            self.access_log.add(access, probe=call.probe)
 
     def refused(self, model: str, error: FoveaError) -> None:
         """Count a request that was refused, for the next warning; the first is logged at once."""
@@ -76,7 +78,9 @@ class Traffic:
         done = status in ("OK", 200)
         by = call.client or "-"
         origin = None if call.is_rpc else call.header("origin")
-        if call.secret is not None and done:
+        if call.holder is not None:
+            by += f" with key {call.holder.key.name}"
+        elif call.secret is not None and done:
             by += f" with {call.secret}"
         page = f", from a page of {origin!r}" if origin else ""
         control.log(

@@ -8,6 +8,7 @@ import { colourByName } from "./colours.js";
 import { filtered, ofClasses, rowsOf } from "./found.js";
 import { Fovea } from "./fovea.js";
 import { pick, watch } from "./images.js";
+import { askForKey, keyed } from "./key.js";
 import { follow } from "./live.js";
 import { showOptions, wireOptions } from "./options.js";
 import { Pane } from "./pane.js";
@@ -17,7 +18,7 @@ import { showThumbnails } from "./strip.js";
 import { wireTheme } from "./theme.js";
 import { summary } from "./words.js";
 
-const fovea = new Fovea(new URL("..", import.meta.url));
+const fovea = keyed(new Fovea(new URL("..", import.meta.url)));
 const at = (id) => document.getElementById(id);
 
 const state = {
@@ -250,9 +251,13 @@ const LISTED_MS = 3000;
 /** Show the first model as soon as one is ready, and follow what becomes of the models. */
 async function followModels() {
   for (;;) {
-    if (!document.hidden) await listModels().catch((error) => panes.length || alarm(error));
+    if (!document.hidden) await listModels().catch(unlisted);
     await new Promise((done) => setTimeout(done, LISTED_MS));
   }
+}
+
+function unlisted(error) {
+  if (!panes.length && !askForKey(fovea, error)) alarm(error);
 }
 
 async function listModels() {

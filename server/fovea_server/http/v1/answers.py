@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from fovea_engines.detect.options import PredictOptions
@@ -10,13 +9,11 @@ from fovea_preprocess.errors import (
     FoveaError,
     ImageTooLarge,
     InvalidImage,
-    NoMemory,
-    QueueFull,
 )
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
-from fovea_server.http.messages import Response
+from fovea_server.http.messages import Response, error_headers
 from fovea_server.http.v1.head import wraps_images
 from fovea_server.http.v1.image_json import error_json, image_json, prediction_json
 from fovea_server.models.model import ServedModel
@@ -24,11 +21,8 @@ from fovea_server.models.model import ServedModel
 
 def error_answer(error: FoveaError) -> Response:
     """Make an answer with an error."""
-    answer = Response(http_status(error), [error_json(error)], error=error)
-    if isinstance(error, QueueFull | NoMemory):
-        seconds = max(1, math.ceil(error.retry_after_s))
-        answer.headers.append((b"retry-after", b"%d" % seconds))
-    return answer
+    headers = error_headers(error)
+    return Response(http_status(error), [error_json(error)], headers=headers, error=error)
 
 
 async def boxes_json(

@@ -25,7 +25,7 @@ from fovea_server.http.allow import allow
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.page.routes import page_routes
 from fovea_server.http.receive import ClientLeft
-from fovea_server.http.v1 import models, predict
+from fovea_server.http.v1 import keys, models, predict
 from fovea_server.http.v1.answers import error_answer
 from fovea_server.http.v1.image_json import error_json
 from fovea_server.http.v1.openapi import docs_page, document
@@ -58,6 +58,7 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
         openapi_tags=[
             {"name": "predict", "description": "Images in, boxes out."},
             {"name": "models", "description": "The models that are served, and their statistics."},
+            {"name": "keys", "description": "What the key of a request allows."},
             {"name": "health", "description": "For probes and load balancers."},
         ],
         docs_url=None,
@@ -68,7 +69,7 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
     )
     app.state.service = service
     app.state.sources = sources
-    for router in (predict.router, models.router, models.health):
+    for router in (predict.router, models.router, models.health, keys.router):
         app.include_router(router)
     app.add_route("/docs", docs_page(app, _SCRIPTS), include_in_schema=False)
     # FastAPI asks for it by this name, when the document is wanted for the first time.

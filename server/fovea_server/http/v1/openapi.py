@@ -33,6 +33,10 @@ _BODY = (
     "a form with an image in each file part; or JSON with images as base64 or addresses. "
     "Options in a form or in JSON win over those in the address."
 )
+_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "a key of `fovea key add`"},
+    "api_key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same"},
+}
 # Of the page: Swagger UI writes styles into its elements, and shows images that were answered.
 _POLICY = (
     "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; "
@@ -40,7 +44,8 @@ _POLICY = (
 )
 _ERRORS = {
     400: "the request, or its only image, cannot be understood",
-    403: "a header that the operator asks for is missing or wrong",
+    401: "the server asks for a key, and there is none, or one that does not hold",
+    403: "a header that the operator asks for is missing or wrong, or the key does not allow this",
     404: "no such model or version",
     408: "the body did not arrive in time",
     413: "the body or the image is over the limit",
@@ -53,8 +58,10 @@ _ERRORS = {
 
 def described(operation_id: str, answer: type[BaseModel], *errors: int) -> dict[str, Any]:
     """Describe a route for FastAPI: its name, its answer, and its errors by status."""
+    # A server that has secrets may ask for keys in their place.
+    stated = sorted({*errors, *({401} if 403 in errors else ())})
     responses: dict[int | str, Any] = {
-        status: {"model": Error, "description": _ERRORS[status]} for status in errors
+        status: {"model": Error, "description": _ERRORS[status]} for status in stated
     }
     responses["default"] = {"model": Error, "description": "any other error, e.g. 500"}
     return {"operation_id": operation_id, "response_model": answer, "responses": responses}
@@ -82,6 +89,9 @@ def document(app: FastAPI) -> dict[str, Any]:
     made = FastAPI.openapi(app)
     schemas = made["components"]["schemas"]
     schemas.update(_request_schemas())
+    made["components"]["securitySchemes"] = _SCHEMES
+    # Most servers ask for no key, so that none of them is one of the ways.
+    made["security"] = [{}, *({name: []} for name in _SCHEMES)]
     for schema in schemas.values():
         # What follows in a docstring is for readers of the code.
         schema["description"] = schema.get("description", "").partition("\n\n")[0]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import orjson
 
-from fovea_preprocess.errors import FoveaError
+from fovea_preprocess.errors import FoveaError, RateLimited, Unauthenticated
 from fovea_server.error_status import v2_http_status
-from fovea_server.http.messages import JSON, TEXT, Response
+from fovea_server.http.messages import JSON, TEXT, Response, error_headers
 
 
 def json_answer(value: object) -> Response:
@@ -18,6 +18,9 @@ def error_answer(error: FoveaError, media_type: bytes = JSON) -> Response:
     """Make an answer with an error in Triton's form."""
     answer = refusal(v2_http_status(error), str(error), media_type)
     answer.error = error
+    # Triton's clients take 503 as they know it, without a time.
+    if isinstance(error, RateLimited | Unauthenticated):
+        answer.headers += error_headers(error)
     return answer
 
 

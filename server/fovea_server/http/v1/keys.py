@@ -1,0 +1,43 @@
+"""The key of a request: what it lets its holder do."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from fovea_preprocess.errors import NotFound
+from fovea_server.http.v1.models import call_of, restricted
+from fovea_server.http.v1.openapi import described
+
+
+class OwnKey(BaseModel):
+    """The key that the request was sent with."""
+
+    name: str
+    scopes: list[str]
+    models: list[str] = Field(description="patterns of names; empty for every model")
+    expires: datetime | None = Field(description="null: never")
+    images_per_s: float | None = Field(description="its rate; null: no limit")
+    images_left: float | None = Field(description="that may be sent at once now; null: no limit")
+
+
+router = APIRouter(tags=["keys"], prefix="/v1/keys", dependencies=[restricted("metadata")])
+
+
+@router.get("/self", **described("own_key", OwnKey, 403, 404))
+async def own_key(request: Request) -> OwnKey:
+    """Tell what the key of this request allows, and what it has left."""
+    holder = call_of(request).holder
+    if holder is None:
+        raise NotFound("this server asks for no keys: it was started without --keys")
+    key, bucket = holder.key, holder.bucket
+    return OwnKey(
+        name=key.name,
+        scopes=list(key.scopes),
+        models=list(key.models),
+        expires=key.expires,
+        images_per_s=None if bucket is None else bucket.rate.per_s,
+        images_left=None if bucket is None else round(max(bucket.left, 0.0), 3),
+    )

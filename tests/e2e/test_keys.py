@@ -1,0 +1,329 @@
+"""Keys on a real server: what each lets in, over every transport, and while their file changes."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from queue import Queue
+
+import httpx
+import numpy as np
+import pytest
+from tests.serving import RunningServer, start_server
+from tritonclient import grpc
+from tritonclient.utils import InferenceServerException
+
+from fovea_server.keys.key import digest_of, new_token
+
+PREDICT = "/v1/models/digits/predict"
+# Method, address, and the scope that it takes: "any" key will do, or none at all.
+ROUTES = [
+    ("POST", PREDICT, "predict"),
+    ("POST", "/v1/models/digits/versions/x/predict", "predict"),
+    ("POST", "/v2/models/digits/infer", "predict"),
+    ("POST", "/v2/models/digits/generate", "predict"),
+    ("POST", "/v1/vision/detection", "predict"),
+    ("POST", "/predict", "predict"),
+    ("POST", "/infer/object_detection", "predict"),
+    ("GET", "/v1/models", "any"),
+    ("GET", "/v1/models/digits", "any"),
+    ("GET", "/v1/models/digits/statistics", "any"),
+    ("GET", "/v1/keys/self", "any"),
+    ("GET", "/v2", "any"),
+    ("GET", "/v2/models/digits", "any"),
+    ("GET", "/v2/models/digits/config", "any"),
+    ("GET", "/v2/models/stats", "any"),
+    ("GET", "/v2/logging", "any"),
+    ("POST", "/v2/repository/index", "any"),
+    ("POST", "/v2/logging", "control"),
+    ("POST", "/v2/repository/models/digits/load", "control"),
+    ("POST", "/v2/repository/models/digits/unload", "control"),
+    ("POST", "/v2/trace/setting", "control"),
+    ("GET", "/v2/systemsharedmemory/status", "control"),
+    ("GET", "/v1/health/live", "open"),
+    ("GET", "/v1/health/ready", "open"),
+    ("GET", "/v1/models/digits/ready", "open"),
+    ("GET", "/v2/health/live", "open"),
+    ("GET", "/v2/models/digits/ready", "open"),
+    ("GET", "/", "open"),
+    ("GET", "/docs", "open"),
+    ("GET", "/openapi.json", "open"),
+]
+SCOPES = ("predict", "control", "metrics")
+
+
+@dataclass
+class Guarded:
+    server: RunningServer
+    file: Path
+    tokens: dict[str, str]
+
+
+def entry(name: str, token: str, *scopes: str, **more: object) -> dict[str, object]:
+    created = datetime.now(UTC).isoformat()
+    secrets = [{"sha256": digest_of(token)}]
+    return {"name": name, "secrets": secrets, "scopes": scopes, "created": created, **more}
+
+
+def write(file: Path, entries: list[dict[str, object]]) -> None:
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps({"keys": entries}))
+    new.replace(file)
+
+
+@pytest.fixture(scope="module")
+def guarded(demo_repository, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    names = (*SCOPES, "expired", "cameras", "unknown")
+    tokens = {name: new_token() for name in names}
+    over = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
+    entries = [entry(scope, tokens[scope], scope) for scope in SCOPES]
+    entries.append(entry("expired", tokens["expired"], *SCOPES, expires=over))
+    entries.append(entry("cameras", tokens["cameras"], *SCOPES, models=["cam-*"]))
+    write(folder / "keys.json", entries)
+    apis = ("deepstack", "label-studio", "roboflow")
+    flags = [f"--keys={folder / 'keys.json'}", *(f"--api={api}" for api in apis)]
+    server = start_server(demo_repository, folder, flags)
+    yield Guarded(server, folder / "keys.json", tokens)
+    assert server.stop() == 0
+    told = server.log.read_text()
+    assert not [token for token in tokens.values() if token in told]
+
+
+def expected(scope: str, key: str | None) -> set[int] | None:
+    """The statuses of a refusal; None where it is let in."""
+    if scope == "open":
+        return None
+    if key in (None, "unknown", "expired"):
+        return {401}
+    return None if scope in ("any", key) else {403}
+
+
+@pytest.mark.parametrize("key", [None, "unknown", "expired", *SCOPES])
+@pytest.mark.parametrize(("method", "path", "scope"), ROUTES)
+def test_each_route_asks_for_its_scope(guarded, method, path, scope, key):
+    headers = {} if key is None else {"authorization": f"Bearer {guarded.tokens[key]}"}
+    answer = httpx.request(method, guarded.server.url + path, headers=headers)
+    refused = expected(scope, key)
+    if refused is None:
+        assert answer.status_code not in (401, 403), answer.text
+        return
+    assert answer.status_code in refused, answer.text
+    if key is None:
+        assert "asks for a key" in answer.text
+    if answer.status_code == 401:
+        assert answer.headers["www-authenticate"] == 'Bearer realm="fovea"'
+    else:
+        assert f"lacks the scope '{scope}'" in answer.text
+
+
+@pytest.mark.parametrize("key", [None, "unknown", "expired", *SCOPES])
+def test_metrics_ask_for_theirs(guarded, key):
+    url = f"http://127.0.0.1:{guarded.server.metrics_port}/metrics"
+    headers = {} if key is None else {"x-api-key": guarded.tokens[key]}
+    answer = httpx.get(url, headers=headers)
+    assert {answer.status_code} == (expected("metrics", key) or {200})
+
+
+def tensor() -> grpc.InferInput:
+    given = grpc.InferInput("images", [1, 3, 320, 320], "FP32")
+    given.set_data_from_numpy(np.zeros((1, 3, 320, 320), np.float32))
+    return given
+
+
+CALLS: list[tuple[str, Callable[[grpc.InferenceServerClient, dict[str, str]], object]]] = [
+    ("predict", lambda client, headers: client.infer("digits", [tensor()], headers=headers)),
+    ("any", lambda client, headers: client.get_server_metadata(headers=headers)),
+    ("any", lambda client, headers: client.get_model_repository_index(headers=headers)),
+    ("control", lambda client, headers: client.update_log_settings({"log_info": True}, headers)),
+    ("open", lambda client, headers: client.is_server_live(headers=headers)),
+]
+
+
+@pytest.mark.parametrize("key", [None, "unknown", "expired", *SCOPES])
+@pytest.mark.parametrize(("scope", "ask"), CALLS)
+def test_grpc_asks_for_the_same(guarded, scope, ask, key):
+    headers = {} if key is None else {"authorization": f"Bearer {guarded.tokens[key]}"}
+    refused = expected(scope, key)
+    with grpc.InferenceServerClient(f"127.0.0.1:{guarded.server.grpc_port}") as client:
+        if refused is None:
+            assert ask(client, headers)
+            return
+        with pytest.raises(InferenceServerException) as error:
+            ask(client, headers)
+    status = "UNAUTHENTICATED" if refused == {401} else "PERMISSION_DENIED"
+    assert error.value.status() == f"StatusCode.{status}"
+
+
+def test_a_stream_asks_for_a_key(guarded):
+    def answers(headers: dict[str, str]) -> list[object]:
+        found: Queue[tuple[object, object]] = Queue()
+        with grpc.InferenceServerClient(f"127.0.0.1:{guarded.server.grpc_port}") as client:
+            client.start_stream(lambda result, error: found.put((result, error)), headers=headers)
+            # It may be refused before there is anything to ask.
+            with suppress(InferenceServerException):
+                client.async_stream_infer("digits", [tensor()])
+            first = found.get(timeout=60)
+            client.stop_stream()
+        return list(first)
+
+    result, error = answers({"x-api-key": guarded.tokens["predict"]})
+    assert error is None
+    assert result.as_numpy("output0") is not None
+    _, error = answers({})
+    assert "asks for a key" in str(error)
+    _, error = answers({"x-api-key": guarded.tokens["cameras"]})
+    assert "is not for this model" in str(error)
+
+
+def test_a_key_for_other_models(guarded, scene):
+    headers = {"x-api-key": guarded.tokens["cameras"]}
+    url = guarded.server.url
+    for path in (PREDICT, "/v2/models/digits/infer", "/v2/repository/models/digits/load"):
+        answer = httpx.post(url + path, content=scene, headers=headers)
+        assert answer.status_code == 403
+        assert "it is for cam-*" in answer.text
+    answer = httpx.post(url + "/v1/models/cam-1/predict", content=scene, headers=headers)
+    assert answer.status_code == 404
+    with grpc.InferenceServerClient(f"127.0.0.1:{guarded.server.grpc_port}") as client:
+        with pytest.raises(InferenceServerException, match="is not for this model"):
+            client.infer("digits", [tensor()], headers=headers)
+        with pytest.raises(InferenceServerException, match="is not for this model"):
+            client.get_model_metadata("digits", headers=headers)
+
+
+def test_a_password_is_a_key(guarded):
+    """As curl --user and Label Studio send one."""
+    url, token = guarded.server.url + "/v1/keys/self", guarded.tokens["predict"]
+    assert httpx.get(url, auth=("anybody", token)).json()["name"] == "predict"
+    assert httpx.get(url, auth=("anybody", "wrong")).status_code == 401
+    assert httpx.get(url, headers={"authorization": "Basic %%"}).status_code == 401
+
+
+def test_a_key_tells_of_itself_and_is_named_in_the_log(guarded):
+    headers = {"authorization": f"bearer {guarded.tokens['cameras']}", "x-request-id": "own-key"}
+    own = httpx.get(guarded.server.url + "/v1/keys/self", headers=headers).json()
+    assert own["name"] == "cameras"
+    assert own["models"] == ["cam-*"]
+    assert own["expires"] is own["images_left"] is None
+    until(lambda: "id=own-key key=cameras\n" in guarded.server.log.read_text())
+    headers = {"x-api-key": guarded.tokens["control"]}
+    httpx.post(guarded.server.url + "/v2/logging", json={"log_info": True}, headers=headers)
+    until(lambda: "by 127.0.0.1 with key control: 200" in guarded.server.log.read_text())
+
+
+def test_no_key_is_in_the_command_line(guarded):
+    listed = Path(f"/proc/{guarded.server.process.pid}/cmdline").read_bytes()
+    assert not [token for token in guarded.tokens.values() if token.encode() in listed]
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def key(*arguments: object) -> str:
+    command = [sys.executable, "-m", "fovea_server.commands.cli", "key", *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_keys_change_under_load(demo_repository, serve, scene, tmp_path):
+    """No request that was allowed fails; what is revoked does not pass for long."""
+    file = tmp_path / "keys.json"
+    steady, rotated, revoked = (key("add", n, "--keys", file) for n in ("a", "b", "c"))
+    server = serve(demo_repository, f"--keys={file}")
+    statuses: list[int] = []
+    stop = threading.Event()
+
+    def ask(token: str) -> int:
+        headers = {"x-api-key": token}
+        return httpx.post(server.url + PREDICT, content=scene, headers=headers).status_code
+
+    def load() -> None:
+        while not stop.is_set():
+            statuses.append(ask(steady))
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert ask(revoked) == 200
+        newest = key("rotate", "b", "--keys", file, "--grace", "1h")
+        until(lambda: ask(newest) == 200)
+        assert ask(rotated) == 200
+        key("rm", "c", "--keys", file)
+        until(lambda: ask(revoked) == 401)
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-20])
+        until(lambda: "the keys from before hold on" in server.log.read_text())
+        file.unlink()
+        until(lambda: "No such file" in server.log.read_text())
+        assert ask(newest) == 200
+        file.write_bytes(whole)
+        key("rotate", "b", "--keys", file, "--grace", "1s")
+        until(lambda: ask(newest) == 401)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert set(statuses) == {200}
+
+
+def test_a_rate_counts_images(demo_repository, serve, scene, tmp_path):
+    file = tmp_path / "keys.json"
+    token = key("add", "cam", "--keys", file, "--rate", "12/m")
+    server = serve(demo_repository, f"--keys={file}")
+    headers = {"x-api-key": token}
+
+    def ask(images: int) -> httpx.Response:
+        files = [("image", scene)] * images
+        return httpx.post(server.url + PREDICT, files=files, headers=headers)
+
+    assert ask(1).status_code == 200
+    refused = ask(1)
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "rate_limited"
+    wait_s = int(refused.headers["retry-after"])
+    assert 1 <= wait_s <= 5
+    time.sleep(wait_s)
+    # It is taken from a full bucket, and the next one waits for both.
+    assert ask(2).status_code == 200
+    assert int(ask(1).headers["retry-after"]) > 5
+    left = httpx.get(server.url + "/v1/keys/self", headers=headers).json()
+    assert (left["images_per_s"], left["images_left"]) == (0.2, 0.0)
+    with (
+        grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
+        pytest.raises(InferenceServerException, match=r"may send 0\.2 images/s") as error,
+    ):
+        client.infer("digits", [tensor()], headers=headers)
+    assert error.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+    answer = httpx.post(
+        server.url + "/v2/models/digits/infer",
+        json={
+            "inputs": [
+                {
+                    "name": "images",
+                    "datatype": "FP32",
+                    "shape": [1, 3, 320, 320],
+                    "data": [0.0] * 307200,
+                }
+            ]
+        },
+        headers=headers,
+    )
+    assert answer.status_code == 429
+    assert "retry-after" in answer.headers
+
+
+def test_a_file_that_is_none_ends_the_start(fovea, demo_repository, tmp_path):
+    code, _, told = fovea("serve", demo_repository, f"--keys={tmp_path / 'keys.json'}")
+    assert code == 2
+    assert "fovea key add NAME" in told
