@@ -43,6 +43,7 @@ from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.v2_documents import model_metadata, version_statistics
 from fovea_server.extensions.trace import TraceSettings
+from fovea_server.keys.door import Holder
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
 from fovea_server.statistics.stages import Timing
@@ -171,7 +172,8 @@ class DataPlane:
                 f"model '{model.name}' takes tensors, not images{reason}; see `fovea inspect` for "
                 "its inputs"
             )
-        _charge(len(images))
+        if (holder := _holder()) is not None:
+            holder.charge(len(images))
         reason = "" if engine.head else engine.card.reason
         words = Vocabulary(engine.labels, engine.card.skeleton, reason)
         resolved = engine.resolve(options)
@@ -257,7 +259,7 @@ class DataPlane:
         images = encoded_images(model, request)
         if images is not None:
             return await self._boxes(model, request, images, reservation)
-        _charge(_rows(model, request))
+        _charge(model, request)
         classes = {one.name: one.classification for one in request.outputs if one.classification}
         for tensor in model.signature.outputs:
             if tensor.name in classes:
@@ -345,15 +347,15 @@ def _slowest(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
     return {stage: 1e3 * max(getattr(t, stage) for t in timings) for stage in _STAGES}
 
 
-def _charge(images: int) -> None:
-    """Count images for the key of the request; RateLimited if its rate has no room for them."""
+def _holder() -> Holder | None:
+    """Return who has the key of the request that is answered; None where it needs none."""
     call = CALL.get()
-    if call is not None and call.holder is not None:
-        call.holder.charge(images)
+    return None if call is None else call.holder
 
 
-def _rows(model: ServedModel, request: InferRequest) -> int:
-    """Return the images in a request of tensors, whose shapes are not checked yet."""
-    shapes = (tensor.shape for tensor in request.inputs)
-    batched = model.signature.max_batch_size > 0
-    return max([1, *(shape[0] for shape in shapes if batched and shape)])
+def _charge(model: ServedModel, request: InferRequest) -> None:
+    """Count the images in tensors, whose shapes are not checked yet, for the key of a request."""
+    if (holder := _holder()) is not None:
+        shapes = (tensor.shape for tensor in request.inputs)
+        batched = model.signature.max_batch_size > 0
+        holder.charge(max([1, *(shape[0] for shape in shapes if batched and shape)]))

@@ -85,11 +85,11 @@ class Front(ABC):
     async def answer(self, request: Request) -> Response:
         """Answer a complete request that has an endpoint, within the time that it may take."""
         assert request.endpoint is not None
-        call = request.call
+        call, work = request.call, request.endpoint(self.service, request)
         try:
-            return await in_time(
-                request.endpoint(self.service, request), request.timeout_s, call.began
-            )
+            if request.timeout_s is None:
+                return await work
+            return await in_time(work, request.timeout_s, call.began)
         except FoveaError as error:
             return self.error_answer(error)
         except Exception as error:  # noqa: BLE001  (the client gets an answer, whatever fails)

@@ -11,6 +11,7 @@ import httptools
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.http.messages import Buffer
+from fovea_server.traffic.call import fields
 
 if TYPE_CHECKING:
     from fovea_server.http.connection.protocol import ServerProtocol
@@ -88,6 +89,11 @@ class Framing:
             raise InvalidRequest("the Content-Length is no size of a body")
         self._left = left = int(size) if size else 0
         self._chunked, self._last = chunked, last
+        if not chunked and self._at + left == len(self._data):
+            # A request in one piece, as most are.
+            self._data = b""
+            self._end_message()
+            return
         if chunked:
             self._part = _CHUNK
         elif left:
@@ -225,16 +231,19 @@ class RequestParser(httptools.HttpRequestParser):
         self._framing = Framing()
         self._restart()
 
-    def begin_body(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Check a head, before the protocol acts on it; InvalidRequest: it is none.
+    def begin_body(self, headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+        """Check a head, before the protocol acts on it, and return its headers by name.
 
         Args:
             headers: of the head, which is whole; names in lower case.
+
+        Raises:
+            InvalidRequest: it is none.
         """
         if self._framing.problem is not None:
             raise self._framing.problem
-        fields = dict(headers)
-        if len(fields) < len(headers) or b"host" not in fields:
+        found = fields(headers)
+        if len(found) < len(headers) or b"host" not in found:
             hosts = sum(name == b"host" for name, _ in headers)
             # HTTP/1.0 needs none.
             if hosts > 1 or (not hosts and self.get_http_version() != "1.0"):
@@ -243,14 +252,15 @@ class RequestParser(httptools.HttpRequestParser):
             if codings not in ([], [b"chunked"]):
                 raise InvalidRequest("a body has one Transfer-Encoding, and that is chunked")
         # llhttp has refused a size beside it, and a second size.
-        coding = fields.get(b"transfer-encoding")
+        coding = found.get(b"transfer-encoding")
         if coding is not None and coding.lower() != b"chunked":
             raise InvalidRequest("the only Transfer-Encoding that is understood is chunked")
         self._framing.begin_body(
-            fields.get(b"content-length", b""),
+            found.get(b"content-length", b""),
             chunked=coding is not None,
             last=not self.should_keep_alive(),
         )
+        return found
 
     def _restart(self) -> None:
         super().__init__(self._head)

@@ -17,7 +17,6 @@ from fovea_server.http.connection.parser import RequestParser
 from fovea_server.http.connection.writing import Writing
 from fovea_server.http.front import Front
 from fovea_server.http.messages import Buffer
-from fovea_server.traffic.call import fields
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -140,14 +139,14 @@ class ServerProtocol(HttpToolsProtocol):
         """Start the request; its body has separate limits."""
         if self.parser.should_upgrade():
             return
-        self.parser.begin_body(self.headers)
+        headers = self.parser.begin_body(self.headers)
         self._end_head()
         method = self.parser.get_method().decode("ascii")
         front = next((f for f in self._fronts if f.takes(method, self.url, self.headers)), None)
         if front is None:
             self._to_application()
             return
-        headers, is_old = fields(self.headers), self.parser.get_http_version() == "1.0"
+        is_old = self.parser.get_http_version() == "1.0"
         if is_old:  # It knows no interim answers (RFC 9110, 10.1.1).
             headers.pop(b"expect", None)
         keep_alive = not is_old and self.parser.should_keep_alive()
