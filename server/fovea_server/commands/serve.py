@@ -158,7 +158,8 @@ def _warn_of_open_doors(settings: Settings) -> None:
     if doors:
         log.warning(
             "no secret protects %s: whoever reaches the port may use the models. Where that is not "
-            "meant, ask for keys (`fovea key add NAME`, and --keys FILE), or listen on "
+            "meant, ask for keys (`fovea key add NAME`, and --keys FILE) or one secret for all "
+            "(--http-restricted-api, --grpc-restricted-protocol), or listen on "
             "127.0.0.1 behind a proxy that asks for a password",
             " and ".join(doors),
         )

@@ -9,7 +9,7 @@ from fovea_preprocess.errors import RateLimited
 from fovea_server.keys.key import Rate
 
 
-class Bucket:
+class TokenBucket:
     """Fills at a rate, up to its burst; on the event loop only.
 
     A request that costs more than the burst is taken from a full bucket, and the next ones wait

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fovea_preprocess.errors import Forbidden, InvalidOption, Unauthenticated
-from fovea_server.keys.bucket import Bucket
+from fovea_server.keys.bucket import TokenBucket
 from fovea_server.keys.key import Key, Rate, Scope, Secret, digest_of
 from fovea_server.keys.key_file import Keys, read_keys
 
@@ -28,7 +28,7 @@ class Holder:
     """A key that was accepted; `bucket` is None where it has no rate."""
 
     key: Key
-    bucket: Bucket | None
+    bucket: TokenBucket | None
 
     def check_model(self, model: str) -> None:
         """Raise Forbidden if the key is not for a model of this name; "" is none."""
@@ -112,7 +112,7 @@ class Door:
         for key in keys.keys:
             rate = None if key.rate is None else Rate.parse(key.rate)
             known = before.get(key.name)
-            bucket = None if rate is None else Bucket(rate)
+            bucket = None if rate is None else TokenBucket(rate)
             # A change of something else does not fill the bucket.
             if known and known.bucket and known.bucket.rate == rate:
                 bucket = known.bucket

@@ -77,7 +77,7 @@ class Secret(_Entry):
 
 
 class Key(_Entry):
-    """What the file of keys says of one.
+    """An entry of the file of keys.
 
     Attributes:
         name: for the log and the metrics; it is no secret.

@@ -13,10 +13,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
-from fovea_server.error_status import http_status
 from fovea_server.http.allow import allow
 from fovea_server.http.guard import Guard, Guarded
-from fovea_server.http.messages import error_headers
+from fovea_server.http.v1.answers import error_answer
 from fovea_server.listen import bind
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.metrics.metrics import metrics_text
@@ -86,9 +85,10 @@ class MetricsServer:
             answer = Response('{"error":"Method Not Allowed"}', 405, headers)
         elif scope["path"] != "/metrics":
             answer = PlainTextResponse()
-        elif error := self._refused(scope["state"]["call"]):
-            status, headers = http_status(error), _text(error_headers(error))
-            answer = PlainTextResponse(str(error), status, headers)
+        elif (error := self._refused(scope["state"]["call"])) is not None:
+            refusal = error_answer(error)
+            headers = {name.decode(): value.decode() for name, value in refusal.headers}
+            answer = PlainTextResponse(str(error), refusal.status, headers)
         else:
             # In a thread: with many models it would block the event loop.
             text = await asyncio.get_running_loop().run_in_executor(
@@ -104,10 +104,6 @@ class MetricsServer:
         except FoveaError as error:
             return error
         return None
-
-
-def _text(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in headers}
 
 
 def _refused(error: FoveaError) -> Response:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fovea_preprocess.errors import Forbidden, InvalidOption, RateLimited, Unauthenticated
-from fovea_server.keys.bucket import Bucket
+from fovea_server.keys.bucket import TokenBucket
 from fovea_server.keys.door import Door
 from fovea_server.keys.key import Rate, digest_of, new_token, parse_span
 
@@ -174,7 +174,7 @@ class Clock:
 
 def test_a_bucket_gives_its_rate_and_its_times_are_right():
     clock = Clock()
-    bucket = Bucket(Rate.parse("20/s"), clock)
+    bucket = TokenBucket(Rate.parse("20/s"), clock)
     served, waits = 0, []
     # A minute of sixteen clients, each of which waits as long as it was told.
     due = [0.0] * 16
@@ -195,7 +195,7 @@ def test_a_bucket_gives_its_rate_and_its_times_are_right():
 
 def test_who_waits_as_long_as_told_is_served():
     clock = Clock()
-    bucket = Bucket(Rate.parse("30/m"), clock)
+    bucket = TokenBucket(Rate.parse("30/m"), clock)
     bucket.take(1)
     with pytest.raises(RateLimited, match=r"0\.5 images/s: send again in 2\.00 s") as refused:
         bucket.take(1)
@@ -205,7 +205,7 @@ def test_who_waits_as_long_as_told_is_served():
 
 def test_a_request_over_the_burst_is_served_and_paid_off():
     clock = Clock()
-    bucket = Bucket(Rate.parse("2/s"), clock)
+    bucket = TokenBucket(Rate.parse("2/s"), clock)
     bucket.take(10)
     with pytest.raises(RateLimited) as refused:
         bucket.take(1)
