@@ -15,6 +15,8 @@ from fovea_server.commands.cli import app
 from fovea_server.commands.flags import GROUPS, OTHER_NAMES, WITHOUT_EFFECT, flag
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 README = (ROOT / "README.md").read_text()
 # Their blocks share one server, which the README starts.
 SERVED = ("README.md", "docs/http.md", "docs/triton.md")

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.system import program
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 # What a complete command imports to do its work, and completion has no use for.
 HEAVY = {"onnx", "onnxruntime", "openvino", "grpc", "fastapi", "uvicorn", "tensorrt"}
 
