@@ -189,6 +189,13 @@ def test_a_key_for_other_models(guarded, scene):
         answer = httpx.post(url + path, content=scene, headers=headers)
         assert answer.status_code == 403
         assert "it is for cam-*" in answer.text
+    # These choose a model themselves, or have its name elsewhere than in the address.
+    for path in ("/v1/vision/detection", "/v1/vision/custom/digits"):
+        answer = httpx.post(url + path, files={"image": scene}, headers=headers)
+        assert answer.status_code == 403, answer.text
+        assert "it is for cam-*" in answer.text
+    for path in ("/v1/models/digits", "/v1/models/digits/statistics", "/v2/models/digits"):
+        assert httpx.get(url + path, headers=headers).status_code == 403
     answer = httpx.post(url + "/v1/models/cam-1/predict", content=scene, headers=headers)
     assert answer.status_code == 404
     with grpc.InferenceServerClient(f"127.0.0.1:{guarded.server.grpc_port}") as client:

@@ -43,7 +43,6 @@ from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.v2_documents import model_metadata, version_statistics
 from fovea_server.extensions.trace import TraceSettings
-from fovea_server.keys.door import Holder
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
 from fovea_server.statistics.stages import Timing
@@ -172,8 +171,7 @@ class DataPlane:
                 f"model '{model.name}' takes tensors, not images{reason}; see `fovea inspect` for "
                 "its inputs"
             )
-        if (holder := _holder()) is not None:
-            holder.charge(len(images))
+        _charge(model, len(images))
         reason = "" if engine.head else engine.card.reason
         words = Vocabulary(engine.labels, engine.card.skeleton, reason)
         resolved = engine.resolve(options)
@@ -259,7 +257,7 @@ class DataPlane:
         images = encoded_images(model, request)
         if images is not None:
             return await self._boxes(model, request, images, reservation)
-        _charge(model, request)
+        _charge(model, _rows(model, request))
         classes = {one.name: one.classification for one in request.outputs if one.classification}
         for tensor in model.signature.outputs:
             if tensor.name in classes:
@@ -347,15 +345,21 @@ def _slowest(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
     return {stage: 1e3 * max(getattr(t, stage) for t in timings) for stage in _STAGES}
 
 
-def _holder() -> Holder | None:
-    """Return who has the key of the request that is answered; None where it needs none."""
+def _charge(model: ServedModel, images: int) -> None:
+    """Count images for the key of the request, whatever carries it.
+
+    Raises:
+        Forbidden: the key is not for this model, which an API may have chosen itself.
+        RateLimited: its rate has no room for them.
+    """
     call = CALL.get()
-    return None if call is None else call.holder
+    if call is not None and call.holder is not None:
+        call.holder.check_model(model.name)
+        call.holder.charge(images)
 
 
-def _charge(model: ServedModel, request: InferRequest) -> None:
-    """Count the images in tensors, whose shapes are not checked yet, for the key of a request."""
-    if (holder := _holder()) is not None:
-        shapes = (tensor.shape for tensor in request.inputs)
-        batched = model.signature.max_batch_size > 0
-        holder.charge(max([1, *(shape[0] for shape in shapes if batched and shape)]))
+def _rows(model: ServedModel, request: InferRequest) -> int:
+    """Return the images in a request of tensors, whose shapes are not checked yet."""
+    if model.signature.max_batch_size < 1:
+        return 1
+    return max([1, *(tensor.shape[0] for tensor in request.inputs if tensor.shape)])

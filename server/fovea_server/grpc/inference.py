@@ -20,7 +20,7 @@ from fovea_server.grpc.infer_response import FINAL, response_bytes, streamed_byt
 from fovea_server.grpc.models import version_of
 from fovea_server.grpc.run_ahead import Ahead, StreamReservation
 from fovea_server.tensors.messages import InferRequest, InferResponse
-from fovea_server.traffic.call import CALL, Call
+from fovea_server.traffic.call import Call
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +108,6 @@ class Inference:
         try:
             message = await asyncio.to_thread(parse_infer, data) if large else parse_infer(data)
             request_id, model = message.fields.id, message.model_name
-            if (call := CALL.get()) is not None and call.holder is not None:
-                call.holder.check_model(model)
             version = version_of(message.fields.model_version)
             # An unknown model is reported before what is wrong with the tensors.
             found = self._plane.find(message.fields.model_name, version)

@@ -31,7 +31,9 @@ def restricted(api: str) -> Any:
     """Make a dependency that refuses clients without the header of one of `restrictions.APIS`."""
 
     async def check(request: Request) -> None:
-        service_of(request).admit(call_of(request), api)
+        call = call_of(request)
+        call.model = request.path_params.get("name", "")
+        service_of(request).admit(call, api)
 
     return Depends(check)
 

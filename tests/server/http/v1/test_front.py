@@ -1,4 +1,4 @@
-"""Which requests are to predict, and the JSON of an image."""
+"""`PredictFront` takes predict requests and no others; and the JSON of an image."""
 
 from types import SimpleNamespace
 
