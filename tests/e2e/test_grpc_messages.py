@@ -186,11 +186,11 @@ def test_half_of_a_message_does_not_keep_a_server_that_is_to_stop(start, method)
 def test_calls_that_wait_are_counted_and_the_budget_bounds_them(start):
     server = start("--max-held-mb=10")
     with ExitStack() as stack:
+        # 200 of 32 KiB each, and their headers; there is no room for the others.
         for _ in range(2):
             connection = stack.enter_context(http2.connected(server.grpc_port))
             http2.begin(connection, f"{SERVICE}/ModelStreamInfer", range(1, 400, 2))
-        # 200 of 32 KiB each, and their headers; there is no room for the others.
-        until(lambda: 0 <= held(server) - 200 * 32_768 < 100_000)
+            until(lambda: 0 <= held(server) - 200 * 32_768 < 100_000)
         until(lambda: server.log.read_text().count("status=UNAVAILABLE") == 200)
         assert infer(server, 10) == "OK"
     until(lambda: held(server) == 0)

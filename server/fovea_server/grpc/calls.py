@@ -106,8 +106,11 @@ class Rpc:
             elif isinstance(error, grpc.aio.AbortError):
                 # The client asked for its stream to end with its first error.
                 status = str(self._context.code().name)
-            elif isinstance(error, grpc.aio.InternalError):
-                # The client has left during a write: there is no one to answer.
+            elif isinstance(error, grpc.aio.BaseError) and not isinstance(
+                error, grpc.aio.UsageError
+            ):
+                # The client has left during a write, or the server stopped during a read: there is
+                # no one to answer.
                 raise asyncio.CancelledError from None
             elif isinstance(error, Exception):
                 if not isinstance(error, FoveaError):
