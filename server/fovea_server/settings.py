@@ -157,11 +157,6 @@ class Settings(Listening):
     load_model: Texts = Field(
         (), description="a model to load at start in explicit mode; * for all; may be repeated"
     )
-    allow_remote_control: bool = Field(
-        False,
-        description="let clients of other machines load and unload models and change the settings "
-        "of the log and of traces",
-    )
     repository_poll_secs: float = Field(15.0, gt=0, description="seconds between looks, poll mode")
     model_config_name: str = Field(
         "", description="read configs/NAME.pbtxt of a model where it has one"
@@ -195,6 +190,23 @@ class Settings(Listening):
         None,
         description="file of keys, as `fovea key` makes it: requests need one of them, but for "
         "health and the page; it is followed while the server runs",
+    )
+    quota_file: Path | None = Field(
+        None,
+        description="what keys have used of their quotas; default KEYS_FILE.used",
+    )
+    no_keys: bool = Field(
+        False,
+        description="without keys, let other machines do all, and not only predict and ask for "
+        "health: for a server behind a gateway that checks who asks",
+    )
+    jwt_issuer: str | None = Field(
+        None,
+        description="address of a provider of OpenID Connect, whose tokens are taken as keys",
+    )
+    jwt_audience: str | None = Field(None, description="whom its tokens must be for")
+    jwt_scope_claim: str = Field(
+        "scope", description="claim of the tokens with the scopes; dots lead into objects"
     )
 
     allow_metrics: bool = Field(True, description="serve metrics for Prometheus")

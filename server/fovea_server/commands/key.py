@@ -61,6 +61,12 @@ def add(
         str | None,
         typer.Option(metavar="N/s|N/m|N/h", help="Most images: 20/s. Others wait (429)."),
     ] = None,
+    quota: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N/hour|N/day|N/month", help="Most images in a period of UTC: 1e6/day."
+        ),
+    ] = None,
     expires: Annotated[
         str | None, typer.Option(metavar="TIME", help="It holds for so long: 90d, 12h, 30m.")
     ] = None,
@@ -77,6 +83,7 @@ def add(
         "scopes": [each.strip() for each in scope.split(",")],
         "models": model or [],
         "rate": rate,
+        "quota": quota,
         "created": now,
         "expires": None if expires is None else now + _span(expires),
     }
@@ -155,16 +162,15 @@ def ls(file: _File = _FILE, as_json: _Json = False) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for title in ("name", "scopes", "models", "rate", "created", "expires"):
+    for title in ("name", "scopes", "models", "rate", "quota", "created", "expires"):
         table.add_column(title, overflow="fold")
     now = _now()
     for each in keys:
         models, scopes = ", ".join(each.models) or "all", ", ".join(each.scopes)
         ends = "never" if each.expires is None else f"{each.expires:%Y-%m-%d %H:%M}"
         over = " (over)" if each.is_expired(now) else ""
-        table.add_row(
-            each.name, scopes, models, each.rate or "", f"{each.created:%Y-%m-%d}", ends + over
-        )
+        limits = each.rate or "", each.quota or ""
+        table.add_row(each.name, scopes, models, *limits, f"{each.created:%Y-%m-%d}", ends + over)
     Console().print(table)
 
 

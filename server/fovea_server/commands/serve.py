@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
 from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
@@ -141,33 +140,21 @@ def _check_models(service: Service) -> None:
 
 
 def _warn_of_open_doors(settings: Settings) -> None:
-    """Log where whoever reaches a port may use all of it."""
-    if settings.keys_file is not None:
+    """Log what other machines may do where no key is asked for."""
+    if settings.no_keys or settings.keys_file is not None or settings.jwt_issuer is not None:
         return
-    protected = {
-        "http": _restricts_inference(settings.http_restricted_api),
-        "grpc": _restricts_inference(settings.grpc_restricted_protocol)
-        or settings.grpc_use_ssl_mutual,
-    }
     doors = [
         f"{'gRPC' if name == 'grpc' else 'HTTP'} at {address}"
         for name in settings.listening
-        if not protected.get(name, True)
-        and not is_loopback(address := getattr(settings, f"{name}_address"))
+        if not is_loopback(address := getattr(settings, f"{name}_address"))
     ]
     if doors:
         log.warning(
-            "no secret protects %s: whoever reaches the port may use the models. Where that is not "
-            "meant, ask for keys (`fovea key add NAME`, and --keys FILE) or one secret for all "
-            "(--http-restricted-api, --grpc-restricted-protocol), or listen on "
-            "127.0.0.1 behind a proxy that asks for a password",
+            "%s: other machines may predict and ask for health there without a key, and nothing "
+            "else. `fovea key add NAME` and --keys FILE ask all for keys, and let them do more; "
+            "--no-keys lets everybody do all, behind a gateway that checks who asks",
             " and ".join(doors),
         )
-
-
-def _restricts_inference(options: Iterable[str]) -> bool:
-    listed = (option.partition(":")[0].split(",") for option in options)
-    return any("inference" in map(str.strip, apis) for apis in listed)
 
 
 def read_settings(repository: str | None, given: dict[str, object]) -> Settings:

@@ -350,12 +350,13 @@ def _charge(model: ServedModel, images: int) -> None:
 
     Raises:
         Forbidden: the key is not for this model, which an API may have chosen itself.
-        RateLimited: its rate has no room for them.
+        RateLimited: its rate or its quota has no room for them.
     """
     call = CALL.get()
     if call is not None and call.holder is not None:
         call.holder.check_model(model.name)
         call.holder.charge(images)
+        call.images += images
 
 
 def _rows(model: ServedModel, request: InferRequest) -> int:

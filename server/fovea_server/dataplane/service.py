@@ -28,6 +28,7 @@ from fovea_server.traffic.traffic import Traffic
 
 # Probes have no keys; and there is nothing behind a method that does not exist.
 _OPEN = frozenset(("health", ""))
+_FOR_ALL = _OPEN | {"inference"}
 _SCOPES: dict[str, Scope] = {"inference": "predict", "metrics": "metrics"}
 
 
@@ -58,14 +59,14 @@ class Service:
         # Drawing keeps the pixels of a whole image, so few are drawn at a time.
         self.drawing = asyncio.Semaphore(2)
         self.log_settings = LogSettings(SERVER_LOG)
-        self.door = None if settings.keys_file is None else Door(settings.keys_file)
+        self.door = _door(settings)
         self.traffic = Traffic(registry, log_access=settings.log_access, tracer=_tracer(settings))
         self.http_restrictions = Restrictions.parse(
-            settings.http_restricted_api, remote_control=settings.allow_remote_control
+            settings.http_restricted_api, for_all=settings.no_keys
         )
         self.grpc_restrictions = Restrictions.parse(
             settings.grpc_restricted_protocol,
-            remote_control=settings.allow_remote_control,
+            for_all=settings.no_keys,
             prefix="triton-grpc-protocol-",
             noun="protocol",
         )
@@ -80,7 +81,7 @@ class Service:
             control: how the call changes the server, for the log; "" if it does not.
 
         Raises:
-            Restricted: it lacks the secret of the API, or may not change the server.
+            Restricted: it lacks the secret of the API, or comes from another machine.
             Unauthenticated, Forbidden: it has no key, or one that does not allow this.
         """
         restrictions = self.grpc_restrictions if call.is_rpc else self.http_restrictions
@@ -96,14 +97,34 @@ class Service:
             scope = _SCOPES.get(api, "control" if needs_control else None)
             call.holder = self.door.admit(call.token, scope)
             call.holder.check_model(call.model)
-        elif control:
-            restrictions.check_control(api, call.client, call.header)
+        elif control or api not in _FOR_ALL:
+            restrictions.check_local(api, call.client, call.header, control=bool(control))
 
     def close(self) -> None:
         """Log what was not logged yet, and stop following the keys."""
         self.traffic.close()
         if self.door is not None:
             self.door.close()
+
+
+def _door(settings: Settings) -> Door | None:
+    files = settings.keys_file, settings.quota_file
+    if settings.jwt_issuer is None:
+        return None if settings.keys_file is None else Door(*files)
+    if settings.jwt_audience is None:
+        raise InvalidOption(
+            "--jwt-issuer needs --jwt-audience: without it, tokens for other services would open "
+            "this one"
+        )
+    try:
+        from fovea_server.keys.provider import Provider
+    except ModuleNotFoundError as error:
+        raise InvalidOption(
+            f"--jwt-issuer needs packages that are not installed ({error.name}): "
+            f"{install_extra('oidc')}, or leave --jwt-issuer out"
+        ) from error
+    issuer = settings.jwt_issuer, settings.jwt_audience, settings.jwt_scope_claim
+    return Door(*files, Provider(*issuer))
 
 
 def _tracer(settings: Settings) -> Tracer | None:

@@ -54,8 +54,8 @@ def is_loopback(address: str | None) -> bool:
 class Restrictions:
     """The secrets, (key, value), that parts of the protocol require in a header.
 
-    Where a part has no secret, only clients on this machine change the server by it, unless
-    `remote_control` lets all do so. The names of headers begin with `prefix`; `noun` is what
+    Parts that have none, beside inference and health, are for clients on this machine, unless
+    `for_all` lets everybody use them. The names of headers begin with `prefix`; `noun` is what
     Triton calls such a part in its answers.
     """
 
@@ -63,12 +63,12 @@ class Restrictions:
         self,
         secrets: Mapping[str, tuple[str, str]],
         *,
-        remote_control: bool = False,
+        for_all: bool = False,
         prefix: str = "",
         noun: str = "API",
     ) -> None:
         self._secrets = dict(secrets)
-        self._remote_control = remote_control
+        self._for_all = for_all
         self._prefix, self._noun = prefix, noun
 
     @classmethod
@@ -76,7 +76,7 @@ class Restrictions:
         cls,
         values: Iterable[str],
         *,
-        remote_control: bool = False,
+        for_all: bool = False,
         prefix: str = "",
         noun: str = "API",
     ) -> Self:
@@ -116,7 +116,7 @@ class Restrictions:
                         f"restricted api '{name}' can not be specified in multiple config groups"
                     )
                 secrets[name] = key, value
-        return cls(secrets, remote_control=remote_control, prefix=prefix, noun=noun)
+        return cls(secrets, for_all=for_all, prefix=prefix, noun=noun)
 
     def secret(self, api: str) -> tuple[str, str] | None:
         """Look up the key and value that an API requires; None if it is open."""
@@ -138,20 +138,29 @@ class Restrictions:
         # In constant time, so that the time does not reveal parts of the secret.
         return None if hmac.compare_digest(given.encode(), value.encode()) else key
 
-    def check_control(
-        self, api: str, client: str | None, header: Callable[[str], str | None]
+    def check_local(
+        self,
+        api: str,
+        client: str | None,
+        header: Callable[[str], str | None],
+        *,
+        control: bool,
     ) -> None:
-        """Raise Restricted if a client with the secret of an API may not change the server by it.
+        """Raise Restricted if a client may not use an API that has no secret.
 
-        `client` is its address.
+        Args:
+            api: with its secret, if it has one, in the headers.
+            client: its address.
+            header: looks up a header.
+            control: the request changes the server; then a proxy of this machine is not trusted.
         """
-        if api in self._secrets or self._remote_control:
+        if api in self._secrets or self._for_all:
             return
-        if not is_loopback(client) or any(map(header, _OF_PROXIES)):
+        if not is_loopback(client) or (control and any(map(header, _OF_PROXIES))):
             raise Restricted(
-                f"only programs on the server's own machine may change it ({api}): ask from there, "
-                "or start the server with --allow-remote-control, or give this API a secret with "
-                "--http-restricted-api and --grpc-restricted-protocol"
+                f"without a key, other machines may predict and ask for health, and nothing else "
+                f"({api}): start the server with --keys FILE (`fovea key add` makes it), or with "
+                "--no-keys behind a gateway that checks who asks"
             )
 
 

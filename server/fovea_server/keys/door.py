@@ -6,68 +6,73 @@ import hmac
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fovea_preprocess.errors import Forbidden, InvalidOption, Unauthenticated
+from fovea_preprocess.errors import InvalidOption, Unauthenticated
 from fovea_server.keys.bucket import TokenBucket
+from fovea_server.keys.holder import Holder
 from fovea_server.keys.key import Key, Rate, Scope, Secret, digest_of
 from fovea_server.keys.key_file import Keys, read_keys
+from fovea_server.keys.quota import Meter, Quota, UsageFile
+
+if TYPE_CHECKING:
+    from fovea_server.keys.provider import Provider
 
 log = logging.getLogger(__name__)
 
 # What is revoked is out within this time, and that of reading the file.
 _LOOK_S = 0.5
+# What of a quota is lost if the server is killed.
+_WRITE_EVERY = 4
 
 _HINT = "send it as Authorization: Bearer KEY or X-API-Key: KEY; `fovea key add` makes one"
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A key that was accepted; `bucket` is None where it has no rate."""
-
-    key: Key
-    bucket: TokenBucket | None
-
-    def check_model(self, model: str) -> None:
-        """Raise Forbidden if the key is not for a model of this name; "" is none."""
-        if model and not self.key.takes(model):
-            raise Forbidden(
-                f"key '{self.key.name}' is not for this model: it is for "
-                f"{', '.join(self.key.models)}"
-            )
-
-    def charge(self, images: int) -> None:
-        """Count images; RateLimited if the rate of the key has no room for them."""
-        if self.bucket is not None:
-            self.bucket.take(images)
-
-
 class Door:
-    """Knows the keys of a file.
+    """Knows the keys of a file, and what they have used.
 
     The file is read again when it changes. What cannot be read, or is gone, changes nothing: the
     keys from before hold, and the log has the reason.
+
+    Args:
+        file: of the keys; None where only tokens of the provider let in.
+        usage: what is used of the quotas; default a file beside that of the keys.
+        provider: of tokens; None where there is none.
+        now: the clock.
 
     Raises:
         InvalidOption: the file cannot be read at the start.
     """
 
-    def __init__(self, file: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._file, self._now = file, now
+    def __init__(
+        self,
+        file: Path | None,
+        usage: Path | None = None,
+        provider: Provider | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._file, self._provider, self._now = file, provider, now
+        self._holders: dict[str, Holder] = {}
         self._by_digest: dict[str, tuple[Holder, Secret]] = {}
         self._stamp: tuple[int, ...] = ()
         self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        if file is None:
+            return
         try:
-            self._stamp = self._stamp_now()
+            self._stamp = _stamp_of(file)
             self._take(read_keys(file))
         except (OSError, ValueError) as error:
             raise InvalidOption(
                 f"the keys cannot be read from {file} ({error}): "
                 f"`fovea key add NAME --keys {file}` makes a file with one"
             ) from None
-        threading.Thread(target=self._follow, name="keys", daemon=True).start()
+        self._usage = UsageFile(usage or file.with_name(f"{file.name}.used"))
+        self._share()
+        self._thread = threading.Thread(target=self._follow, args=[file], name="keys", daemon=True)
+        self._thread.start()
 
     def admit(self, token: str | None, scope: Scope | None) -> Holder:
         """Return the holder of a key that allows a request.
@@ -79,62 +84,86 @@ class Door:
         Raises:
             Unauthenticated: there is no key, or it does not hold.
             Forbidden: it lacks the scope.
+            Unavailable: it may be a token whose provider did not answer yet.
         """
         if not token:
             raise Unauthenticated(f"this server asks for a key: {_HINT}")
         digest = digest_of(token)
-        found = self._by_digest.get(digest)
+        found, now = self._by_digest.get(digest), self._now()
         # The time of a look-up tells of the digest alone, which nobody can choose by its bytes.
-        if found is None or not hmac.compare_digest(found[1].sha256, digest):
+        if found is not None and hmac.compare_digest(found[1].sha256, digest):
+            holder, until = found[0], found[1].until
+        elif self._provider is not None and self._provider.issues(token):
+            holder, until = self._provider.holder(token, digest), None
+        else:
             raise Unauthenticated(f"this key is not known here: {_HINT}")
-        (holder, secret), now = found, self._now()
-        if holder.key.is_expired(now) or (secret.until is not None and now >= secret.until):
-            raise Unauthenticated(f"the time of key '{holder.key.name}' is over: ask for a new one")
-        if scope is not None and scope not in holder.key.scopes:
-            raise Forbidden(
-                f"key '{holder.key.name}' lacks the scope '{scope}': it has "
-                f"{', '.join(holder.key.scopes) or 'none'}"
-            )
+        if any(end is not None and now >= end for end in (holder.expires, until)):
+            raise Unauthenticated(f"the time of key '{holder.name}' is over: ask for a new one")
+        if scope is not None:
+            holder.check_scope(scope)
         return holder
 
     def close(self) -> None:
-        """Stop looking at the file."""
+        """Stop looking at the file, and write what is used of the quotas."""
         self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._share()
+        if self._provider is not None:
+            self._provider.close()
 
-    def _stamp_now(self) -> tuple[int, ...]:
-        # A mounted secret or ConfigMap is a link whose target changes.
-        status = self._file.stat()
-        return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+    def _share(self) -> None:
+        holders = list(self._holders.values())
+        self._usage.share((each.name, each.meter) for each in holders if each.meter is not None)
 
     def _take(self, keys: Keys) -> None:
-        before = {holder.key.name: holder for holder, _ in self._by_digest.values()}
-        after: dict[str, tuple[Holder, Secret]] = {}
-        for key in keys.keys:
-            rate = None if key.rate is None else Rate.parse(key.rate)
-            known = before.get(key.name)
-            bucket = None if rate is None else TokenBucket(rate)
-            # A change of something else does not fill the bucket.
-            if known and known.bucket and known.bucket.rate == rate:
-                bucket = known.bucket
-            holder = Holder(key, bucket)
-            after |= {secret.sha256: (holder, secret) for secret in key.secrets}
+        holders = {key.name: _holder(key, self._holders.get(key.name)) for key in keys.keys}
         # Replaced as a whole: the event loop sees the keys from before, or those from now on.
-        self._by_digest = after
+        self._by_digest = {
+            secret.sha256: (holders[key.name], secret)
+            for key in keys.keys
+            for secret in key.secrets
+        }
+        self._holders = holders
 
-    def _follow(self) -> None:
-        reported = ""
+    def _follow(self, file: Path) -> None:
+        reported, looks = "", 0
         while not self._stopped.wait(_LOOK_S):
+            looks += 1
+            if looks % _WRITE_EVERY == 0:
+                self._share()
             try:
-                stamp = self._stamp_now()
+                stamp = _stamp_of(file)
                 if stamp == self._stamp:
                     reported = ""
                     continue
-                keys = read_keys(self._file)
+                keys = read_keys(file)
             except (OSError, ValueError) as error:
                 if reported != str(error):
                     reported = str(error)
-                    log.error("the keys from before hold on, as %s is wrong: %s", self._file, error)
+                    log.error("the keys from before hold on, as %s is wrong: %s", file, error)
                 continue
             self._take(keys)
+            self._share()
             self._stamp, reported = stamp, ""
-            log.info("%d keys of %s hold from now on", len(keys.keys), self._file)
+            log.info("%d keys of %s hold from now on", len(keys.keys), file)
+
+
+def _stamp_of(file: Path) -> tuple[int, ...]:
+    # A mounted secret or ConfigMap is a link whose target changes.
+    status = file.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+
+
+def _holder(key: Key, before: Holder | None) -> Holder:
+    """Make the holder of a key; a change of something else fills no bucket, and no quota."""
+    bucket, meter = (None, None) if before is None else (before.bucket, before.meter)
+    rate = None if key.rate is None else Rate.parse(key.rate)
+    if bucket is None or bucket.rate != rate:
+        bucket = None if rate is None else TokenBucket(rate)
+    quota = None if key.quota is None else Quota.parse(key.quota)
+    if meter is None or meter.quota != quota:
+        meter = None if quota is None else Meter(quota)
+    return Holder(
+        *(key.name, key.name, frozenset(key.scopes), key.models, key.expires, bucket, meter)
+    )

@@ -6,13 +6,14 @@ import hashlib
 import re
 import secrets
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
+from fovea_server.keys.quota import Quota
+
 Scope = Literal["predict", "control", "metrics"]
-SCOPES: tuple[Scope, ...] = ("predict", "control", "metrics")
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 # A prefix by which scanners of secrets find a key that was committed or logged.
 _PREFIX = "fov_"
@@ -65,6 +66,11 @@ def _rate(text: str) -> str:
     return text
 
 
+def _quota(text: str) -> str:
+    Quota.parse(text)
+    return text
+
+
 class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -85,6 +91,7 @@ class Key(_Entry):
         scopes: what it lets one do; what only informs takes any key.
         models: patterns of names, as `cam-*`; none for every model.
         rate: of images, as "20/s"; None for no limit.
+        quota: of images, as "1e6/day"; None for no limit.
     """
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -92,12 +99,9 @@ class Key(_Entry):
     scopes: tuple[Scope, ...]
     models: tuple[str, ...] = ()
     rate: Annotated[str, AfterValidator(_rate)] | None = None
+    quota: Annotated[str, AfterValidator(_quota)] | None = None
     created: AwareDatetime
     expires: AwareDatetime | None = None
-
-    def takes(self, model: str) -> bool:
-        """Return True if it may use a model of this name."""
-        return not self.models or any(fnmatchcase(model, pattern) for pattern in self.models)
 
     def is_expired(self, now: datetime) -> bool:
         """Return True if its time is over."""

@@ -98,6 +98,7 @@ def metrics_text(service: Service, machine: MachineMetrics) -> str:
             *model_families(service.plane),
             *(cache_families(cache) if cache is not None else ()),
             service.traffic.durations.family(service.plane.availability()),
+            *service.traffic.keys.families(),
             *limit_families(service),
             *process_families(),
             *machine.families(),

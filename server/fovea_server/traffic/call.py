@@ -16,7 +16,7 @@ from fovea_server.traffic.request_id import HEADER, request_id
 from fovea_server.traffic.spans import SPAN, RequestSpan
 
 if TYPE_CHECKING:
-    from fovea_server.keys.door import Holder
+    from fovea_server.keys.holder import Holder
     from fovea_server.traffic.traffic import Traffic
 
 Header = Callable[[str], str | None]
@@ -65,11 +65,12 @@ class Call:
         secret: key of the secret that it needs for that, if any.
         span: of a request that is traced; None for nearly all.
         holder: of its key; None where the server asks for none, or has not yet.
+        images: that the holder was charged with.
     """
 
     __slots__ = (
         *("_traffic", "method", "path", "client", "header", "id", "began", "model", "operation"),
-        *("probe", "control", "secret", "span", "is_rpc", "holder"),
+        *("probe", "control", "secret", "span", "is_rpc", "holder", "images"),
     )
 
     def __init__(
@@ -91,6 +92,7 @@ class Call:
         self.secret: str | None = None
         self.span: RequestSpan | None = None
         self.holder: Holder | None = None
+        self.images = 0
 
     def infers(self, operation: str) -> None:
         """Measure it as a request that asks a model to infer; it may be traced."""

@@ -11,6 +11,7 @@ from fovea_preprocess.errors import FoveaError, ModelNotReady, QueueFull, Shutti
 from fovea_preprocess.plural import counted
 from fovea_server.logs import CONTROL, SERVER_LOG
 from fovea_server.statistics.histogram import Durations
+from fovea_server.statistics.key_counts import KeyCounts
 from fovea_server.traffic.access_log import Access, AccessLog
 from fovea_server.traffic.call import Call
 from fovea_server.traffic.spans import Tracer
@@ -30,6 +31,7 @@ class Traffic:
 
     Attributes:
         durations: of the requests that asked a model to infer.
+        keys: how many of them, and of their images, each key has sent.
         access_log: of every request; None where that is switched off.
         tracer: of the same requests as `durations`; None where that is switched off.
     """
@@ -40,6 +42,7 @@ class Traffic:
         self._models = models
         self.tracer = tracer
         self.durations = Durations(models)
+        self.keys = KeyCounts()
         self.access_log = AccessLog(SERVER_LOG) if log_access else None
         # (model, reason) -> (how many, the latest message), since the last warning.
         self._refused: dict[tuple[str, str], tuple[int, str]] = {}
@@ -49,8 +52,13 @@ class Traffic:
         """Measure and trace a call that asked a model to infer; others are not."""
         if not call.operation:
             return
+        holder = call.holder
+        if holder is not None:
+            self.keys.count(holder.label, status, call.images)
         if call.span is not None and self.tracer is not None:
             call.span.name, call.span.id = call.operation, call.id
+            if holder is not None:
+                call.span.attributes["fovea.key"] = holder.name
             self.tracer.end(call.span, call.model, status, call.began, error)
         self.durations.observe(call.model, status, time.monotonic() - call.began)
         if isinstance(error, _REFUSALS):
@@ -61,7 +69,7 @@ class Traffic:
         if call.control:
             self._log_control(call, status)
         if self.access_log is not None:
-            key = "" if call.holder is None else call.holder.key.name
+            key = "" if call.holder is None else call.holder.name
             asked = call.client or "-", call.method, call.path, call.model
             access = Access(*asked, status, size, call.began, call.id, key)
             self.access_log.add(access, probe=call.probe)
@@ -79,7 +87,7 @@ class Traffic:
         by = call.client or "-"
         origin = None if call.is_rpc else call.header("origin")
         if call.holder is not None:
-            by += f" with key {call.holder.key.name}"
+            by += f" with key {call.holder.name}"
         elif call.secret is not None and done:
             by += f" with {call.secret}"
         page = f", from a page of {origin!r}" if origin else ""

@@ -21,6 +21,9 @@ class OwnKey(BaseModel):
     expires: datetime | None = Field(description="null: never")
     images_per_s: float | None = Field(description="its rate; null: no limit")
     images_left: float | None = Field(description="that may be sent at once now; null: no limit")
+    quota: int | None = Field(description="images in an hour, a day or a month; null: no quota")
+    quota_left: int | None = Field(description="of them; null: no quota")
+    quota_ends: datetime | None = Field(description="when the next begins; null: no quota")
 
 
 router = APIRouter(tags=["keys"], prefix="/v1/keys", dependencies=[restricted("metadata")])
@@ -32,12 +35,15 @@ async def own_key(request: Request) -> OwnKey:
     holder = call_of(request).holder
     if holder is None:
         raise NotFound("this server asks for no keys: it was started without --keys")
-    key, bucket = holder.key, holder.bucket
+    bucket, meter = holder.bucket, holder.meter
     return OwnKey(
-        name=key.name,
-        scopes=list(key.scopes),
-        models=list(key.models),
-        expires=key.expires,
+        name=holder.name,
+        scopes=sorted(holder.scopes),
+        models=list(holder.models),
+        expires=holder.expires,
         images_per_s=None if bucket is None else bucket.rate.per_s,
         images_left=None if bucket is None else round(max(bucket.left, 0.0), 3),
+        quota=None if meter is None else meter.quota.images,
+        quota_left=None if meter is None else meter.left,
+        quota_ends=None if meter is None else meter.ends,
     )

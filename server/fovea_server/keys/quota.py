@@ -1,0 +1,155 @@
+"""A quota: how many images a key may send in an hour, a day or a month of UTC."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sqlite3
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from fovea_preprocess.errors import RateLimited
+
+log = logging.getLogger(__name__)
+
+_QUOTA = re.compile(r"(?P<count>[0-9.]+(?:e[0-9]+)?)/(?P<unit>hour|day|month)")
+_NAMES = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
+_LONGEST = {"hour": timedelta(hours=1), "day": timedelta(days=1), "month": timedelta(days=31)}
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS used (key TEXT, period TEXT, images INTEGER, "
+    "PRIMARY KEY (key, period)) WITHOUT ROWID"
+)
+_ADD = (
+    "INSERT INTO used VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET images = images + excluded.images"
+)
+
+
+class Quota(NamedTuple):
+    """So many images in each period: an hour, a day or a month of the calendar."""
+
+    images: int
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse "1e6/day", "5000/hour" or "2e7/month"; ValueError says how to write it."""
+        found = _QUOTA.fullmatch(text)
+        count = float(found["count"]) if found and found["count"].count(".") < 2 else 0.0
+        if found is None or count < 1:
+            raise ValueError(
+                f"a quota is written as 1e6/day, 5000/hour or 2e7/month, and not as {text!r}"
+            )
+        return cls(int(count), found["unit"])
+
+    def begin(self, now: datetime) -> datetime:
+        """Return when the period of a time began."""
+        now = now.replace(minute=0, second=0, microsecond=0)
+        if self.unit == "hour":
+            return now
+        return now.replace(hour=0) if self.unit == "day" else now.replace(hour=0, day=1)
+
+    def end(self, now: datetime) -> datetime:
+        """Return when the next period begins."""
+        return self.begin(self.begin(now) + _LONGEST[self.unit])
+
+
+class _Count:
+    """The images of one period; the event loop takes, and the thread of the file writes.
+
+    Attributes:
+        taken: by this server.
+        written: of those, to the file.
+        others: of other servers, and of this one before it was started.
+    """
+
+    __slots__ = ("others", "period", "taken", "written")
+
+    def __init__(self, period: str) -> None:
+        self.period, self.taken, self.written, self.others = period, 0, 0, 0
+
+
+class Meter:
+    """Counts the images of a key against its quota."""
+
+    def __init__(
+        self, quota: Quota, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self.quota, self._now, self._ends = quota, now, datetime.min.replace(tzinfo=UTC)
+        self.count = self._of_now()
+
+    @property
+    def left(self) -> int:
+        """The images that it has room for in this period."""
+        count = self._of_now()
+        return max(0, self.quota.images - count.taken - count.others)
+
+    @property
+    def ends(self) -> datetime:
+        """When the next period begins."""
+        self._of_now()
+        return self._ends
+
+    def take(self, images: int) -> None:
+        """Take images; RateLimited says when the next period begins."""
+        if images > (left := self.left):
+            most, unit = self.quota
+            raise RateLimited(
+                f"this key has {left} of its {most} images a {unit} left, and this request has "
+                f"{images}: the next {unit} begins at {self._ends:%Y-%m-%d %H:%M} UTC",
+                (self._ends - self._now()).total_seconds(),
+            )
+        self.count.taken += images
+
+    def _of_now(self) -> _Count:
+        if (now := self._now()) >= self._ends:
+            self._ends = self.quota.end(now)
+            self.count = _Count(f"{self.quota.begin(now):{_NAMES[self.quota.unit]}}")
+        return self.count
+
+
+class UsageFile:
+    """What keys have used of their quotas: a file of SQLite, which several servers may share.
+
+    All of it belongs to one thread. Where the file cannot be written, each server counts alone
+    and from nothing; the log says so once.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._failed = file, ""
+
+    def share(self, meters: Iterable[tuple[str, Meter]]) -> None:
+        """Add what was taken since the last time, and learn what others took."""
+        counts = [(name, meter.count) for name, meter in meters]
+        if not counts:
+            return
+        try:
+            with closing(sqlite3.connect(self._file, timeout=1)) as database, database:
+                self._share(database, counts)
+            self._failed = ""
+        except sqlite3.Error as error:
+            if self._failed != str(error):
+                self._failed = str(error)
+                log.error(
+                    "quotas are counted by this server alone until it ends, as %s cannot be "
+                    "written (%s): --quota-file names another file",
+                    *(self._file, error),
+                )
+
+    def _share(self, database: sqlite3.Connection, counts: list[tuple[str, _Count]]) -> None:
+        database.execute(_TABLE)
+        new = [(name, count, count.taken) for name, count in counts if count.taken > count.written]
+        rows = [(name, count.period, taken - count.written) for name, count, taken in new]
+        database.executemany(_ADD, rows)
+        # Periods are in the order of their names.
+        over = [(name, count.period) for name, count, _ in new if not count.written]
+        database.executemany("DELETE FROM used WHERE key = ? AND period < ?", over)
+        database.commit()
+        for _, count, taken in new:
+            count.written = taken
+        stored = {row[:2]: row[2] for row in database.execute("SELECT * FROM used")}
+        for name, count in counts:
+            count.others = max(0, stored.get((name, count.period), 0) - count.written)
