@@ -33,6 +33,40 @@ def errors_as(write: Callable[[FoveaError], bytes]) -> Any:
     return Depends(chosen)
 
 
+async def _take_field_key(request: Request) -> None:
+    call_of(request).take_field_key(request.url.query)
+
+
+query_key = Depends(_take_field_key)
+"""Dependency of an API whose clients send their keys in the address, as `api_key`."""
+
+
+def by_body(admission: Any) -> Any:
+    """Postpone the dependency that admits a request until its body is read: see `admit_late`.
+
+    What has a key in its head is admitted at once, and what has no body.
+    """
+
+    async def check(request: Request) -> None:
+        has_key = service_of(request).door is None or call_of(request).token is not None
+        has_body = (
+            request.headers.get("content-length", "0") != "0"
+            or "transfer-encoding" in request.headers
+        )
+        request.state.admit = None if has_key or not has_body else admission.dependency
+        if request.state.admit is None:
+            await admission.dependency(request)
+
+    return Depends(check)
+
+
+async def admit_late(request: Request, key: object) -> None:
+    """Admit a request that had no key in its head, by the key in its body; "" for none."""
+    if request.state.admit is not None:
+        call_of(request).field_key = str(key or "")
+        await request.state.admit(request)
+
+
 def plane_of(request: Request) -> DataPlane:
     """Return the operations of the server that answers a request."""
     return service_of(request).plane

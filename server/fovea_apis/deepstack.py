@@ -5,7 +5,9 @@ Source: the API reference of CodeProject.AI Server, which took over that of Deep
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from email.utils import formatdate
+from functools import partial
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -13,6 +15,8 @@ from starlette.concurrency import run_in_threadpool
 
 from fovea_apis.asking import (
     BOXES,
+    admit_late,
+    by_body,
     check_task,
     deadline,
     default_model,
@@ -61,7 +65,7 @@ def _error(error: FoveaError) -> bytes:
 
 
 router = APIRouter(tags=["deepstack"], prefix="/v1", dependencies=[errors_as(_error)])
-_INFERENCE = [inferring]
+_INFERENCE = [by_body(inferring)]
 _INDEX = [restricted("metadata"), restricted("model-repository")]
 
 
@@ -73,8 +77,9 @@ _INDEX = [restricted("metadata"), restricted("model-repository")]
 )
 async def detection(request: Request) -> Response:
     """Find objects with the model of `--api deepstack=MODEL`, or with the only one there is."""
-    model = default_model(request, "deepstack", BOXES, "POST /v1/vision/custom/MODEL")
-    return await _detected(request, model, "detect")
+    instead = "POST /v1/vision/custom/MODEL"
+    find = partial(default_model, request, "deepstack", BOXES, instead)
+    return await _detected(request, find, "detect")
 
 
 @router.get("/vision/custom/list", operation_id="deepstack_models", dependencies=_INDEX)
@@ -95,7 +100,7 @@ async def custom_list(request: Request) -> Response:
 )
 async def custom(request: Request, name: str) -> Response:
     """Find objects with the newest version of a model."""
-    return await _detected(request, plane_of(request).get(name), "custom")
+    return await _detected(request, partial(plane_of(request).get, name), "custom")
 
 
 @router.post("/vision/{rest:path}", include_in_schema=False)
@@ -113,12 +118,16 @@ async def ping() -> Response:
     return Response(_answer(success=True), media_type="application/json")
 
 
-async def _detected(request: Request, model: ServedModel, command: str) -> Response:
-    check_task(model, BOXES)
+async def _detected(request: Request, find: Callable[[], ServedModel], command: str) -> Response:
+    if request.state.admit is None:
+        # A model that cannot answer is reported before a large body is read.
+        check_task(find(), BOXES)
 
     async def answer(body: bytes) -> Response:
         kind = request.headers.get("content-type", "")
         images, fields = await run_in_threadpool(read_form, body, kind, 2)
+        await admit_late(request, fields.get("api_key", [""])[-1])
+        check_task(model := find(), BOXES)
         if len(images) != 1:
             raise InvalidRequest("send one image at once, in the file field 'image'")
         least = fields.get("min_confidence", [str(_DEFAULT_CONFIDENCE)])[-1]

@@ -4,9 +4,10 @@ import socket
 
 import grpc
 import httpx
+import numpy as np
 import pytest
 from tests.serving import RunningServer
-from tritonclient.grpc import InferenceServerClient
+from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
 from fovea_server.settings import Settings
@@ -169,24 +170,20 @@ def test_models_and_the_log_are_controlled_from_the_machine_alone(wide, own_addr
     for path in CHANGES:
         refused = httpx.post(stranger + path, json={})
         assert refused.status_code == 403
-        assert "--allow-remote-control" in refused.json()["error"]
+        assert "--no-keys" in refused.json()["error"]
         assert httpx.post(server.url + path, json={}).status_code == 200
         # A proxy on this machine speaks for others.
         for header in OF_PROXIES:
             proxied = httpx.post(server.url + path, json={}, headers={header: "192.0.2.7"})
             assert proxied.status_code == 403
-    assert httpx.get(f"{stranger}/v2/logging").status_code == 200
-    assert httpx.post(f"{stranger}/v2/repository/index").status_code == 200
     with InferenceServerClient(f"{own_address}:{server.grpc_port}") as client:
-        assert client.get_log_settings()
-        assert client.get_trace_settings()
         for change in (
             lambda: client.update_log_settings({"log_info": False}),
             lambda: client.update_trace_settings(settings={"trace_rate": "5"}),
             lambda: client.unload_model("digits"),
             lambda: client.load_model("digits"),
         ):
-            with pytest.raises(InferenceServerException, match="--allow-remote-control"):
+            with pytest.raises(InferenceServerException, match="--no-keys"):
                 change()
         assert client.is_model_ready("digits")
     with InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
@@ -198,13 +195,48 @@ def test_models_and_the_log_are_controlled_from_the_machine_alone(wide, own_addr
     said = "\n".join(lines)
     assert f"POST '/v2/logging' by {own_address}: 403" in said
     assert "POST '/v2/logging' by 127.0.0.1: 200" in said
-    assert f"RepositoryModelUnload of 'digits' by {own_address}: UNAVAILABLE" in said
+    assert f"RepositoryModelUnload by {own_address}: UNAVAILABLE" in said
     assert "LogSettings by 127.0.0.1: OK" in said
     assert (
         lines[-1]
         .partition(" id=")[0]
         .endswith("RepositoryModelUnload of 'digits' by 127.0.0.1: OK")
     )
+
+
+def test_strangers_without_a_key_predict_and_ask_for_health_and_nothing_else(
+    wide, own_address, scene
+):
+    server = wide()
+    stranger, own = f"http://{own_address}:{server.port}", server.url
+    for path in ("/v2/health/ready", "/v1/health/live", "/v2/models/digits/ready", "/docs"):
+        assert httpx.get(stranger + path).status_code == 200
+    predicted = httpx.post(f"{stranger}/v1/models/digits/predict", content=scene)
+    assert predicted.json()["images"][0]["detections"]
+    for path in (
+        "/v2",
+        "/v1/models",
+        "/v1/models/digits",
+        "/v2/models/digits/config",
+        "/v2/logging",
+    ):
+        refused = httpx.get(stranger + path)
+        assert (refused.status_code, "--keys FILE" in refused.text) == (403, True), path
+        assert httpx.get(own + path).status_code == 200
+    assert httpx.post(f"{stranger}/v2/repository/index").status_code == 403
+    metrics = f":{server.metrics_port}/metrics"
+    assert httpx.get(f"http://{own_address}{metrics}").status_code == 403
+    assert httpx.get(f"http://127.0.0.1{metrics}").status_code == 200
+    tensor = InferInput("images", [1, 3, 320, 320], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 3, 320, 320), np.float32))
+    with InferenceServerClient(f"{own_address}:{server.grpc_port}") as client:
+        assert client.is_model_ready("digits")
+        assert client.infer("digits", [tensor])
+        for asked in (client.get_server_metadata, client.get_log_settings):
+            with pytest.raises(InferenceServerException, match="--keys FILE"):
+                asked()
+    [said] = [each for each in server.log.read_text().splitlines() if "other machines may" in each]
+    assert "HTTP at 0.0.0.0 and gRPC at 0.0.0.0" in said
 
 
 def test_strangers_control_with_a_secret_or_where_they_may(wide, own_address):
@@ -222,7 +254,7 @@ def test_strangers_control_with_a_secret_or_where_they_may(wide, own_address):
     assert f"load' by {own_address} with admin: 200" in server.log.read_text()
     assert "s3cret" not in server.log.read_text()
 
-    opened = wide("--allow-remote-control")
+    opened = wide("--no-keys")
     for path in CHANGES:
         assert httpx.post(f"http://{own_address}:{opened.port}{path}", json={}).status_code == 200
     with InferenceServerClient(f"{own_address}:{opened.grpc_port}") as client:

@@ -330,6 +330,84 @@ def test_a_rate_counts_images(demo_repository, serve, scene, tmp_path):
     assert "retry-after" in answer.headers
 
 
+def test_sixteen_clients_get_the_rate_and_their_times_are_right(
+    demo_repository, serve, scene, tmp_path
+):
+    file = tmp_path / "keys.json"
+    token = key("add", "cam", "--keys", file, "--rate", "20/s")
+    server = serve(demo_repository, f"--keys={file}")
+    served: list[float] = []
+    refused: list[int] = []
+    ends = time.monotonic() + 12
+
+    def ask() -> None:
+        with httpx.Client(headers={"x-api-key": token}) as client:
+            while time.monotonic() < ends:
+                answer = client.post(server.url + PREDICT, content=scene)
+                if answer.status_code == 200:
+                    served.append(time.monotonic())
+                    continue
+                assert answer.status_code == 429
+                refused.append(int(answer.headers["retry-after"]))
+                time.sleep(refused[-1])
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # The first second has what the bucket held.
+    steady = [when for when in served if ends - 10 <= when < ends]
+    assert len(steady) == pytest.approx(10 * 20, rel=0.05)
+    # What comes in within the second that they are told to wait is more than all of them need.
+    assert set(refused) == {1}
+    assert len(refused) < len(served)
+
+
+def test_a_quota_is_shared_and_outlives_a_kill(demo_repository, serve, scene, tmp_path):
+    file = tmp_path / "keys.json"
+    token = key("add", "cam", "--keys", file, "--quota", "20/month")
+    flags = demo_repository, f"--keys={file}"
+    first, second = serve(*flags), serve(*flags)
+    headers = {"x-api-key": token}
+
+    def left(server: RunningServer) -> int:
+        own = httpx.get(server.url + "/v1/keys/self", headers=headers).json()
+        assert own["quota"] == 20
+        return int(own["quota_left"])
+
+    def ask(server: RunningServer, images: int) -> httpx.Response:
+        files = [("image", scene)] * images
+        return httpx.post(server.url + PREDICT, files=files, headers=headers)
+
+    assert ask(first, 5).status_code == ask(second, 4).status_code == 200
+    until(lambda: left(first) == left(second) == 11)
+    second.process.kill()
+    second.process.wait()
+    third = serve(*flags)
+    assert left(third) == 11
+    refused = ask(third, 12)
+    assert refused.status_code == 429
+    assert "has 11 of its 20 images a month left" in refused.text
+    assert int(refused.headers["retry-after"]) <= 31 * 86_400
+    metrics = httpx.get(f"http://127.0.0.1:{first.metrics_port}/metrics", headers=headers)
+    assert metrics.status_code == 403
+    assert first.stop() == third.stop() == 0
+
+
+def test_requests_are_counted_by_key(demo_repository, serve, scene, tmp_path):
+    file = tmp_path / "keys.json"
+    token = key("add", "cam", "--keys", file, "--scope", "predict,metrics", "--rate", "3/h")
+    server = serve(demo_repository, f"--keys={file}")
+    headers = {"x-api-key": token}
+    for images in (2, 9):
+        httpx.post(server.url + PREDICT, files=[("image", scene)] * images, headers=headers)
+    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics", headers=headers).text
+    assert 'fovea_key_requests_total{key="cam",status="200"} 1\n' in metrics
+    assert 'fovea_key_requests_total{key="cam",status="429"} 1\n' in metrics
+    assert 'fovea_key_images_total{key="cam"} 2\n' in metrics
+
+
 def test_a_file_that_is_none_ends_the_start(fovea, demo_repository, tmp_path):
     code, _, told = fovea("serve", demo_repository, f"--keys={tmp_path / 'keys.json'}")
     assert code == 2

@@ -8,7 +8,7 @@ from uuid import uuid4
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from fovea_apis.asking import deadline, json_body, plane_of
+from fovea_apis.asking import admit_late, by_body, deadline, json_body, plane_of
 from fovea_apis.roboflow.request import model_of
 from fovea_apis.roboflow.result_json import TASKS
 from fovea_preprocess.errors import InvalidRequest
@@ -18,7 +18,7 @@ from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import ModelControlMode
 
 _METADATA = [restricted("metadata"), restricted("model-repository")]
-_CONTROL = [restricted("model-repository")]
+_CONTROL = [by_body(restricted("model-repository"))]
 _BODY = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}
 _SERVER = str(uuid4())
 
@@ -43,7 +43,9 @@ async def add(request: Request) -> Response:
     """Load a model in explicit mode; in others it must be there already."""
 
     async def answer(body: bytes) -> Response:
-        model_id = json_body(body).get("model_id")
+        given = json_body(body)
+        await admit_late(request, given.get("api_key"))
+        model_id = given.get("model_id")
         name, version = model_of(model_id)
         plane = plane_of(request)
         if _explicit(request):
@@ -62,7 +64,9 @@ async def remove(request: Request) -> Response:
     """Unload all versions of a model, in explicit mode."""
 
     async def answer(body: bytes) -> Response:
-        name, _ = model_of(json_body(body).get("model_id"))
+        given = json_body(body)
+        await admit_late(request, given.get("api_key"))
+        name, _ = model_of(given.get("model_id"))
         _check_unload(request)
         await plane_of(request).unload(name)
         return _registered(request)
@@ -70,7 +74,11 @@ async def remove(request: Request) -> Response:
     return await answered(request, answer, deadline(request))
 
 
-@router.post("/clear", operation_id="roboflow_unload_all_models", dependencies=_CONTROL)
+@router.post(
+    "/clear",
+    operation_id="roboflow_unload_all_models",
+    dependencies=[restricted("model-repository")],
+)
 async def clear(request: Request) -> Response:
     """Unload all models, in explicit mode."""
     _check_unload(request)

@@ -36,6 +36,7 @@ class Asked:
         run_lengths: masks are wanted as COCO's run lengths, not as polygons.
         least_keypoint: the score below which keypoints are left out.
         draw: what was found is wanted as an image, too.
+        key: of the client, in the body; "" without one.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Asked:
     run_lengths: bool
     least_keypoint: float
     draw: bool
+    key: str = ""
 
     def options_for(self, task: str) -> PredictOptions:
         """Return the options for a model of a task, which would refuse those of others."""
@@ -89,6 +91,7 @@ def parse_request(body: bytes, max_images: int) -> Asked:
         run_lengths=given.get("response_mask_format") == "rle",
         least_keypoint=_least_keypoint(given),
         draw=given.get("visualize_predictions") is True,
+        key=str(given.get("api_key") or ""),
     )
 
 

@@ -14,11 +14,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from fovea_apis.asking import (
+    admit_late,
+    by_body,
     check_task,
     deadline,
     errors_as,
     plane_of,
     predicted,
+    query_key,
     result_of,
 )
 from fovea_apis.roboflow import models
@@ -48,11 +51,11 @@ def _error(error: FoveaError) -> bytes:
     return orjson.dumps({"message": str(error)})
 
 
-router = APIRouter(tags=["roboflow"], dependencies=[errors_as(_error)])
+router = APIRouter(tags=["roboflow"], dependencies=[errors_as(_error), query_key])
 # Before `/NAME/VERSION`, which they look like.
 router.include_router(models.router)
 router.include_router(models.about)
-_INFERENCE = [inferring]
+_INFERENCE = [by_body(inferring)]
 
 
 async def infer(request: Request) -> Response:
@@ -92,6 +95,7 @@ async def _answered(
 ) -> Response:
     async def answer(body: bytes) -> Response:
         asked = await run_in_threadpool(parse, body)
+        await admit_late(request, asked.key)
         if not asked.draw:
             prediction, image = await _predicted(request, asked), None
         elif len(asked.sources) > 1:

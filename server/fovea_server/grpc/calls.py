@@ -154,7 +154,12 @@ def unary(
     async def answer(_: object, context: Context) -> bytes:
         async with Rpc(name, context, service.traffic) as rpc:
             operation = name.removeprefix("/") if api == "inference" else ""
-            rpc.begin(service, api, operation)
+            try:
+                rpc.begin(service, api, operation)
+            except FoveaError:
+                if controls is not None:
+                    rpc.call.controls(rpc.call.method, None)
+                raise
             data = await arrivals.message(context)
             size = len(data)
             budget.take(size)

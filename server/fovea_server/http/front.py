@@ -97,5 +97,5 @@ class Front(ABC):
 
     def _fault(self, call: Call, error: Exception) -> Response:
         """Make the answer to an internal error; its traceback goes to the log only."""
-        log.error("%s %r", call.method, call.path, exc_info=error, extra={"id": call.id})
+        log.error("%s %r", call.method, call.shown, exc_info=error, extra={"id": call.id})
         return self.error_answer(FoveaError("an internal error; the server's log has the details"))

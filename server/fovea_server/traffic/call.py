@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_plus
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.log_lines import REQUEST_ID
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 Header = Callable[[str], str | None]
 
+_FIELD_KEY = re.compile(r"([?&]api_key=)([^&]*)")
 _LISTS = frozenset((b"accept", b"accept-encoding"))
 
 CLIENT_LEFT = 499
@@ -66,11 +69,12 @@ class Call:
         span: of a request that is traced; None for nearly all.
         holder: of its key; None where the server asks for none, or has not yet.
         images: that the holder was charged with.
+        field_key: in a field of an API of other software, of its address or its body.
     """
 
     __slots__ = (
         *("_traffic", "method", "path", "client", "header", "id", "began", "model", "operation"),
-        *("probe", "control", "secret", "span", "is_rpc", "holder", "images"),
+        *("probe", "control", "secret", "span", "is_rpc", "holder", "images", "field_key"),
     )
 
     def __init__(
@@ -93,6 +97,7 @@ class Call:
         self.span: RequestSpan | None = None
         self.holder: Holder | None = None
         self.images = 0
+        self.field_key: str | None = None
 
     def infers(self, operation: str) -> None:
         """Measure it as a request that asks a model to infer; it may be traced."""
@@ -121,7 +126,18 @@ class Call:
             # Of programs that know users and passwords alone, as Label Studio: the password.
             with suppress(ValueError):
                 return b64decode(rest, validate=True).decode().partition(":")[2]
-        return self.header("x-api-key")
+        return self.header("x-api-key") or self.field_key
+
+    @property
+    def shown(self) -> str:
+        """The path as logs show it: without a key that a client put into its query."""
+        path = self.path
+        return path if "api_key=" not in path else _FIELD_KEY.sub(r"\1...", path)
+
+    def take_field_key(self, query: str) -> None:
+        """Take a key of the field `api_key` of a query, where the API has that."""
+        if found := _FIELD_KEY.search(f"?{query}"):
+            self.field_key = unquote_plus(found[2])
 
     def part(self) -> Call:
         """Make the call of one of several requests in this one: it is measured and not logged."""

@@ -70,7 +70,7 @@ class Traffic:
             self._log_control(call, status)
         if self.access_log is not None:
             key = "" if call.holder is None else call.holder.name
-            asked = call.client or "-", call.method, call.path, call.model
+            asked = call.client or "-", call.method, call.shown, call.model
             access = Access(*asked, status, size, call.began, call.id, key)
             self.access_log.add(access, probe=call.probe)
 

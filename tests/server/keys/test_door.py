@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -191,6 +192,19 @@ def test_a_bucket_gives_its_rate_and_its_times_are_right():
             due[client] += 1e-4
     assert served == pytest.approx(60 * 20 + 20, rel=0.01)
     assert 0 < min(waits) <= max(waits) < 0.0501
+
+
+@pytest.mark.parametrize(("clients", "pause_s"), [(16, 0.001), (3, 0.03), (1, 0.02)])
+def test_who_does_not_wait_gets_the_rate_and_no_more(clients, pause_s):
+    clock = Clock()
+    bucket = TokenBucket(Rate.parse("20/s"), clock)
+    served = 0
+    for turn in range(int(60 * clients / pause_s)):
+        clock.now = turn * pause_s / clients
+        with suppress(RateLimited):
+            bucket.take(1)
+            served += 1
+    assert served == pytest.approx(60 * 20 + 20, rel=0.01)
 
 
 def test_who_waits_as_long_as_told_is_served():

@@ -51,7 +51,7 @@ inferring = Depends(_admit_inference)
 def check_control(request: Request, api: str) -> None:
     """Raise Restricted if a client may not change the server by an API; the log says who did."""
     call = call_of(request)
-    service_of(request).admit(call, api, control=f"{call.method} {call.path!r}")
+    service_of(request).admit(call, api, control=f"{call.method} {call.shown!r}")
 
 
 health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[restricted("health")])

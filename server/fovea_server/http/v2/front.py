@@ -105,7 +105,7 @@ class V2Front(Front):
                 call,
                 route.api,
                 operation=operation if is_allowed and route.api == "inference" else "",
-                control=f"POST {call.path!r}" if route.controls and method == "POST" else "",
+                control=f"POST {call.shown!r}" if route.controls and method == "POST" else "",
             )
         except Restricted as error:
             if self.service.http_restrictions.missing(route.api, call.header) is None:
