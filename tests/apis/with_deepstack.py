@@ -1,4 +1,7 @@
-"""Asks a server with the client of Home Assistant's integration: lines [port, image, [model]]."""
+"""Asks a server with the client of Home Assistant's integration.
+
+Lines are [port, image, [model], key].
+"""
 
 import json
 import sys
@@ -7,8 +10,8 @@ from pathlib import Path
 from deepstack.core import DeepstackException, DeepstackObject
 
 
-def asked(port, image, model):
-    client = DeepstackObject("127.0.0.1", port, custom_model=model)
+def asked(port, image, model, key):
+    client = DeepstackObject("127.0.0.1", port, api_key=key, custom_model=model)
     try:
         return client.detect(Path(image).read_bytes())
     except DeepstackException as error:
@@ -16,6 +19,6 @@ def asked(port, image, model):
 
 
 for line in sys.stdin:
-    port, image, models = json.loads(line)
-    sys.stdout.write(json.dumps([asked(port, image, model) for model in models]) + "\n")
+    port, image, models, key = (*json.loads(line), "")[:4]
+    sys.stdout.write(json.dumps([asked(port, image, model, key) for model in models]) + "\n")
     sys.stdout.flush()

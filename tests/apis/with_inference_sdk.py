@@ -1,4 +1,7 @@
-"""Asks a server with Roboflow's inference_sdk: lines [url, [[mode, call, arguments, settings]]]."""
+"""Asks a server with Roboflow's inference_sdk.
+
+Lines are [url, [[mode, call, arguments, settings]], key].
+"""
 
 import json
 import sys
@@ -7,8 +10,8 @@ from inference_sdk import InferenceConfiguration, InferenceHTTPClient
 from inference_sdk.http.errors import HTTPCallErrorError
 
 
-def asked(url, mode, call, arguments, settings):
-    client = InferenceHTTPClient(api_url=url, api_key="any")
+def asked(url, key, mode, call, arguments, settings):
+    client = InferenceHTTPClient(api_url=url, api_key=key)
     client.configure(InferenceConfiguration(**settings))
     if mode == "v0":
         client.select_api_v0()
@@ -20,6 +23,6 @@ def asked(url, mode, call, arguments, settings):
 
 
 for line in sys.stdin:
-    url, calls = json.loads(line)
-    sys.stdout.write(json.dumps([asked(url, *call) for call in calls]) + "\n")
+    url, calls, key = (*json.loads(line), "any")[:3]
+    sys.stdout.write(json.dumps([asked(url, key, *call) for call in calls]) + "\n")
     sys.stdout.flush()
