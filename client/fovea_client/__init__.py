@@ -30,6 +30,7 @@ from fovea_client.errors import (
 from fovea_client.images import Channels, ImageSource
 from fovea_client.maps import ClassArea, Depth, Saliency, Semantic
 from fovea_client.models import Model, ModelSummary, ModelVersion, TensorMetadata
+from fovea_client.settings import with_key
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 
 __all__ = [
@@ -69,4 +70,5 @@ __all__ = [
     "image_result",
     "prediction",
     "server_address",
+    "with_key",
 ]

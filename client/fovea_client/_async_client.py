@@ -20,6 +20,7 @@ from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.images import ImageSource
 from fovea_client.models import Model, ModelSummary
+from fovea_client.settings import with_key
 
 Built = TypeVar("Built")
 
@@ -34,11 +35,13 @@ class AsyncClient:
         timeout: float = 30.0,
         retries: int = 0,
         repeat_unanswered: bool = False,
+        api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         url = server_address(url)
-        self._policy = Policy(url, timeout, retries, repeat_unanswered, headers or {})
+        sent = with_key(headers or {}, api_key)
+        self._policy = Policy(url, timeout, retries, repeat_unanswered, sent)
         self._lanes = _Lanes(transport)
 
     async def predict(

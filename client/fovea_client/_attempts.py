@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Generic, TypeVar
 
@@ -49,7 +49,7 @@ class Policy:
     timeout: float
     retries: int
     repeat_unanswered: bool
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
 
     def __post_init__(self) -> None:
         if not (isinstance(self.timeout, int | float) and 0 < self.timeout < math.inf):

@@ -22,6 +22,7 @@ from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.images import ImageSource
 from fovea_client.models import Model, ModelSummary
+from fovea_client.settings import with_key
 
 # Headers of an answer; its content is decoded.
 _READ = ("content-type", "retry-after", BEFORE_TENSORS)
@@ -42,6 +43,7 @@ class Client:
             it only asks for information.
         repeat_unanswered: also repeat requests that were sent but not answered. The server may have
             executed them.
+        api_key: of a server that asks for one; default FOVEA_API_KEY of the environment.
         headers: of every request, e.g. the secret of `--http-restricted-api`.
         transport: sends instead of httpx's own, e.g. `fovea_client.testing.FakeServer`.
     """
@@ -53,11 +55,13 @@ class Client:
         timeout: float = 30.0,
         retries: int = 0,
         repeat_unanswered: bool = False,
+        api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         url = server_address(url)
-        self._policy = Policy(url, timeout, retries, repeat_unanswered, headers or {})
+        sent = with_key(headers or {}, api_key)
+        self._policy = Policy(url, timeout, retries, repeat_unanswered, sent)
         most = _calls.MOST_IN_FLIGHT
         limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
         self._http = httpx.Client(limits=limits, transport=transport)

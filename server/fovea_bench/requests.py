@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from fovea_bench.target import Target
+from fovea_client import with_key
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.wire import encode_strings
@@ -107,5 +108,6 @@ def _elements(name: str, datatype: str, shape: list[int], random: np.random.Gene
 def _head(url: str, path: str, lines: Sequence[str], length: int) -> bytes:
     server = urlsplit(url)
     first = f"POST {server.path.rstrip('/')}{path} HTTP/1.1"
-    all_lines = [first, f"Host: {server.netloc}", *lines, f"Content-Length: {length}"]
+    key = [f"{name}: {value}" for name, value in with_key({}).items()]
+    all_lines = [first, f"Host: {server.netloc}", *key, *lines, f"Content-Length: {length}"]
     return "\r\n".join([*all_lines, "", ""]).encode()

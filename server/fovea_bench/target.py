@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from fovea_bench.load import Endpoint
-from fovea_client import server_address
+from fovea_client import server_address, with_key
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
 
@@ -57,7 +57,7 @@ class Target(Closing):
         parts = httpx.URL(self.url)
         https = parts.scheme == "https"
         self.address = Endpoint(parts.host, parts.port or (443 if https else 80), https)
-        self._http = httpx.Client(base_url=self.url, timeout=30.0)
+        self._http = httpx.Client(base_url=self.url, headers=with_key({}), timeout=30.0)
         self.path = f"/models/{quote(model, safe='')}"
         if version is not None:
             self.path += f"/versions/{version}"

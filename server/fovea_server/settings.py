@@ -331,7 +331,8 @@ def ignored_variables() -> Iterator[tuple[str, bool]]:
     for a name that is no setting.
     """
     for name, value in sorted(os.environ.items()):
-        if name.upper().startswith("FOVEA_"):
+        # The key is that of clients.
+        if name.upper().startswith("FOVEA_") and name != "FOVEA_API_KEY":
             is_setting = name.lower().removeprefix("fovea_") in Settings.model_fields
             if is_setting == links_a_service(name, value):
                 yield name, is_setting

@@ -1,5 +1,6 @@
 """Keys on a real server: what each lets in, over every transport, and while their file changes."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests.serving import RunningServer, start_server
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
+from fovea_client import AsyncClient, Client, ServerError
 from fovea_server.keys.key import digest_of, new_token
 
 PREDICT = "/v1/models/digits/predict"
@@ -406,6 +408,39 @@ def test_requests_are_counted_by_key(demo_repository, serve, scene, tmp_path):
     assert 'fovea_key_requests_total{key="cam",status="200"} 1\n' in metrics
     assert 'fovea_key_requests_total{key="cam",status="429"} 1\n' in metrics
     assert 'fovea_key_images_total{key="cam"} 2\n' in metrics
+
+
+def test_our_clients_send_the_key_of_the_environment(guarded, fovea, monkeypatch, scene, tmp_path):
+    url, image = guarded.server.url, tmp_path / "scene.jpg"
+    image.write_bytes(scene)
+    predict = ("predict", "digits", image, "--url", url, "--json")
+    bench = ("bench", "digits", "--url", url, "--images", tmp_path, "--seconds", "1", "--json")
+    code, _, told = fovea(*predict)
+    assert (code, "this server asks for a key" in told) == (1, True)
+    monkeypatch.setenv("FOVEA_API_KEY", guarded.tokens["predict"])
+    assert fovea(*predict)[0] == 0
+    code, shown, told = fovea(*bench)
+    assert code == 0, told
+    assert json.loads(shown)["levels"][0]["errors"] == []
+    with Client(url) as client:
+        assert client.predict("digits", scene).detections
+        assert guarded.tokens["predict"] not in repr(client) + repr(vars(client))
+    with (
+        Client(url, api_key=guarded.tokens["metrics"]) as client,
+        pytest.raises(ServerError, match="lacks the scope 'predict'"),
+    ):
+        client.predict("digits", scene)
+    with Client(url, api_key="") as client, pytest.raises(ServerError, match="asks for a key"):
+        client.predict("digits", scene)
+    own = {"Authorization": f"Bearer {guarded.tokens['cameras']}"}
+    with Client(url, headers=own) as client, pytest.raises(ServerError, match="cam-"):
+        client.predict("digits", scene)
+
+    async def asked() -> int:
+        async with AsyncClient(url) as client:
+            return len((await client.predict("digits", scene)).detections)
+
+    assert asyncio.run(asked())
 
 
 def test_a_file_that_is_none_ends_the_start(fovea, demo_repository, tmp_path):

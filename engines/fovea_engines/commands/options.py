@@ -86,7 +86,9 @@ ServedModelArgument = Annotated[
 UrlOption = Annotated[
     str | None,
     model_option(
-        metavar="URL", help="Ask this server, e.g. http://127.0.0.1:8000.", show_default="none"
+        metavar="URL",
+        help="Ask this server, e.g. http://127.0.0.1:8000, with the key in FOVEA_API_KEY, if any.",
+        show_default="none",
     ),
 ]
 TileOption = Annotated[

@@ -20,6 +20,7 @@ from fovea_bench.target import Target
 from fovea_bench.tune.candidates import BuiltVersion
 from fovea_bench.tune.run import Run
 from fovea_bench.tune.setting import Setting, configured
+from fovea_client import with_key
 from fovea_engines.repository.config_edit import edited_text
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.session import Closing
@@ -76,7 +77,8 @@ class Trials(Closing):
             payload = image_payload(self._target, images)
             generator = Generator(self._target.address, payload.timed)
             self._generator = stack.enter_context(generator)
-            self._http = stack.enter_context(httpx.Client(base_url=server.url, timeout=_LOAD_S))
+            http = httpx.Client(base_url=server.url, headers=with_key({}), timeout=_LOAD_S)
+            self._http = stack.enter_context(http)
             self._load_path = f"/v2/repository/models/{quote(folder.name, safe='')}/load"
             self._open = stack.pop_all()
 

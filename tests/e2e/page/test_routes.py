@@ -60,13 +60,13 @@ const failure = (promise) => promise.then(() => null, (error) => [
 ]);
 const header = () => new Promise((resolve) => {
   const server = createServer((request, answer) => {
-    resolve([request.headers.secret, request.headers.accept]);
+    resolve([request.headers.secret, request.headers.accept, request.headers.authorization]);
     answer.end("{}");
     server.close();
   });
   server.listen(0, () => {
     const url = `http://127.0.0.1:${server.address().port}`;
-    new Fovea(url, { headers: { secret: "s" } }).predict("m", image);
+    new Fovea(url, { apiKey: "k", headers: { secret: "s" } }).predict("m", image);
   });
 });
 const drawn = await fovea.annotate("digits", image);
@@ -133,7 +133,7 @@ def test_the_errors_of_the_client(told):
 
 
 def test_headers_of_the_client_are_sent_with_its_own(told):
-    assert told["secret"] == ["s", "application/json"]
+    assert told["secret"] == ["s", "application/json", "Bearer k"]
 
 
 def test_the_client_is_one_small_file(demo_server):

@@ -33,8 +33,8 @@ export class FoveaError extends Error {
 }
 
 export class Fovea {
-  /** A server at an address, and headers to send with each request, e.g. a secret. */
-  constructor(url: string | URL, about?: { headers?: Record<string, string> });
+  /** A server at an address, the key that it asks for, and headers to send with each request. */
+  constructor(url: string | URL, about?: { apiKey?: string; headers?: Record<string, string> });
   readonly url: string;
   readonly headers: Record<string, string>;
   /** Find what is on one image, or on each of several: `"detections" in image` tells its kind. */

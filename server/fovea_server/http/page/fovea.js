@@ -21,10 +21,10 @@ export class FoveaError extends Error {
 }
 
 export class Fovea {
-  /** A server at an address, and headers to send with each request, e.g. a secret. */
-  constructor(url, { headers = {} } = {}) {
+  /** A server at an address, the key that it asks for, and headers to send with each request. */
+  constructor(url, { apiKey, headers = {} } = {}) {
     this.url = String(url).replace(/\/+$/, "");
-    this.headers = headers;
+    this.headers = { ...(apiKey && { Authorization: `Bearer ${apiKey}` }), ...headers };
   }
 
   /** Find what is on one encoded image, e.g. a JPEG, or on each of several. */
