@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
-
-import orjson
-
-from fovea_cluster.ray.messages import HttpRequest
-from fovea_server.extensions.restrictions import Restrictions
 
 if TYPE_CHECKING:
     from fovea_cluster.ray.forwarder import Forwarder
@@ -40,32 +34,23 @@ def _field(name: str, values: Sequence[Any]) -> Any:
 
 
 async def statistics(
-    forwarder: Forwarder, secrets: Restrictions, path: bytes
+    forwarder: Forwarder, version: int | None = None, *, v2: bool
 ) -> dict[str, Any] | None:
-    """Ask all replicas of a model that run for a document with counters; None where none has it.
-
-    The ingress has checked the secret of the client, which over gRPC is another one than the
-    replicas ask for.
-    """
-    secret = secrets.secret("statistics")
-    headers = [] if secret is None else [(secret[0].lower().encode(), secret[1].encode())]
-    request = HttpRequest("GET", path, b"", headers, b"")
-    answers = await forwarder.ask_all("http", request)
-    found = [orjson.loads(answer.body) for answer in answers if answer.status == 200]
+    """Ask all replicas of a model that run for its counters; None where none has them."""
+    answers = await forwarder.ask_all("statistics", version, v2)
+    found = [answer for answer in answers if answer is not None]
     return added(found) if found else None
 
 
 async def v2_statistics(
-    forwarders: Mapping[str, Forwarder], secrets: Restrictions, name: str, version: int | None
+    forwarders: Mapping[str, Forwarder], name: str, version: int | None
 ) -> dict[str, Any] | None:
     """Add the counters of one model, or of all where the name is empty, as the v2 protocol."""
     chosen = {name: forwarders[name]} if name in forwarders else forwarders
     if name and name not in forwarders:
         return None
     models: list[Any] = []
-    for each, forwarder in chosen.items():
-        below = "" if version is None else f"/versions/{version}"
-        path = f"/v2/models/{quote(each, safe='')}{below}/stats".encode()
-        found = await statistics(forwarder, secrets, path)
+    for forwarder in chosen.values():
+        found = await statistics(forwarder, version, v2=True)
         models += found["model_stats"] if found else ()
     return {"model_stats": models} if models else None

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from starlette.datastructures import Headers
-
 from fovea_cluster.ray.counters import statistics, v2_statistics
 from fovea_cluster.ray.faults import watch
 from fovea_cluster.ray.forwarder import Forwarder
@@ -42,9 +40,13 @@ if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
     from starlette.types import Message, Receive, Scope, Send
 
-_MODEL = rb"models/(?P<model>[^/]+)(?:/versions/[^/]+)?"
+_NAME = rb"models/(?P<model>[^/]+)"
+_MODEL = _NAME + rb"(?:/versions/[^/]+)?"
 _FORWARDED = re.compile(rb"/v[12]/" + _MODEL + rb"/(?:predict|infer|generate|generate_stream)")
-_STATISTICS = re.compile(rb"/v2/models/stats|/v[12]/" + _MODEL + rb"/(?:statistics|stats)")
+_STATISTICS = re.compile(
+    rb"/v2/models/stats|/v1/" + _NAME + rb"/statistics|"
+    rb"/v2/models/(?P<v2_model>[^/]+)(?:/versions/(?P<version>[0-9]{1,9}))?/stats"
+)
 # Replicas export the others.
 _KNOWN_HERE = ("fovea_ready", "fovea_model_ready", "fovea_store_faults")
 _TIMEOUT = b"x-request-timeout-ms"
@@ -135,15 +137,24 @@ class IngressApp:
         """
         path = _path(scope)
         found = _STATISTICS.fullmatch(path)
-        secrets = self._serving.service.http_restrictions
-        if found is None or secrets.missing("statistics", Headers(scope=scope).get):
+        if found is None:
             return None
-        if found["model"] is None:
-            counted = await v2_statistics(self._forwarders, secrets, "", None)
-        elif (forwarder := self._forwarders.get(_unquoted(found["model"]))) is None:
+        service, is_v2 = self._serving.service, path.startswith(b"/v2")
+        call = begin(scope, service.traffic)
+        model = found["model"] or found["v2_model"]
+        call.model = _unquoted(model or b"")
+        try:
+            service.admit(call, "statistics")
+        except FoveaError:
+            # The routes behind answer so.
+            return None
+        version = None if found["version"] is None else int(found["version"])
+        if model is None:
+            counted = await v2_statistics(self._forwarders, "", None)
+        elif (forwarder := self._forwarders.get(call.model)) is None:
             return None
         else:
-            counted = await statistics(forwarder, secrets, path)
+            counted = await statistics(forwarder, version, v2=is_v2)
         return None if counted is None else self._written(json_answer(counted), scope)
 
     def _forwarder(self, scope: Scope) -> Forwarder | None:

@@ -11,14 +11,15 @@ from typing import Any
 from fovea_cluster.ray.messages import HttpAnswer, HttpRequest, asked
 from fovea_cluster.ray.metrics import export
 from fovea_cluster.ray.rpc import Metadata, RpcAnswer, RpcContext, called
-from fovea_preprocess.errors import ModelNotReady, Unavailable
+from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
 from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
+from fovea_server.dataplane.v2_documents import statistics_json
 from fovea_server.extensions.log_settings import LogSettings
 from fovea_server.grpc.arrivals import Arrivals
-from fovea_server.grpc.calls import Handler
+from fovea_server.grpc.calls import Handler, call_of
 from fovea_server.grpc.inference import Inference, StreamedAnswer
-from fovea_server.grpc.server import inference_handlers
+from fovea_server.grpc.server import INFERENCE, inference_handlers
 from fovea_server.logs import SERVER_LOG, set_up_logging
 from fovea_server.metrics.metrics import model_families
 from fovea_server.models.registry import Registry
@@ -55,6 +56,32 @@ class Serving:
         registry.start()
         while not registry.started:
             time.sleep(0.02)
+
+    def statistics(self, name: str, version: int | None, *, v2: bool) -> dict[str, Any] | None:
+        """Report the counters of a model, as /v1 or /v2; None where there is no such version."""
+        service = self.service
+        try:
+            if v2:
+                return statistics_json(service.plane, name, version)
+            counted = service.plane.statistics(name, service.traffic.durations.of(name))
+        except FoveaError:
+            return None
+        return counted.model_dump(mode="json")
+
+    async def streamed(self, data: bytes, token: str | None) -> StreamedAnswer:
+        """Answer one request of a stream of gRPC, which the ingress has let in by this key."""
+        service = self.service
+        reservation = Reservation(service.budget)
+        try:
+            if service.door is not None:
+                call = call_of(
+                    f"/{INFERENCE}/ModelStreamInfer", RpcContext((), ""), service.traffic
+                )
+                call.holder = service.door.admit(token, "predict")
+                call.enter()
+            return await self.inference.streamed(data, reservation)
+        finally:
+            reservation.release()
 
     def check(self) -> None:
         """Raise ModelNotReady if a model could not be loaded, or has died."""
@@ -95,6 +122,7 @@ class Replica:
                 # Ray would give the model up after three tries.
                 log.warning("%s; it is tried again", error)
             await asyncio.sleep(_RETRY_S)
+        self._name = name
         self._serving.check()
         await self._serving.surface.lifespan().__aenter__()
         self._exporting = asyncio.create_task(export(self._families))
@@ -111,13 +139,13 @@ class Replica:
         """Answer a call of gRPC."""
         return await called(self._serving.handlers[method], RpcContext(metadata, peer, data))
 
-    async def streamed(self, data: bytes) -> StreamedAnswer:
-        """Answer one request of a stream of gRPC."""
-        reservation = Reservation(self._serving.service.budget)
-        try:
-            return await self._serving.inference.streamed(data, reservation)
-        finally:
-            reservation.release()
+    async def streamed(self, data: bytes, token: str | None) -> StreamedAnswer:
+        """Answer one request of a stream of gRPC, which the ingress has let in by this key."""
+        return await self._serving.streamed(data, token)
+
+    async def statistics(self, version: int | None, v2: bool) -> dict[str, Any] | None:
+        """Report the counters of the model; the ingress has let the client in."""
+        return self._serving.statistics(self._name, version, v2=v2)
 
     def check_health(self) -> None:
         """Raise ModelNotReady if the model has died: Ray then replaces the replica."""

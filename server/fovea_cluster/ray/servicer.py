@@ -19,6 +19,7 @@ from fovea_server.grpc.infer_request import parse_infer
 from fovea_server.grpc.inference import InferStream, StreamedAnswer
 from fovea_server.grpc.models import statistics_asked, statistics_bytes
 from fovea_server.grpc.server import INFERENCE, METHODS
+from fovea_server.traffic.call import CALL
 
 if TYPE_CHECKING:
     from ray.serve.grpc_util import RayServegRPCContext, gRPCInputStream
@@ -87,8 +88,8 @@ class Servicer:
         """Count what all replicas have answered."""
         answer = await self._called("ModelStatistics", request, grpc_context)
         if answer.status == "OK":
-            secrets, asked = self.serving.service.http_restrictions, statistics_asked(request)
-            if (found := await v2_statistics(self.forwarders, secrets, *asked)) is not None:
+            asked = statistics_asked(request)
+            if (found := await v2_statistics(self.forwarders, *asked)) is not None:
                 answer = answer._replace(data=statistics_bytes(found))
         return _ended(answer, grpc_context)
 
@@ -114,11 +115,16 @@ class Servicer:
             fields = parse_infer(data).fields
             request_id, model = fields.id, fields.model_name
             if (forwarder := self.forwarders.get(model)) is not None:
-                answer: StreamedAnswer = await forwarder.ask("streamed", data)
+                answer: StreamedAnswer = await forwarder.ask("streamed", data, _token())
                 return answer
         except FoveaError as error:
             return StreamedAnswer(request_id, error, model)
         return await self.serving.inference.streamed(data, reservation)
+
+
+def _token() -> str | None:
+    call = CALL.get()
+    return None if call is None else call.token
 
 
 def _ended(answer: RpcAnswer, context: RayServegRPCContext) -> Encoded:

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -13,9 +14,10 @@ from tritonclient.grpc import service_pb2 as messages
 from fovea_cluster.ray.faults import Fault, tell
 from fovea_cluster.ray.forwarder import Forwarder
 from fovea_cluster.ray.ingress import IngressApp
-from fovea_cluster.ray.messages import HttpAnswer, HttpRequest, asked
+from fovea_cluster.ray.messages import HttpRequest, asked
 from fovea_cluster.ray.replica import Serving
 from fovea_cluster.ray.servicer import Servicer
+from fovea_server.keys.key import digest_of, new_token
 from fovea_server.settings import Settings
 
 PAGE = (b"origin", b"https://page.example")
@@ -64,10 +66,21 @@ def make(demo_repository):
 
 
 def forwarders(replica: Serving) -> dict[str, Forwarder]:
-    async def answer(request: HttpRequest) -> HttpAnswer:
-        return await asked(replica.surface, request)
+    async def answer(*given: Any) -> Any:
+        if isinstance(given[0], HttpRequest):
+            return await asked(replica.surface, given[0])
+        version, v2 = given
+        return replica.statistics("digits", version, v2=v2)
 
     return {"digits": Forwarder("digits", Handle(answer), keeps_state=False)}
+
+
+def zeros() -> bytes:
+    """A request with an image of zeros."""
+    request = messages.ModelInferRequest(model_name="digits")
+    request.inputs.add(name="images", datatype="FP32", shape=[1, 3, 320, 320])
+    request.raw_input_contents.append(bytes(4 * 3 * 320 * 320))
+    return request.SerializeToString()
 
 
 def image() -> bytes:
@@ -106,6 +119,49 @@ def test_counters_that_are_restricted_are_those_of_the_replicas(make):
     asyncio.run(run())
 
 
+def test_keys_hold_in_the_ingress_and_for_each_request_of_a_stream(make, tmp_path):
+    file, tokens = tmp_path / "keys.json", {name: new_token() for name in ("cam", "all")}
+    entries = [
+        {
+            "name": name,
+            "secrets": [{"sha256": digest_of(token)}],
+            "scopes": ["predict"],
+            "created": "2026-11-26T00:00:00Z",
+            "models": ["cam-*"] if name == "cam" else [],
+            "quota": "2/month",
+        }
+        for name, token in tokens.items()
+    ]
+    file.write_bytes(orjson.dumps({"keys": entries}))
+    ingress, replica = make(keys_file=file)
+
+    async def status(app: Any, method: str, path: str, key: str | None) -> int:
+        headers = [] if key is None else [(b"x-api-key", tokens[key].encode())]
+        sent = HttpRequest(method, path.encode(), b"", headers, image(), "127.0.0.1")
+        return (await asked(app, sent)).status
+
+    async def run() -> None:
+        app = IngressApp(ingress, forwarders(replica))
+        async with replica.surface.lifespan(), ingress.surface.lifespan():
+            for path in ("/v1/models/digits/statistics", "/v2/models/stats", "/v1/models"):
+                assert await status(app, "GET", path, None) == 401
+                assert await status(app, "GET", path, "all") == 200
+            assert await status(app, "GET", "/v1/models/digits/statistics", "cam") == 403
+            assert await status(app, "POST", PREDICT, None) == 401
+            assert await status(app, "POST", PREDICT, "cam") == 403
+            assert await status(app, "POST", PREDICT, "all") == 200
+            # A stream's requests come to the replica with the key alone.
+            for key, said in (
+                ("cam", "is not for this model"),
+                ("all", None),
+                ("all", "has 0 of its 2 images"),
+            ):
+                answer = (await replica.streamed(zeros(), tokens[key])).answer
+                assert isinstance(answer, bytes) if said is None else said in str(answer), answer
+
+    asyncio.run(run())
+
+
 def test_pages_may_read_what_the_ingress_answers_itself(make):
     ingress, replica = make(cors_origin=("https://page.example",), http_max_input_size=100_000)
 
@@ -119,7 +175,8 @@ def test_pages_may_read_what_the_ingress_answers_itself(make):
                 ("GET", "/v2/models/stats", b"", 200),
                 ("GET", "/v1/models/digits/statistics", b"", 200),
             ):
-                answer = await asked(app, HttpRequest(method, path.encode(), b"", [PAGE], body))
+                sent = HttpRequest(method, path.encode(), b"", [PAGE], body, "127.0.0.1")
+                answer = await asked(app, sent)
                 assert answer.status == status, (path, answer.body)
                 allowed = [
                     v for name, v in answer.headers if name == b"access-control-allow-origin"
@@ -144,7 +201,8 @@ def test_a_model_whose_replicas_do_not_start_is_not_ready(make):
             assert await statuses() == [200] * 3
             tell({"digits": Fault("no engine", stopping=False)}, ingress.models, ways)
             assert 200 not in await statuses()
-            listed = await asked(app, HttpRequest("GET", b"/v1/models", b"", [], b""))
+            listing = HttpRequest("GET", b"/v1/models", b"", [], b"", "127.0.0.1")
+            listed = await asked(app, listing)
             [model] = orjson.loads(listed.body)["models"]
             assert not model["ready"]
             refused = await asked(app, HttpRequest("POST", PREDICT.encode(), b"", [], image()))
