@@ -62,10 +62,11 @@ RUN /opt/tools/bin/cyclonedx-py environment --output-reproducible \
 FROM ${PYTHON}
 # A fixed, numeric user: Kubernetes' runAsNonRoot needs the number, volumes need it to stay.
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin fovea \
-    && install --directory --owner=10001 --group=10001 /repository
+    && install --directory --owner=10001 --group=10001 /repository /keys
 COPY --from=builder /opt/fovea /opt/fovea
 COPY --chmod=755 docker/entrypoint.sh /usr/local/bin/fovea-entrypoint
-# The root may be mounted read-only: nothing is written outside /repository and /tmp.
+# The root may be mounted read-only: nothing is written outside /repository, /tmp, and /keys where
+# FOVEA_KEYS_FILE names a file there.
 # NVIDIA's container toolkit reads what of the driver to bring in: CUDA, and nvidia-smi.
 ENV PATH=/opt/fovea/bin:$PATH \
     HOME=/tmp \

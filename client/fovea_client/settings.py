@@ -1,4 +1,4 @@
-"""What the environment says: the key that a server asks for."""
+"""The setting that the environment may have: the key that a server asks for."""
 
 import os
 from collections.abc import Mapping

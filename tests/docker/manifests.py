@@ -57,6 +57,9 @@ def render(
     # A warning is a field that a newer kustomize does not take.
     assert (done.returncode, done.stderr) == (0, "")
     found = list(YAML(typ="safe").load_all(done.stdout))
+    for each in found:
+        if each["kind"] == "Secret":
+            each["kind"] += f" {each['metadata']['name']}"
     assert len({each["kind"] for each in found}) == len(found)
     return {each["kind"]: each for each in found}
 

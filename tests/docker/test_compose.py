@@ -74,13 +74,14 @@ def test_only_the_gpus_service_reserves_one(compose: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
-def test_the_repository_is_the_only_volume_and_is_declared(
+def test_the_repository_and_the_keys_are_the_volumes_and_are_declared(
     name: str, compose: dict[str, Any]
 ) -> None:
-    [mount] = compose["services"][name]["volumes"]
-    volume, _, target = mount.partition(":")
-    assert volume in compose["volumes"]
-    assert target == "/repository"
+    service = compose["services"][name]
+    mounts = dict(mount.split(":") for mount in service["volumes"])
+    assert mounts == {"repository": "/repository", "keys": "/keys"}
+    assert set(mounts) <= set(compose["volumes"])
+    assert service["environment"] == {"FOVEA_KEYS_FILE": "/keys/keys.json"}
 
 
 @pytest.mark.parametrize("name", ["prometheus", "grafana"])

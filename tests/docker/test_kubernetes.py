@@ -137,7 +137,9 @@ def test_it_mounts_what_the_image_writes_to(
     dockerfile: list[Instruction],
 ) -> None:
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
-    assert set(mounts) == {all_of(dockerfile, "VOLUME")[-1].text, *service["tmpfs"]}
+    written = {all_of(dockerfile, "VOLUME")[-1].text, *service["tmpfs"]}
+    assert set(mounts) == written | {"/keys"}
+    assert mounts["/keys"]["readOnly"] is True
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert {mount["name"] for mount in mounts.values()} == set(volumes)
     assert all("emptyDir" in volumes[mounts[path]["name"]] for path in service["tmpfs"])
@@ -219,9 +221,8 @@ def test_engines_are_built_where_the_servers_read_them(pod: Document, container:
     assert builder["spec"]["securityContext"] == security
     [own] = builder["spec"]["containers"]
     assert own["securityContext"] == container["securityContext"]
-    assert [mount["mountPath"] for mount in own["volumeMounts"]] == [
-        mount["mountPath"] for mount in container["volumeMounts"]
-    ]
+    mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert [*(mount["mountPath"] for mount in own["volumeMounts"]), "/keys"] == mounted
 
 
 def test_the_kustomization_of_the_docs_is_one(root: Path, tmp_path: Path) -> None:
@@ -230,7 +231,16 @@ def test_the_kustomization_of_the_docs_is_one(root: Path, tmp_path: Path) -> Non
     own = YAML(typ="safe").load(textwrap.dedent(text))
     [resource] = own["resources"]
     assert resource == "../CLONE/docker/kubernetes/cpu"
-    manifests = render(tmp_path, "cpu", **{key: own[key] for key in ("namespace", "images")})
+    for name in ("keys.json", "prometheus.key"):
+        (tmp_path / name).write_text("{}")
+    kept = ("namespace", "images", "secretGenerator", "generatorOptions")
+    manifests = render(tmp_path, "cpu", ["monitoring"], **{key: own[key] for key in kept})
+    pod = manifests["Deployment"]["spec"]["template"]["spec"]
+    mounted = next(each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each)
+    [endpoint] = manifests["ServiceMonitor"]["spec"]["endpoints"]
+    asked = endpoint["authorization"]["credentials"]
+    assert list(manifests[f"Secret {mounted}"]["data"]) == ["keys.json"]
+    assert list(manifests[f"Secret {asked['name']}"]["data"]) == [asked["key"]]
     [container] = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "REGISTRY/fovea-serve:0.1.0"
     assert {each["metadata"]["namespace"] for each in manifests.values()} == {"vision"}

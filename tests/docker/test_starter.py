@@ -24,6 +24,7 @@ def test_it_follows_the_compose_specification_and_the_projects_own(root: Path) -
     assert (root / own["build"]["dockerfile"]).is_file()
     deploy = (root / "docs/deploy.md").read_text()
     assert all(made in text for text in (file.read_text(), deploy))
-    [volume] = starter["volumes"]
+    keys, volume = starter["volumes"]
+    assert keys in own["volumes"]
     assert (volume["source"], volume["target"]) == ("./repository", "/repository")
     assert volume["read_only"]

@@ -15,10 +15,13 @@ class Load:
         counts: "answered", "lost" of those that the server took on, and "refused" before.
     """
 
-    def __init__(self, port: int, model: str, image: bytes, clients: int = 4) -> None:
+    def __init__(
+        self, port: int, model: str, image: bytes, key: str = "", clients: int = 4
+    ) -> None:
         self._port, self._image = port, image
         self._head = (
             f"POST /v1/models/{model}/predict HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"X-API-Key: {key}\r\n"
             f"Expect: 100-continue\r\nContent-Length: {len(image)}\r\n\r\n"
         ).encode()
         self.counts: Counter[str] = Counter()

@@ -103,6 +103,14 @@ class Service:
             time.sleep(0.05)
         return time.monotonic() - began
 
+    def key(self, name: str = "owner") -> str:
+        """A key that the first start has made."""
+        return self.inside("cat", f"/keys/{name}.key").stdout.strip()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.key()}"}
+
     def ready(self) -> bool:
         try:
             return httpx.get(f"{self.url}/v2/health/ready").status_code == 200

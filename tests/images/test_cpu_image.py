@@ -1,6 +1,7 @@
 """docker/cpu.Dockerfile and docker-compose.yml, built and run as the README says."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -94,11 +95,32 @@ def test_the_blocks_of_the_readme_find_boxes_over_the_published_ports(service: S
         re.findall(r"(?:from|import) (\S+)", "".join(blocks))
     )
     for block in blocks:
-        command = [sys.executable, "-c", place.adapted(block)]
-        shown = subprocess.check_output(command, cwd=place.folder, text=True)
+        # Other clients than ours send the key as a header.
+        sent = f'headers={{"x-api-key": "{service.key()}"}}, parameters='
+        command = [sys.executable, "-c", place.adapted(block).replace("parameters=", sent)]
+        environment = {**os.environ, "FOVEA_API_KEY": service.key()}
+        shown = subprocess.check_output(command, cwd=place.folder, text=True, env=environment)
         assert len(shown.splitlines()) >= 3, shown
-    metrics = httpx.get(f"http://127.0.0.1:{place.ports[8002]}/metrics").text
+    metrics = httpx.get(
+        f"http://127.0.0.1:{place.ports[8002]}/metrics", headers=service.headers
+    ).text
     assert f'nv_inference_request_success{{model="{place.model}"' in metrics
+
+
+def test_the_first_start_made_keys_that_hold(service: Service) -> None:
+    predict = f"{service.url}/v1/models/{service.place.model}/predict"
+    image = (service.place.folder / service.place.image).read_bytes()
+    assert httpx.post(predict, content=image).status_code == 401
+    assert httpx.post(predict, content=image, headers=service.headers).status_code == 200
+    own = httpx.get(f"{service.url}/v1/keys/self", headers=service.headers).json()
+    assert own["scopes"] == ["control", "metrics", "predict"]
+    metrics = f"http://127.0.0.1:{service.place.ports[8002]}/metrics"
+    of_prometheus = {"x-api-key": service.key("prometheus")}
+    assert httpx.get(metrics).status_code == 401
+    assert httpx.get(metrics, headers=of_prometheus).status_code == 200
+    assert httpx.post(predict, content=image, headers=of_prometheus).status_code == 403
+    modes = service.inside("stat", "--format=%a %n", "/keys/owner.key", "/keys/keys.json").stdout
+    assert [line.split()[0] for line in modes.splitlines()] == ["600", "600"]
 
 
 def test_the_images_health_check_is_asked(service: Service) -> None:
@@ -116,7 +138,8 @@ def test_sigterm_under_load_loses_nothing_and_the_volume_is_served_again(
 ) -> None:
     place = service.place
     container = service.container()
-    with Load(place.ports[8000], place.model, (place.folder / place.image).read_bytes()) as load:
+    image = (place.folder / place.image).read_bytes()
+    with Load(place.ports[8000], place.model, image, service.key()) as load:
         load.wait_for(20)
         service.podman("stop", "--time", "40", container)
     code = service.podman("inspect", "--format", "{{.State.ExitCode}}", container)
@@ -124,7 +147,7 @@ def test_sigterm_under_load_loses_nothing_and_the_volume_is_served_again(
     figures.append(f"CPU image: SIGTERM under load, {dict(load.counts)}")
     assert not service.ready()
     figures.append(f"CPU image: ready {service.start():.1f} s after the second `up`")
-    models = httpx.post(f"{service.url}/v2/repository/index").json()
+    models = httpx.post(f"{service.url}/v2/repository/index", headers=service.headers).json()
     assert [(model["name"], model["state"]) for model in models] == [(place.model, "READY")]
 
 

@@ -96,7 +96,10 @@ def prometheus(tmp_path_factory) -> Iterator[Callable[[int], Prometheus]]:
         shorten(files, "200ms")
         config = files / "prometheus.yml"
         target = f"127.0.0.1:{metrics_port}"
-        config.write_text(config.read_text().replace("fovea:8002", target))
+        text = config.read_text().replace("fovea:8002", target)
+        # The server asks for none, but Prometheus wants to have it.
+        (files / "prometheus.key").write_text("fov_any")
+        config.write_text(text.replace("/keys/", f"{files}/"))
         [port] = free_ports(1)
         with (folder / "log").open("w") as log:
             process = subprocess.Popen(

@@ -122,8 +122,13 @@ def summary(rule: dict, case: Case) -> str:
     return text
 
 
-def test_prometheus_takes_the_configuration_and_the_rules():
-    promtool("check", "config", PROMETHEUS / "prometheus.yml")
+def test_prometheus_takes_the_configuration_and_the_rules(tmp_path: Path):
+    text = (PROMETHEUS / "prometheus.yml").read_text()
+    assert "/keys/prometheus.key" in text
+    (tmp_path / "prometheus.key").write_text("fov_any")
+    (tmp_path / "alerts.yml").write_bytes((PROMETHEUS / "alerts.yml").read_bytes())
+    (tmp_path / "prometheus.yml").write_text(text.replace("/keys/", f"{tmp_path}/"))
+    promtool("check", "config", tmp_path / "prometheus.yml")
     promtool("check", "rules", PROMETHEUS / "alerts.yml")
 
 
@@ -155,6 +160,8 @@ def test_prometheus_takes_the_configuration_for_kubernetes(tmp_path: Path):
     found = "kubernetes_sd_configs: [{role: pod}]"
     assert found in text
     static = text.replace(found, "static_configs: [{targets: [pod]}]")
+    (tmp_path / "fovea.key").write_text("fov_any")
+    static = static.replace("/etc/prometheus/", f"{tmp_path}/")
     (tmp_path / "prometheus.yml").write_text(static)
     promtool("check", "config", tmp_path / "prometheus.yml")
     [relabelling] = YAML(typ="safe").load(text)["scrape_configs"][0]["relabel_configs"]

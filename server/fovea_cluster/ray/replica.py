@@ -14,7 +14,6 @@ from fovea_cluster.ray.rpc import Metadata, RpcAnswer, RpcContext, called
 from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
 from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
-from fovea_server.dataplane.v2_documents import statistics_json
 from fovea_server.extensions.log_settings import LogSettings
 from fovea_server.grpc.arrivals import Arrivals
 from fovea_server.grpc.calls import Handler, call_of
@@ -62,7 +61,7 @@ class Serving:
         service = self.service
         try:
             if v2:
-                return statistics_json(service.plane, name, version)
+                return service.plane.v2_statistics(name, version)
             counted = service.plane.statistics(name, service.traffic.durations.of(name))
         except FoveaError:
             return None

@@ -41,7 +41,11 @@ from fovea_server.dataplane.model_documents import (
 )
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.recording import record_images, record_tensors
-from fovea_server.dataplane.v2_documents import model_metadata, version_statistics
+from fovea_server.dataplane.v2_documents import (
+    model_metadata,
+    statistics_json,
+    version_statistics,
+)
 from fovea_server.extensions.trace import TraceSettings
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
@@ -238,6 +242,10 @@ class DataPlane:
             for model in ready
         ]
         return ModelStatistics(name=name, durations=durations, versions=counted)
+
+    def v2_statistics(self, name: str | None, version: int | None) -> dict[str, Any]:
+        """Report counters as the v2 protocol; raises as `statistics_json`."""
+        return statistics_json(self._registry, name, version)
 
     async def infer(
         self, model: ServedModel, request: InferRequest, reservation: Reservation

@@ -15,7 +15,7 @@ from fovea_engines.repository.config_pbtxt import config_message
 from fovea_preprocess.errors import InvalidRequest, ModelNotReady, NotFound
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.service import Service
-from fovea_server.dataplane.v2_documents import refuse_repository, server_metadata, statistics_json
+from fovea_server.dataplane.v2_documents import refuse_repository, server_metadata
 from fovea_server.extensions.leading_number import leading_number
 from fovea_server.grpc.calls import Context, Rpc, parse
 from fovea_server.grpc.parameters import value_of
@@ -88,7 +88,7 @@ async def config(
 
 async def statistics(service: Service, request: messages.ModelStatisticsRequest) -> Fields:
     """Answer with the counters of one model, or of all that are ready."""
-    return statistics_json(service.plane, request.name or None, version_of(request.version))
+    return service.plane.v2_statistics(request.name or None, version_of(request.version))
 
 
 def statistics_asked(data: bytes) -> tuple[str, int | None]:

@@ -1,4 +1,4 @@
-"""Who was let in, what they may do, and what they have left."""
+"""The holder of a key: what it allows, and what is left of it."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Meter:
 
     @property
     def ends(self) -> datetime:
-        """When the next period begins."""
+        """The time at which the next period begins."""
         self._of_now()
         return self._ends
 
@@ -112,7 +112,7 @@ class Meter:
 
 
 class UsageFile:
-    """What keys have used of their quotas: a file of SQLite, which several servers may share.
+    """The used part of quotas: a file of SQLite, which several servers may share.
 
     All of it belongs to one thread. Where the file cannot be written, each server counts alone
     and from nothing; the log says so once.

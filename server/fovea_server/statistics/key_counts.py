@@ -1,4 +1,4 @@
-"""How many requests and images each key has sent."""
+"""The requests and the images of each key, counted."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import (
     refuse_repository,
     server_metadata,
-    statistics_json,
 )
 from fovea_server.extensions.json_values import as_bool, as_string
 from fovea_server.http.base64_text import base64_bytes
@@ -53,7 +52,7 @@ async def config(service: Service, request: Request) -> Response:
 async def statistics(service: Service, request: Request) -> Response:
     """Answer with the counters of a model, or of all."""
     name, version = request.names["model"], request.version
-    return json_answer(statistics_json(service.plane, name, version))
+    return json_answer(service.plane.v2_statistics(name, version))
 
 
 async def live(service: Service, request: Request) -> Response:
