@@ -16,12 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "locks"
 EXTRAS: Mapping[str, tuple[str, ...]] = {
-    # Traces cost nothing until they are switched on, and the images have what they need.
-    "serve": ("otel",),
-    "remote": ("otel", "remote"),
-    "ray": ("otel", "ray"),
-    "rtx": ("otel", "rtx"),
-    "tensorrt": ("otel", "tensorrt"),
+    # Tokens and traces cost nothing until they are switched on: the images have what they need.
+    "serve": ("oidc", "otel"),
+    "remote": ("oidc", "otel", "remote"),
+    "ray": ("oidc", "otel", "ray"),
+    "rtx": ("oidc", "otel", "rtx"),
+    "tensorrt": ("oidc", "otel", "tensorrt"),
 }
 """File -> extras of the project that it installs, without the project."""
 GROUPS = ("build", "sbom", "supply", "cuda-headers", "pycuda")
