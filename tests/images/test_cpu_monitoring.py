@@ -64,10 +64,12 @@ def test_it_runs_without_rights_on_a_read_only_root(
 
 
 def test_what_it_has_seen_outlasts_its_restart(prometheus: Prometheus, service: Service) -> None:
-    [first] = prometheus.query("min_over_time(timestamp(fovea_ready)[10m:1s])")
+    seen = "min_over_time(timestamp(fovea_ready)[10m:1s])"
+    wait_for(lambda: prometheus.query(seen))
+    [first] = prometheus.query(seen)
     service.compose("docker compose --profile monitoring restart prometheus")
     wait_for(prometheus.ready)
-    [later] = prometheus.query("min_over_time(timestamp(fovea_ready)[10m:1s])")
+    [later] = prometheus.query(seen)
     assert first["value"][1] == later["value"][1]
 
 
