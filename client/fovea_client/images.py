@@ -13,6 +13,8 @@ from typing import Any, BinaryIO, Literal, Protocol, TypeAlias, runtime_checkabl
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_client.png import write_rgb
+
 
 @runtime_checkable
 class PillowImage(Protocol):
@@ -39,12 +41,17 @@ class Url:
 Source: TypeAlias = Callable[[], bytes | Url | None]
 """Finds an image again after it was sent; None if it is gone."""
 
+# A server takes bodies of 64 MiB, unless its --http-max-input-size says otherwise.
+_MOST_UNCOMPRESSED = 60 << 20
 _FILE_HEADER = struct.Struct("<2sIHHI")
 _INFO_HEADER = struct.Struct("<IiiHHIIiiII")
 
 
 def image_to_send(image: ImageSource, channels: Channels = "RGB") -> bytes | Url:
-    """Return the bytes of an image file, or an address; pixels are sent uncompressed.
+    """Return the bytes of an image file, or an address.
+
+    Pixels are sent without loss, and uncompressed up to 60 MiB: the 36 MB of 12 megapixels take
+    .3 s on 1 Gbit/s, and a PNG takes five times as long to write.
 
     A `TypeError` or `ValueError` says what is wrong with the image.
     """
@@ -55,9 +62,9 @@ def image_to_send(image: ImageSource, channels: Channels = "RGB") -> bytes | Url
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     if isinstance(image, np.ndarray):
-        return encode_bmp(image, channels)
+        return _encode(image, channels)
     if isinstance(image, PillowImage):
-        return encode_bmp(np.asarray(image.convert("RGB")))
+        return _encode(np.asarray(image.convert("RGB")), "RGB")
     if hasattr(image, "read"):
         data = image.read()
         if isinstance(data, bytes):
@@ -69,6 +76,13 @@ def image_to_send(image: ImageSource, channels: Channels = "RGB") -> bytes | Url
     )
 
 
+def _encode(pixels: NDArray[np.uint8], channels: Channels) -> bytes:
+    if pixels.nbytes <= _MOST_UNCOMPRESSED:
+        return encode_bmp(pixels, channels)
+    check_pixels(pixels, channels)
+    return write_rgb(pixels if channels == "RGB" else pixels[:, :, ::-1])
+
+
 def encode_bmp(pixels: NDArray[np.uint8], channels: Channels = "RGB") -> bytes:
     """Encode pixels, uint8 [height, width, 3], as an uncompressed 24-bit BMP.
 
@@ -76,12 +90,7 @@ def encode_bmp(pixels: NDArray[np.uint8], channels: Channels = "RGB") -> bytes:
     then rows from the bottom up, BGR, each padded to a multiple of 4 bytes (Microsoft, "Bitmap
     Storage").
     """
-    check_channels(channels)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
-        raise ValueError(
-            f"pixels must be uint8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}; "
-            'they are RGB, or with channels="BGR" as OpenCV has them'
-        )
+    check_pixels(pixels, channels)
     height, width, _ = pixels.shape
     rows = np.zeros((height, (width * 3 + 3) // 4 * 4), np.uint8)
     upward = pixels[::-1] if channels == "BGR" else pixels[::-1, :, ::-1]
@@ -94,6 +103,16 @@ def encode_bmp(pixels: NDArray[np.uint8], channels: Channels = "RGB") -> bytes:
             rows.data,
         )
     )
+
+
+def check_pixels(pixels: NDArray[np.uint8], channels: str) -> None:
+    """Raise ValueError for pixels that are no image, or an unknown order of channels."""
+    check_channels(channels)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
+        raise ValueError(
+            f"pixels must be uint8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}; "
+            'they are RGB, or with channels="BGR" as OpenCV has them'
+        )
 
 
 def check_channels(channels: str) -> None:

@@ -1,4 +1,4 @@
-"""Reads PNG files of one channel without an image library."""
+"""Reads PNG files of one channel, and writes those of three, without an image library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_GREY, _INDEXED = 0, 3
+_GREY, _RGB, _INDEXED = 0, 2, 3
+_UP = 2
 
 
 def read_grey(data: bytes) -> NDArray[Any]:
@@ -48,6 +49,27 @@ def read_grey(data: bytes) -> NDArray[Any]:
     if bits == 1:
         return np.unpackbits(found[..., 0], axis=1, count=width)
     return found[..., 0] if size == 1 else found.view(">u2")[..., 0].astype(np.uint16)
+
+
+def write_rgb(pixels: NDArray[np.uint8]) -> bytes:
+    """Return a PNG file of pixels, uint8 [height, width, 3], RGB; the fastest compression.
+
+    Each row is written as its difference from the row above (PNG, third edition, 9.2).
+    """
+    height, width, _ = pixels.shape
+    levels = pixels.reshape(height, width * 3)
+    rows = np.empty((height, 1 + width * 3), np.uint8)
+    rows[:, 0], rows[0, 1:] = _UP, levels[0]
+    np.subtract(levels[1:], levels[:-1], out=rows[1:, 1:])
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, _RGB, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows.data, 1)),
+        (b"IEND", b""),
+    )
+    return _SIGNATURE + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
 
 
 def _chunks(data: bytes) -> tuple[bytes, bytes]:

@@ -102,7 +102,7 @@ class ImageLimits:
     With each comes advice for people whose image is over the limit.
     """
 
-    max_bytes: int = 32 * 1024 * 1024
+    max_bytes: int = 64 * 1024 * 1024
     max_pixels: int = 64_000_000
     bytes_advice: str = "make it smaller, or compress it more"
     pixels_advice: str = "make it smaller, or cut it into parts"

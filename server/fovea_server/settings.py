@@ -261,7 +261,7 @@ class Settings(Listening):
     log_file: Path | None = Field(None, description="file of the log; default stderr")
 
     max_held_mb: float = Field(512.0, gt=0, description="bodies of all requests together, MiB")
-    max_image_mb: float = Field(32.0, gt=0, description="largest encoded image, MiB")
+    max_image_mb: float = Field(64.0, gt=0, description="largest encoded image, MiB")
     max_megapixels: float = Field(64.0, gt=0, description="largest image after decoding")
     max_images: int = Field(64, ge=1, description="most images in one request")
     body_timeout_s: float = Field(20.0, gt=0, description="time a body may take to arrive")

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
+from fovea_client import images
 from fovea_client.images import Url, encode_bmp, image_to_send
+from fovea_client.png import write_rgb
 from fovea_preprocess.image import decode_image
 
 
@@ -21,6 +23,23 @@ def test_pixels_arrive_as_they_were(pixels: np.ndarray) -> None:
     decoded = decode_image(encode_bmp(pixels))
     np.testing.assert_array_equal(decoded.pixels, pixels)
     assert decoded.orientation == 1
+
+
+@given(
+    arrays.arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9), st.just(3))),
+)
+def test_a_png_is_without_loss(pixels: np.ndarray) -> None:
+    np.testing.assert_array_equal(decode_image(write_rgb(pixels)).pixels, pixels)
+
+
+def test_pixels_of_more_than_60_mib_are_compressed(monkeypatch) -> None:
+    monkeypatch.setattr(images, "_MOST_UNCOMPRESSED", 100)
+    frame = np.arange(8 * 10 * 3, dtype=np.uint8).reshape(8, 10, 3)
+    small, large = image_to_send(frame[:3], "BGR"), image_to_send(frame, "BGR")
+    assert (small[:2], large[1:4]) == (b"BM", b"PNG")
+    np.testing.assert_array_equal(decode_image(large).pixels, frame[..., ::-1])
+    with pytest.raises(ValueError, match="pixels must be uint8"):
+        image_to_send(frame.astype(np.float32))
 
 
 def test_views_that_are_not_contiguous_are_fine() -> None:

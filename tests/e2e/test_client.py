@@ -1,6 +1,7 @@
 """Both clients against a real server."""
 
 import asyncio
+import io
 import os
 import subprocess
 import sys
@@ -139,3 +140,19 @@ def test_the_wheel_of_the_client_predicts_with_numpy_and_httpx_alone(
     found, place = done.stdout.splitlines()
     assert found.split() == digits
     assert place.startswith(str(wheel))
+
+
+def test_a_photograph_of_twelve_megapixels_may_be_an_array(demo_server, scene):
+    photo = Image.open(io.BytesIO(scene)).convert("RGB").resize((4000, 3000))
+    pixels = np.asarray(photo)
+    with Client(demo_server.url) as client:
+        found = [client.predict("digits", each) for each in (photo, pixels, encoded(photo))]
+    first, *others = [[each.class_name for each in one.detections] for one in found]
+    assert first
+    assert others == [first, first]
+
+
+def encoded(photo: Image.Image) -> bytes:
+    file = io.BytesIO()
+    photo.save(file, "PNG", compress_level=1)
+    return file.getvalue()
