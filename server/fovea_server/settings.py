@@ -264,7 +264,9 @@ class Settings(Listening):
     max_image_mb: float = Field(64.0, gt=0, description="largest encoded image, MiB")
     max_megapixels: float = Field(64.0, gt=0, description="largest image after decoding")
     max_images: int = Field(64, ge=1, description="most images in one request")
-    body_timeout_s: float = Field(20.0, gt=0, description="time a body may take to arrive")
+    body_timeout_s: float = Field(
+        20.0, gt=0, description="time in which a body must arrive, or go on with 8 KiB/s"
+    )
 
     max_queue: int = Field(
         256,

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 import grpc
 
 from fovea_preprocess.errors import BodyTimeout, FoveaError, InvalidRequest, QueueFull
+from fovea_server.body_speed import SLOWEST, too_slow
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.settings import Settings
 
@@ -65,19 +66,20 @@ class _Connection:
         readers: its calls that wait for messages.
         handed_over: bytes of whole messages, and of what is around them.
         charged: bytes of its calls and their unfinished messages in the budget.
-        whole_at: when a message was last handed over, or nothing was unfinished.
+        whole_at: when a message was last handed over, or nothing was unfinished, or enough came.
+        seen: bytes of unfinished messages then.
         before: bytes that its socket had received when nothing was unfinished.
         descriptor: of its socket; None until somebody has looked.
     """
 
     __slots__ = (
-        *("before", "charged", "descriptor", "handed_over", "peer", "readers", "whole_at"),
+        *("before", "charged", "descriptor", "handed_over", "peer", "readers", "seen", "whole_at"),
     )
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.readers: set[Reader] = set()
-        self.handed_over = self.charged = self.before = 0
+        self.handed_over = self.charged = self.before = self.seen = 0
         self.whole_at = 0.0
         self.descriptor: int | None = None
 
@@ -208,6 +210,12 @@ class Arrivals:
         if size < _NOTHING:
             connection.whole_at = now
         waiting = [reader for reader in connection.readers if reader.since is not None]
+        if abs(size - connection.seen) >= SLOWEST * self._timeout_s:
+            # It arrives, if slowly.
+            connection.whole_at, connection.seen = now, size
+            for each in waiting:
+                if each.timeout.when() is not None and not each.timeout.expired():
+                    each.timeout.reschedule(now + self._timeout_s)
         size += _CALL * len(connection.readers)
         try:
             self._charge(connection, size)
@@ -228,7 +236,7 @@ class Arrivals:
         self._most = max(_REMEMBERED, 2 * len(self._connections))
 
     def _late(self) -> BodyTimeout:
-        return BodyTimeout(f"the message did not arrive within {self._timeout_s:g} s")
+        return too_slow(self._timeout_s, "message")
 
 
 def _is_slow(connection: _Connection, since: float) -> bool:

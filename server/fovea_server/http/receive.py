@@ -8,7 +8,8 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, DeadlineExceeded, ShuttingDown
+from fovea_preprocess.errors import BodyTooLarge, DeadlineExceeded, ShuttingDown
+from fovea_server.body_speed import SLOWEST, too_slow
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -39,12 +40,13 @@ async def receive_body(
     Raises:
         ClientLeft: the body is incomplete.
         BodyTooLarge: `too_large`, as soon as the limit is exceeded.
-        BodyTimeout: it took longer than `timeout_s`.
+        BodyTimeout: it arrives too slowly, see `too_slow`.
     """
     pieces: list[bytes] = []
     size, more = 0, True
+    enough = step = int(SLOWEST * timeout_s)
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s) as window:
             while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -54,10 +56,13 @@ async def receive_body(
                 size += len(piece)
                 if size > limit:
                     raise too_large
+                if size >= enough:
+                    enough = size + step
+                    window.reschedule(asyncio.get_running_loop().time() + timeout_s)
                 pieces.append(piece)
                 more = message.get("more_body", False)
     except TimeoutError:
-        raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from None
+        raise too_slow(timeout_s) from None
     # A body in many pieces is copied once, here.
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

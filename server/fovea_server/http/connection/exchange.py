@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull
+from fovea_preprocess.errors import FoveaError, QueueFull
+from fovea_server.body_speed import SLOWEST, too_slow
 from fovea_server.http.connection.body import LARGE_BODY, unset_buffer
 from fovea_server.http.front import ID_HEADER, LARGE_ANSWER, Front
 from fovea_server.http.messages import Buffer, Request, Response
@@ -98,13 +99,23 @@ class Exchange:
     def wait_for_body(self) -> None:
         """Start the time limit for the rest of the body."""
         if self._timer is None and self._arrival is Arrival.UNDER_WAY:
-            timeout_s, request = self._front.service.settings.body_timeout_s, self._request
-            error: FoveaError = BodyTimeout(f"the body did not arrive within {timeout_s:g} s")
-            if request.timeout_s is not None:
-                left = request.call.began + request.timeout_s - time.monotonic()
-                if left < timeout_s:
-                    timeout_s, error = left, late(request.timeout_s)
-            self._timer = self._connection.loop.call_later(timeout_s, self.give_up, error)
+            self._wait_from(self._held)
+
+    def _wait_from(self, held: int) -> None:
+        timeout_s, request = self._front.service.settings.body_timeout_s, self._request
+        call_later = self._connection.loop.call_later
+        if request.timeout_s is not None:
+            left = request.call.began + request.timeout_s - time.monotonic()
+            if left < timeout_s:
+                self._timer = call_later(left, self.give_up, late(request.timeout_s))
+                return
+        self._timer = call_later(timeout_s, self._check_speed, held, timeout_s)
+
+    def _check_speed(self, held: int, timeout_s: float) -> None:
+        if self._held - held >= SLOWEST * timeout_s:
+            self._wait_from(self._held)
+        else:
+            self.give_up(too_slow(timeout_s))
 
     def stop_waiting(self) -> None:
         """Stop the time limit for the rest of the body."""
