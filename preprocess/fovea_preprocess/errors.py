@@ -130,7 +130,7 @@ class QueueFull(Unavailable):
 
 
 class RateLimited(QueueFull):
-    """The key of a request has used up its rate; it has room again after `retry_after_s`."""
+    """The key of a request has used up its rate or its quota, until `retry_after_s` from now."""
 
 
 class DeadlineExceeded(Unavailable):
@@ -139,6 +139,16 @@ class DeadlineExceeded(Unavailable):
 
 class NoMemory(Unavailable):
     """This machine has not the memory for an image now; the image may be a good one.
+
+    Attributes:
+        retry_after_s: seconds after which to try again.
+    """
+
+    retry_after_s = 1.0
+
+
+class KeysPending(Unavailable):
+    """A token is signed with a key that its issuer is being asked for.
 
     Attributes:
         retry_after_s: seconds after which to try again.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import orjson
 from fastapi import Depends, Request
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest
+from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest, QueueFull
 from fovea_server.dataplane.dataplane import DataPlane, Encode
 from fovea_server.dataplane.images import Prediction
 from fovea_server.http.v1.answered import fetched
@@ -22,6 +22,10 @@ from fovea_server.tensors.image_messages import ImageResult
 
 BOXES = ("detect", "segment", "pose", "obb")
 """The tasks that find objects with a box."""
+
+
+# Bodies that are read before their key is known hold a small part of the memory for all.
+_MOST_OF_STRANGERS, _MOST_STRANGERS = 16 << 20, 8
 
 
 def errors_as(write: Callable[[FoveaError], bytes]) -> Any:
@@ -44,18 +48,27 @@ query_key = Depends(_take_field_key)
 def by_body(admission: Any) -> Any:
     """Postpone the dependency that admits a request until its body is read: see `admit_late`.
 
-    What has a key in its head is admitted at once, and what has no body.
+    What has a key in its head is admitted at once; so is what has no body that may have one, and
+    what would be too much to hold for strangers.
     """
 
-    async def check(request: Request) -> None:
+    async def check(request: Request) -> AsyncIterator[None]:
         has_key = service_of(request).door is None or call_of(request).token is not None
-        has_body = (
-            request.headers.get("content-length", "0") != "0"
-            or "transfer-encoding" in request.headers
-        )
-        request.state.admit = None if has_key or not has_body else admission.dependency
-        if request.state.admit is None:
-            await admission.dependency(request)
+        size = request.headers.get("content-length", "")
+        late = not has_key and size.isdigit() and 0 < int(size) <= _MOST_OF_STRANGERS
+        state = request.app.state
+        strangers = state.strangers = getattr(state, "strangers", 0) + late
+        request.state.admit = admission.dependency if late else None
+        try:
+            if strangers > _MOST_STRANGERS and late:
+                raise QueueFull(
+                    "too many requests send their key in the body: send it as X-API-Key", 1.0
+                )
+            if not late:
+                await admission.dependency(request)
+            yield
+        finally:
+            state.strangers -= late
 
     return Depends(check)
 
@@ -65,6 +78,7 @@ async def admit_late(request: Request, key: object) -> None:
     if request.state.admit is not None:
         call_of(request).field_key = str(key or "")
         await request.state.admit(request)
+        request.state.admit = None
 
 
 def plane_of(request: Request) -> DataPlane:
@@ -129,8 +143,11 @@ async def predicted(
     keep_pixels: bool = False,
 ) -> Prediction:
     """Run a model on images, which may be addresses; the request is counted as one for it."""
-    call_of(request).model = model.name
-    call_of(request).enter()
+    call = call_of(request)
+    call.model = model.name
+    if call.holder is not None:
+        call.holder.check_model(model.name)
+    call.enter()
     return await plane_of(request).predict(
         model,
         version,

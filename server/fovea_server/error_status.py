@@ -26,6 +26,7 @@ _STATUSES = {
     "unavailable": (503, "UNAVAILABLE"),
     "model_not_ready": (503, "UNAVAILABLE"),
     "no_memory": (503, "UNAVAILABLE"),
+    "keys_pending": (503, "UNAVAILABLE"),
     "queue_full": (429, "UNAVAILABLE"),
     "rate_limited": (429, "RATE_LIMITED"),
     "deadline_exceeded": (504, "UNAVAILABLE"),

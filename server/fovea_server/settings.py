@@ -298,6 +298,11 @@ class Settings(Listening):
                 "--load-model chooses models in explicit mode only: give "
                 "--model-control-mode=explicit too, or leave --load-model out to load every model"
             )
+        if self.no_keys and (self.keys_file is not None or self.jwt_issuer is not None):
+            raise ValueError(
+                "--no-keys says that no keys are asked for, and --keys or --jwt-issuer that they "
+                "are: leave one of them out"
+            )
         for one, other in combinations(self.listening, 2):
             port = getattr(self, f"{one}_port")
             addresses = {getattr(self, f"{name}_address") for name in (one, other)}

@@ -50,7 +50,9 @@ def answer(port: int, body: bytes, kind: str, sent: Iterator[bytes]) -> bytes:
 @pytest.mark.parametrize("kind", ["image/jpeg", "multipart/form-data; boundary=b"])
 def test_a_slow_line_is_waited_for(server, scene, kind):
     part = (
-        b'--b\r\nContent-Disposition: form-data; name="images"\r\n\r\n' + scene + b"\r\n--b--\r\n"
+        b'--b\r\nContent-Disposition: form-data; name="images"; filename="0"\r\n\r\n'
+        + scene
+        + b"\r\n--b--\r\n"
     )
     body = part if kind.startswith("multipart") else scene
     began = time.monotonic()
@@ -70,7 +72,8 @@ def test_one_that_trickles_or_stops_is_given_up(server, scene, size):
 
 
 def infer_request() -> bytes:
-    message = messages.ModelInferRequest(model_name="digits")
+    """A large one, with a small answer."""
+    message = messages.ModelInferRequest(model_name="nobody")
     message.inputs.add(name="images", datatype="FP32", shape=(1, 3, 320, 320))
     message.raw_input_contents.append(np.zeros((1, 3, 320, 320), np.float32).tobytes())
     return message.SerializeToString()

@@ -13,7 +13,7 @@ from fovea_apis.roboflow.request import model_of
 from fovea_apis.roboflow.result_json import TASKS
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.http.v1.answered import answered
-from fovea_server.http.v1.models import check_control, restricted, service_of
+from fovea_server.http.v1.models import call_of, check_control, restricted, service_of
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import ModelControlMode
 
@@ -48,6 +48,7 @@ async def add(request: Request) -> Response:
         model_id = given.get("model_id")
         name, version = model_of(model_id)
         plane = plane_of(request)
+        call_of(request).model = name
         if _explicit(request):
             check_control(request, "model-repository")
             await plane.load(name)
@@ -67,6 +68,7 @@ async def remove(request: Request) -> Response:
         given = json_body(body)
         await admit_late(request, given.get("api_key"))
         name, _ = model_of(given.get("model_id"))
+        call_of(request).model = name
         _check_unload(request)
         await plane_of(request).unload(name)
         return _registered(request)

@@ -84,8 +84,9 @@ async def legacy(request: Request, dataset: str, version: str) -> Response:
     model_id = f"{dataset}/{version}"
     query = query_values(request.scope["query_string"].decode("latin-1"))
     kind = request.headers.get("content-type", "")
-    # An unknown model is reported before a large body is read.
-    plane_of(request).get(*model_of(model_id))
+    if request.state.admit is None:
+        # An unknown model is reported before a large body is read.
+        plane_of(request).get(*model_of(model_id))
     parse = partial(parse_legacy, model_id, query, kind)
     return await _answered(request, parse, drawn_alone=query.get("format") == "image")
 

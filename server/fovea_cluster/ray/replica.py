@@ -76,7 +76,7 @@ class Serving:
                 call = call_of(
                     f"/{INFERENCE}/ModelStreamInfer", RpcContext((), ""), service.traffic
                 )
-                call.holder = service.door.admit(token, "predict")
+                call.holder = service.door.holder(token)
                 call.enter()
             return await self.inference.streamed(data, reservation)
         finally:

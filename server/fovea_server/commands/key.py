@@ -15,6 +15,9 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_server.commands.command import Command
 from fovea_server.keys.key import SCOPES, Key, Secret, digest_of, new_token, parse_span
 from fovea_server.keys.key_file import change_keys, read_keys
+from fovea_server.keys.quota import Quota, usage_of, used_now
+
+_FLAGS = {field: f"--{field.removesuffix('s')}" for field in ("scopes", "models", "rate", "quota")}
 
 program = typer.Typer(
     name="key", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
@@ -28,12 +31,47 @@ _File = Annotated[
 ]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Who has the key; it is no secret.")]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+_Scope = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="|".join(SCOPES),
+        help="What it lets one do, several with commas: predict asks models to infer, control "
+        "loads models and changes settings, metrics reads the metrics. A new key has predict.",
+    ),
+]
+_Model = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Only for models of these names, as cam-*, several with commas.",
+    ),
+]
+_Rate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N/s|N/m|N/h",
+        help="Most images: 20/s. What is over it is refused (429), and told when to come back.",
+    ),
+]
+_Quota = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N/hour|N/day|N/month",
+        help="Most images in a period of UTC: 1e6/day.",
+    ),
+]
+_Expires = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="It holds for so long from now: 90d, 12h, 30m. Default for ever."
+    ),
+]
 _FILE = Path("keys.json")
 
 
 @program.callback()
 def key() -> None:
-    """Make, list, replace and remove the keys of a server.
+    """Make, list, change, replace and remove the keys of a server.
 
     A server that was started with --keys FILE follows the file: no restart is needed.
     """
@@ -43,61 +81,26 @@ def key() -> None:
 def add(
     name: _Name,
     file: _File = _FILE,
-    scope: Annotated[
-        str,
-        typer.Option(
-            metavar=f"{'|'.join(SCOPES)}",
-            help="What it lets one do, several with commas: predict asks models to infer, control "
-            "loads models and changes settings, metrics reads the metrics.",
-        ),
-    ] = "predict",
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="Only for models of these names, as cam-*; may be repeated."
-        ),
-    ] = None,
-    rate: Annotated[
-        str | None,
-        typer.Option(metavar="N/s|N/m|N/h", help="Most images: 20/s. Others wait (429)."),
-    ] = None,
-    quota: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N/hour|N/day|N/month", help="Most images in a period of UTC: 1e6/day."
-        ),
-    ] = None,
-    expires: Annotated[
-        str | None, typer.Option(metavar="TIME", help="It holds for so long: 90d, 12h, 30m.")
-    ] = None,
+    scope: _Scope = None,
+    model: _Model = None,
+    rate: _Rate = None,
+    quota: _Quota = None,
+    expires: _Expires = None,
     as_json: _Json = False,
 ) -> None:
     """Make a key, and print it: it is shown this once, and the file keeps its SHA-256 alone.
 
     Example: fovea key add gate-camera --model 'cam-*' --rate 20/s --expires 90d
     """
-    now, token = _now(), new_token()
-    given = {
-        "name": name,
-        "secrets": [{"sha256": digest_of(token)}],
-        "scopes": [each.strip() for each in scope.split(",")],
-        "models": model or [],
-        "rate": rate,
-        "quota": quota,
-        "created": now,
-        "expires": None if expires is None else now + _span(expires),
-    }
-    try:
-        made = Key.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        reason = first["msg"].removeprefix("Value error, ")
-        raise InvalidOption(f"{first['loc'][0]}: {reason}") from None
+    token = new_token()
+    about = {"name": name, "secrets": [{"sha256": digest_of(token)}], "created": _now()}
+    given = _given(scope or ["predict"], model, rate, quota, expires)
+    made = _validated({**about, **given})
 
     def with_it(keys: tuple[Key, ...]) -> tuple[Key, ...]:
         if any(each.name == name for each in keys):
             raise InvalidOption(
-                f"{file} has a key {name!r}: rotate or remove that, or take another name"
+                f"{file} has a key {name!r}: rotate, set or remove that, or take another name"
             )
         return (*keys, made)
 
@@ -105,41 +108,72 @@ def add(
     _show_token(file, name, token, as_json)
 
 
+@program.command("set", cls=Command)
+def set_(
+    name: _Name,
+    file: _File = _FILE,
+    scope: _Scope = None,
+    model: _Model = None,
+    rate: _Rate = None,
+    quota: _Quota = None,
+    expires: _Expires = None,
+    as_json: _Json = False,
+) -> None:
+    """Change what a key allows, or its time; who has it goes on with it. "" takes a limit away.
+
+    Example: fovea key set gate-camera --rate 50/s --expires 90d
+    """
+    given = _given(scope, model, rate, quota, expires)
+    if model == [""]:
+        given["models"] = ()
+    if not given:
+        raise InvalidOption("say what to change: --scope, --model, --rate, --quota or --expires")
+    changed = _replaced(file, name, lambda found: _validated({**dict(found), **given}))
+    assert changed is not None
+    typer.echo(_json(changed) if as_json else f"{name} is changed in {file}.")
+
+
 @program.command(cls=Command)
 def rotate(
     name: _Name,
     file: _File = _FILE,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="The key from before holds for so long yet.")
+        str, typer.Option(metavar="TIME", help="The key from before holds for so long yet; 0s.")
     ] = "1d",
+    expires: _Expires = None,
     as_json: _Json = False,
 ) -> None:
     """Replace a key by a new one, and print that; both hold until the time of grace is over.
 
     Example: fovea key rotate gate-camera --grace 2h
     """
-    token, until = new_token(), _now() + _span(grace)
+    token, now = new_token(), _now()
+    until, given = now + _span(grace, least=0), _given(None, None, None, None, expires)
 
     def rotated(found: Key) -> Key:
         before = tuple(
             secret.model_copy(update={"until": min(secret.until or until, until)})
             for secret in found.secrets
-            if secret.until is None or secret.until > _now()
+            if secret.until is None or secret.until > now
         )
-        return found.model_copy(update={"secrets": (Secret(sha256=digest_of(token)), *before)})
+        secrets = (Secret(sha256=digest_of(token)), *before)
+        made = _validated({**dict(found), "secrets": secrets, **given})
+        if made.is_expired(now):
+            raise InvalidOption(f"the time of {name!r} is over: say for how long with --expires")
+        return made
 
-    change_keys(file, _replacing(file, name, lambda found: (rotated(found),)))
+    _replaced(file, name, rotated)
     _show_token(file, name, token, as_json)
 
 
 @program.command(cls=Command)
-def rm(name: _Name, file: _File = _FILE) -> None:
+def rm(name: _Name, file: _File = _FILE, as_json: _Json = False) -> None:
     """Remove a key: a running server refuses it within a second or two.
 
     Example: fovea key rm gate-camera
     """
-    change_keys(file, _replacing(file, name, lambda found: ()))
-    typer.echo(f"{name} is removed from {file}.")
+    _replaced(file, name, lambda _: None)
+    typer.echo(json.dumps({"removed": name}) if as_json else f"{name} is removed from {file}.")
 
 
 @program.command(cls=Command)
@@ -148,44 +182,106 @@ def ls(file: _File = _FILE, as_json: _Json = False) -> None:
 
     Example: fovea key ls --json
     """
-    if not file.exists():
-        raise NotFound(f"there is no {file}: `fovea key add NAME --keys {file}` makes it")
+    _check_there(file)
     try:
         keys = read_keys(file).keys
     except ValueError as error:
         raise InvalidOption(f"{file} is no file of keys ({error})") from None
     if as_json:
-        shown = [each.model_dump(mode="json", exclude={"secrets"}) for each in keys]
-        typer.echo(json.dumps(shown, indent=2))
+        typer.echo(f"[{','.join(map(_json, keys))}]")
         return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    table, now = Table(box=None, pad_edge=False), _now()
     for title in ("name", "scopes", "models", "rate", "quota", "created", "expires"):
-        table.add_column(title, overflow="fold")
-    now = _now()
+        table.add_column(title, no_wrap=True)
     for each in keys:
-        models, scopes = ", ".join(each.models) or "all", ", ".join(each.scopes)
+        models, scopes = ",".join(each.models) or "all", ",".join(each.scopes)
         ends = "never" if each.expires is None else f"{each.expires:%Y-%m-%d %H:%M}"
-        over = " (over)" if each.is_expired(now) else ""
-        limits = each.rate or "", each.quota or ""
-        table.add_row(each.name, scopes, models, *limits, f"{each.created:%Y-%m-%d}", ends + over)
-    Console().print(table)
+        ends += " (over)" if each.is_expired(now) else ""
+        if graces := [one.until for one in each.secrets if one.until and one.until > now]:
+            ends += f", the one before {max(graces):%Y-%m-%d %H:%M}"
+        limits = each.rate or "", _shown_quota(file, each)
+        table.add_row(each.name, scopes, models, *limits, f"{each.created:%Y-%m-%d}", ends)
+    # A row is a line, also where it is longer than a terminal is wide.
+    Console(width=1000).print(table)
 
 
-def _replacing(
-    file: Path, name: str, make: Callable[[Key], tuple[Key, ...]]
-) -> Callable[[tuple[Key, ...]], tuple[Key, ...]]:
-    """Make the change that puts what `make` returns in the place of a key."""
+def _shown_quota(file: Path, key: Key) -> str:
+    if key.quota is None:
+        return ""
+    used = used_now(usage_of(file), key.name, Quota.parse(key.quota))
+    return key.quota if used is None else f"{key.quota} ({used:,} used)"
+
+
+def _json(key: Key) -> str:
+    before = [one.until for one in key.secrets if one.until is not None]
+    until = max(before).isoformat() if before else None
+    about = key.model_dump(mode="json", exclude={"secrets"})
+    return json.dumps(about | {"previous_until": until})
+
+
+def _given(
+    scope: list[str] | None,
+    model: list[str] | None,
+    rate: str | None,
+    quota: str | None,
+    expires: str | None,
+) -> dict[str, object]:
+    """Return the fields of a key that options give; "" is none."""
+    given: dict[str, object] = {}
+    if scope is not None:
+        given["scopes"] = tuple(dict.fromkeys(_parts(scope)))
+    if model is not None:
+        given["models"] = tuple(_parts(model))
+    given |= {
+        field: text or None
+        for field, text in (("rate", rate), ("quota", quota))
+        if text is not None
+    }
+    if expires is not None:
+        given["expires"] = _now() + _span(expires) if expires else None
+    return given
+
+
+def _parts(texts: list[str]) -> list[str]:
+    return [part.strip() for text in texts for part in text.split(",")]
+
+
+def _validated(fields: dict[str, object]) -> Key:
+    try:
+        return Key.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        reason = first["msg"].removeprefix("Value error, ")
+        field = str(first["loc"][0])
+        raise InvalidOption(f"{_FLAGS.get(field, field.upper())}: {reason}") from None
+
+
+def _check_there(file: Path) -> None:
+    if not file.exists():
+        raise NotFound(
+            f"there is no {file}. If a server still takes its keys, put the file back: a new one "
+            f"replaces them all. Else `fovea key add NAME --keys {file}` makes it"
+        )
+
+
+def _replaced(file: Path, name: str, make: Callable[[Key], Key | None]) -> Key | None:
+    """Put what `make` returns in the place of a key, and return it; None removes the key."""
+    _check_there(file)
+    made: list[Key] = []
 
     def change(keys: tuple[Key, ...]) -> tuple[Key, ...]:
         if all(each.name != name for each in keys):
-            known = ", ".join(each.name for each in keys) or "none"
-            raise NotFound(f"{file} has no key {name!r}; its keys are {known}")
-        return tuple(new for each in keys for new in (make(each) if each.name == name else (each,)))
+            known = ", ".join(each.name for each in keys)
+            raise NotFound(f"{file} has no key {name!r}; it has {known or 'none at all'}")
+        new = [make(each) if each.name == name else each for each in keys]
+        made.extend(each for each in new if each is not None and each.name == name)
+        return tuple(each for each in new if each is not None)
 
-    return change
+    change_keys(file, change)
+    return made[0] if made else None
 
 
 def _show_token(file: Path, name: str, token: str, as_json: bool) -> None:
@@ -196,9 +292,9 @@ def _show_token(file: Path, name: str, token: str, as_json: bool) -> None:
     typer.echo(token)
 
 
-def _span(text: str) -> timedelta:
+def _span(text: str, *, least: int = 1) -> timedelta:
     try:
-        return parse_span(text)
+        return parse_span(text, least=least)
     except ValueError as error:
         raise InvalidOption(str(error)) from None
 

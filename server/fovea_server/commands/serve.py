@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LISTED = 10
+_NAMES = {"http": "HTTP", "grpc": "gRPC", "metrics": "the metrics"}
 _TLS_FILES = ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
@@ -141,14 +143,16 @@ def _check_models(service: Service) -> None:
 
 def _warn_of_open_doors(settings: Settings) -> None:
     """Log what other machines may do where no key is asked for."""
-    if settings.no_keys or settings.keys_file is not None or settings.jwt_issuer is not None:
+    if settings.keys_file is not None or settings.jwt_issuer is not None:
         return
     doors = [
-        f"{'gRPC' if name == 'grpc' else 'HTTP'} at {address}"
+        f"{_NAMES[name]} at {address}"
         for name in settings.listening
         if not is_loopback(address := getattr(settings, f"{name}_address"))
     ]
-    if doors:
+    if doors and settings.no_keys:
+        log.info("%s: everybody may do all, as --no-keys says", " and ".join(doors))
+    elif doors:
         log.warning(
             "%s: other machines may predict and ask for health there without a key, and nothing "
             "else. `fovea key add NAME` and --keys FILE ask all for keys, and let them do more; "
@@ -177,7 +181,7 @@ def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
         needed = _needed(settings, name)
         if needed is None:
             continue
-        if name in _TLS_FILES or name.startswith(("url_", "label_studio_")):
+        if name in _TLS_FILES or name.startswith(("url_", "label_studio_", "jwt_", "quota_")):
             raise InvalidOption(
                 f"{flag(name)} has no effect without {needed}: add it, or leave {flag(name)} out"
             )
@@ -186,23 +190,47 @@ def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
     return settings
 
 
+# Setting -> whether it has an effect, and the flag without which it has none.
+_NEEDED: dict[str, tuple[Callable[[Settings], bool], str]] = {
+    **dict.fromkeys(
+        _TLS_FILES,
+        (lambda given: given.grpc_use_ssl or given.grpc_use_ssl_mutual, "--grpc-use-ssl"),
+    ),
+    "grpc_root_cert": (lambda given: given.grpc_use_ssl_mutual, "--grpc-use-ssl-mutual"),
+    "repository_poll_secs": (
+        lambda given: given.model_control_mode is ModelControlMode.POLL,
+        "--model-control-mode=poll",
+    ),
+    "label_studio_url": (lambda given: _has_label_studio(given), "--api label-studio"),
+    "label_studio_token": (
+        lambda given: _has_label_studio(given) and given.label_studio_url is not None,
+        "--label-studio-url",
+    ),
+    **dict.fromkeys(
+        ("repository_cache", "repository_max_gb"),
+        (
+            lambda given: not all(isinstance(place, Path) for place in given.model_repository),
+            "a --model-repository in a store",
+        ),
+    ),
+    "otel_ratio": (lambda given: given.otel, "--otel"),
+    "quota_file": (lambda given: given.keys_file is not None, "--keys"),
+    **dict.fromkeys(
+        ("jwt_audience", "jwt_scope_claim"),
+        (lambda given: given.jwt_issuer is not None, "--jwt-issuer"),
+    ),
+}
+
+
+def _has_label_studio(settings: Settings) -> bool:
+    return "label-studio" in parse_apis(settings.api)
+
+
 def _needed(settings: Settings, name: str) -> str | None:
     """Name the flag without which another has no effect; None where it has one."""
-    if name in _TLS_FILES and not (settings.grpc_use_ssl or settings.grpc_use_ssl_mutual):
-        return "--grpc-use-ssl"
-    if name == "grpc_root_cert" and not settings.grpc_use_ssl_mutual:
-        return "--grpc-use-ssl-mutual"
-    if name == "repository_poll_secs" and settings.model_control_mode is not ModelControlMode.POLL:
-        return "--model-control-mode=poll"
-    if name.startswith("label_studio_") and "label-studio" not in parse_apis(settings.api):
-        return "--api label-studio"
-    if name == "label_studio_token" and settings.label_studio_url is None:
-        return "--label-studio-url"
-    local = all(isinstance(place, Path) for place in settings.model_repository)
-    if name in ("repository_cache", "repository_max_gb") and local:
-        return "a --model-repository in a store"
-    if name == "otel_ratio" and not settings.otel:
-        return "--otel"
+    has_effect, needed = _NEEDED.get(name, (None, ""))
+    if has_effect is not None and not has_effect(settings):
+        return needed
     switch = "allow_http" if name in ("cors_origin", "page") else f"allow_{name.split('_')[0]}"
     # The address of HTTP is that of the other servers too.
     if name == "http_address" or getattr(settings, switch, True):

@@ -49,6 +49,7 @@ from fovea_server.dataplane.v2_documents import (
 from fovea_server.extensions.trace import TraceSettings
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
+from fovea_server.models.slot import IndexEntry
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Vocabulary
@@ -90,12 +91,16 @@ class DataPlane:
         self.draining = False
         # Loads take seconds and wait for one another: other requests keep their threads.
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
-        self.get, self.find, self.index = registry.get, registry.find, registry.index
+        self.get, self.find = registry.get, registry.find
         self.cache, self.stop, self.close = registry.cache, registry.stop, registry.close
         self.availability, self.store_faults = registry.availability, registry.store_faults
 
     def __iter__(self) -> Iterator[ServedModel]:
-        return iter(self._registry)
+        return (model for model in self._registry if self._registry.sees(model.name))
+
+    def index(self, ready: bool = False) -> list[IndexEntry]:
+        """List the models of the repository that the client may see; see `Registry.index`."""
+        return [one for one in self._registry.index(ready) if self._registry.sees(one.name)]
 
     @property
     def ready(self) -> bool:
@@ -245,7 +250,7 @@ class DataPlane:
 
     def v2_statistics(self, name: str | None, version: int | None) -> dict[str, Any]:
         """Report counters as the v2 protocol; raises as `statistics_json`."""
-        return statistics_json(self._registry, name, version)
+        return statistics_json(self, name, version)
 
     async def infer(
         self, model: ServedModel, request: InferRequest, reservation: Reservation
@@ -353,6 +358,10 @@ def _slowest(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
     return {stage: 1e3 * max(getattr(t, stage) for t in timings) for stage in _STAGES}
 
 
+# Of a network whose batch has no limit: a wrong shape costs no more.
+_MOST_ROWS = 1024
+
+
 def _charge(model: ServedModel, images: int) -> None:
     """Count images for the key of the request, whatever carries it.
 
@@ -369,6 +378,12 @@ def _charge(model: ServedModel, images: int) -> None:
 
 def _rows(model: ServedModel, request: InferRequest) -> int:
     """Return the images in a request of tensors, whose shapes are not checked yet."""
-    if model.signature.max_batch_size < 1:
-        return 1
-    return max([1, *(tensor.shape[0] for tensor in request.inputs if tensor.shape)])
+    most = model.signature.max_batch_size
+    sizes = {tensor.name: tensor.shape for tensor in model.signature.inputs}
+    rows = [
+        tensor.shape[0]
+        for tensor in request.inputs
+        # Without a batch dimension of Triton's, the first one may be that of the network.
+        if tensor.shape and (most or sizes.get(tensor.name, ())[:1] == (-1,))
+    ]
+    return max(1, min(max(rows, default=1), most or _MOST_ROWS))

@@ -152,7 +152,8 @@ class ModelStatistics(BaseModel):
 def model_list(registry: Registry) -> ModelList:
     """List every model that is served, or could not be loaded, by name."""
     models = []
-    for name in dict.fromkeys(entry.name for entry in registry.index()):
+    names = dict.fromkeys(entry.name for entry in registry.index())
+    for name in filter(registry.sees, names):
         try:
             models.append(ModelSummary(**_summary(registry, registry.get(name))))
         except ModelNotReady as error:

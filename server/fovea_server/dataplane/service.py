@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install_extra
@@ -18,11 +19,12 @@ from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.extensions.shared_memory import SharedMemory
 from fovea_server.extensions.trace import TraceSettings
 from fovea_server.keys.door import Door
+from fovea_server.keys.holder import Holder
 from fovea_server.keys.key import Scope
 from fovea_server.logs import SERVER_LOG
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
-from fovea_server.traffic.call import Call
+from fovea_server.traffic.call import CALL, Call
 from fovea_server.traffic.spans import Tracer
 from fovea_server.traffic.traffic import Traffic
 
@@ -56,6 +58,7 @@ class Service:
             most_pixels=int(settings.max_megapixels * 1e6),
         )
         self.plane = DataPlane(registry, self.trace, room)
+        registry.sees = self.sees
         # Drawing keeps the pixels of a whole image, so few are drawn at a time.
         self.drawing = asyncio.Semaphore(2)
         self.log_settings = LogSettings(SERVER_LOG)
@@ -95,10 +98,29 @@ class Service:
         if self.door is not None and api not in _OPEN:
             needs_control = control or api == "shared-memory"
             scope = _SCOPES.get(api, "control" if needs_control else None)
-            call.holder = self.door.admit(call.token, scope)
-            call.holder.check_model(call.model)
+            call.again = partial(self._holder, self.door, call, scope)
+            holder = call.again()
+            holder.check_model(call.model)
+            if needs_control and not call.model:
+                holder.check_whole()
         elif control or api not in _FOR_ALL:
-            restrictions.check_local(api, call.client, call.header, control=bool(control))
+            restrictions.check_local(api, call.client, call.header)
+
+    def _holder(self, door: Door, call: Call, scope: Scope | None) -> Holder:
+        # It is in the log also where it is refused.
+        call.holder = holder = door.holder(call.token)
+        if scope is not None:
+            holder.check_scope(scope)
+        return holder
+
+    def sees(self, model: str) -> bool:
+        """Return True if the client of the current request may know of a model of this name."""
+        if (call := CALL.get()) is None:
+            return True
+        if call.holder is not None:
+            return call.holder.takes(model)
+        restrictions = self.grpc_restrictions if call.is_rpc else self.http_restrictions
+        return self.door is None and restrictions.lets_all_in(call.client, call.header)
 
     def close(self) -> None:
         """Log what was not logged yet, and stop following the keys."""

@@ -139,29 +139,19 @@ class Restrictions:
         return None if hmac.compare_digest(given.encode(), value.encode()) else key
 
     def check_local(
-        self,
-        api: str,
-        client: str | None,
-        header: Callable[[str], str | None],
-        *,
-        control: bool,
+        self, api: str, client: str | None, header: Callable[[str], str | None]
     ) -> None:
-        """Raise Restricted if a client may not use an API that has no secret.
-
-        Args:
-            api: with its secret, if it has one, in the headers.
-            client: its address.
-            header: looks up a header.
-            control: the request changes the server; then a proxy of this machine is not trusted.
-        """
-        if api in self._secrets or self._for_all:
-            return
-        if not is_loopback(client) or (control and any(map(header, _OF_PROXIES))):
+        """Raise Restricted if a client, by its address, may not use an API that has no secret."""
+        if api not in self._secrets and not self.lets_all_in(client, header):
             raise Restricted(
-                f"without a key, other machines may predict and ask for health, and nothing else "
-                f"({api}): start the server with --keys FILE (`fovea key add` makes it), or with "
-                "--no-keys behind a gateway that checks who asks"
+                f"{api} is for this machine alone, as the server asks for no keys: others may "
+                "predict and ask for health. Start it with --keys FILE (`fovea key add` makes it), "
+                "or with --no-keys behind a gateway that checks who asks"
             )
+
+    def lets_all_in(self, client: str | None, header: Callable[[str], str | None]) -> bool:
+        """Return True for a client on this machine, not a proxy of others, or where all may in."""
+        return self._for_all or (is_loopback(client) and not any(map(header, _OF_PROXIES)))
 
 
 def _read(names: str, file: Path) -> str:

@@ -74,8 +74,9 @@ class Rpc:
     def take(self, message: object) -> None:
         """Take the request; Forbidden if the key of the call is not for its model."""
         self.message = message
+        self.call.model = self._model
         if self.call.holder is not None:
-            self.call.holder.check_model(self._model)
+            self.call.holder.check_model(self.call.model)
 
     def check_control(self, service: Service, api: str) -> None:
         """Raise Restricted if the client may not change the server by this request."""
@@ -157,7 +158,8 @@ def unary(
             try:
                 rpc.begin(service, api, operation)
             except FoveaError:
-                if controls is not None:
+                # What else it is for is not known: it may only ask for settings.
+                if controls is changes_always:
                     rpc.call.controls(rpc.call.method, None)
                 raise
             data = await arrivals.message(context)
@@ -196,6 +198,11 @@ def stream(name: str, api: str, method: Stream, service: Service, arrivals: Arri
                 raise reader.error
 
     return grpc.stream_stream_rpc_method_handler(answer)
+
+
+def changes_always(_: object) -> bool:
+    """Return True: a request of the method changes the server, whatever is in it."""
+    return True
 
 
 async def refuse(context: Context, error: FoveaError) -> NoReturn:

@@ -219,7 +219,11 @@ class InferStream:
     async def _answer(
         self, data: bytes, full: FoveaError | None, reservation: StreamReservation, call: Call
     ) -> StreamedAnswer:
-        part = call.part()
+        try:
+            part = call.part()
+        except FoveaError as ended:
+            # Its key does not hold any more.
+            part, full = call.part(admitted=False), ended
         part.infers(call.path.removeprefix("/"))
         part.enter()
         if full is not None:

@@ -17,7 +17,7 @@ from fovea_preprocess.errors import Unavailable, Unsupported
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc import extensions, models
 from fovea_server.grpc.arrivals import Arrivals
-from fovea_server.grpc.calls import Context, Handler, Rpc, parse, stream, unary
+from fovea_server.grpc.calls import Context, Handler, Rpc, changes_always, parse, stream, unary
 from fovea_server.grpc.infer_request import parse_infer
 from fovea_server.grpc.inference import Inference
 from fovea_server.settings import Settings
@@ -61,7 +61,17 @@ METHODS: dict[str, tuple[str, Method]] = {
     "TraceSetting": ("trace", extensions.trace),
     "LogSettings": ("logging", extensions.log),
 }
-_CONTROLS = ("RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings")
+# Requests that change the server: always, or where they have settings.
+_CONTROLS: dict[str, Callable[[Message], bool]] = {
+    "RepositoryModelLoad": changes_always,
+    "RepositoryModelUnload": changes_always,
+    "SystemSharedMemoryRegister": changes_always,
+    "SystemSharedMemoryUnregister": changes_always,
+    "CudaSharedMemoryRegister": changes_always,
+    "CudaSharedMemoryUnregister": changes_always,
+    "TraceSetting": lambda request: bool(request.settings),
+    "LogSettings": lambda request: bool(request.settings),
+}
 
 
 class GrpcServer:
@@ -133,14 +143,9 @@ def inference_handlers(
     for name, (api, method) in METHODS.items():
         read = partial(parse, getattr(messages, f"{name}Request"))
         answer = _answer(service, method, getattr(messages, f"{name}Response"))
-        controls = _changes if name in _CONTROLS else None
-        handlers[name] = unary(f"{top}/{name}", api, read, answer, service, arrivals, controls)
+        given = read, answer, service, arrivals, _CONTROLS.get(name)
+        handlers[name] = unary(f"{top}/{name}", api, *given)
     return handlers
-
-
-def _changes(request: Message) -> bool:
-    """Return True if a request of `_CONTROLS` does more than ask for settings."""
-    return bool(getattr(request, "settings", True))
 
 
 def _answer(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidRequest,
+    KeysPending,
     NoMemory,
     QueueFull,
     Unauthenticated,
@@ -95,6 +96,6 @@ def error_headers(error: FoveaError) -> list[tuple[bytes, bytes]]:
     """Return the headers that say how to go on after an error."""
     if isinstance(error, Unauthenticated):
         return [(b"www-authenticate", b'Bearer realm="fovea"')]
-    if isinstance(error, QueueFull | NoMemory):
+    if isinstance(error, QueueFull | NoMemory | KeysPending):
         return [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
     return []

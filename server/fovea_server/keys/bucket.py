@@ -9,6 +9,9 @@ from fovea_preprocess.errors import RateLimited
 from fovea_server.keys.key import Rate
 
 
+_MOST_BEHIND_S = 30.0
+
+
 class TokenBucket:
     """Fills at a rate, up to its burst; on the event loop only.
 
@@ -20,6 +23,8 @@ class TokenBucket:
         self.rate = rate
         self._clock = clock
         self._left, self._at = rate.burst, clock()
+        # When the last one that was refused may come back.
+        self._last = self._at
 
     @property
     def left(self) -> float:
@@ -35,8 +40,13 @@ class TokenBucket:
         # Sums of floats may lack a billionth of what was waited for.
         if (lacking := needed - self.left) > 1e-9:
             wait_s = lacking / self.rate.per_s
+            # Those that were refused before come first; who does not wait makes nobody wait long.
+            behind_s = self._last - self._at + needed / self.rate.per_s
+            if behind_s < _MOST_BEHIND_S:
+                wait_s = max(wait_s, behind_s)
+            self._last = self._at + wait_s
             raise RateLimited(
-                f"this key may send {self.rate.per_s:g} images/s: send again in {wait_s:.2f} s",
+                f"this key may send {self.rate.text} images: send again in {wait_s:.2f} s",
                 wait_s,
             )
         self._left -= cost

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import InvalidOption, Unauthenticated
+from fovea_preprocess.plural import counted
 from fovea_server.keys.bucket import TokenBucket
 from fovea_server.keys.holder import Holder
-from fovea_server.keys.key import Key, Rate, Scope, Secret, digest_of
+from fovea_server.keys.key import Key, Rate, Secret, digest_of
 from fovea_server.keys.key_file import Keys, read_keys
-from fovea_server.keys.quota import Meter, Quota, UsageFile
+from fovea_server.keys.quota import Meter, Quota, UsageFile, usage_of
 
 if TYPE_CHECKING:
     from fovea_server.keys.provider import Provider
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.5
 # What of a quota is lost if the server is killed.
 _WRITE_EVERY = 4
+_LAST_S = 2.0
 
 _HINT = "send it as Authorization: Bearer KEY or X-API-Key: KEY; `fovea key add` makes one"
 
@@ -64,27 +66,29 @@ class Door:
         try:
             self._stamp = _stamp_of(file)
             self._take(read_keys(file))
+        except FileNotFoundError:
+            raise InvalidOption(
+                f"there is no {file}: `fovea key add NAME --keys {file}` makes it, with a first key"
+            ) from None
         except (OSError, ValueError) as error:
             raise InvalidOption(
-                f"the keys cannot be read from {file} ({error}): "
-                f"`fovea key add NAME --keys {file}` makes a file with one"
+                f"{file} is no file of keys ({error}): name another, or mend it"
             ) from None
-        self._usage = UsageFile(usage or file.with_name(f"{file.name}.used"))
-        self._share()
+        log.info("%s of %s hold", counted(len(self._holders), "key"), file)
+        self._usage = UsageFile(usage or usage_of(file))
+        if not self._share() and usage is not None:
+            raise InvalidOption(
+                f"--quota-file {usage} cannot be written: name a file that the server may write"
+            )
         self._thread = threading.Thread(target=self._follow, args=[file], name="keys", daemon=True)
         self._thread.start()
 
-    def admit(self, token: str | None, scope: Scope | None) -> Holder:
-        """Return the holder of a key that allows a request.
-
-        Args:
-            token: of the request; None without one.
-            scope: that it needs; None where any key will do.
+    def holder(self, token: str | None) -> Holder:
+        """Return the holder of a key.
 
         Raises:
             Unauthenticated: there is no key, or it does not hold.
-            Forbidden: it lacks the scope.
-            Unavailable: it may be a token whose provider did not answer yet.
+            KeysPending: it may be a token whose provider did not answer yet.
         """
         if not token:
             raise Unauthenticated(f"this server asks for a key: {_HINT}")
@@ -98,23 +102,24 @@ class Door:
         else:
             raise Unauthenticated(f"this key is not known here: {_HINT}")
         if any(end is not None and now >= end for end in (holder.expires, until)):
-            raise Unauthenticated(f"the time of key '{holder.name}' is over: ask for a new one")
-        if scope is not None:
-            holder.check_scope(scope)
+            raise Unauthenticated(f"the time of {holder.called} is over: ask for a new one")
         return holder
 
     def close(self) -> None:
         """Stop looking at the file, and write what is used of the quotas."""
         self._stopped.set()
         if self._thread is not None:
-            self._thread.join()
+            # The file may be on a disk that does not answer.
+            self._thread.join(_LAST_S)
             self._share()
         if self._provider is not None:
             self._provider.close()
 
-    def _share(self) -> None:
+    def _share(self) -> bool:
         holders = list(self._holders.values())
-        self._usage.share((each.name, each.meter) for each in holders if each.meter is not None)
+        return self._usage.share(
+            (each.name, each.meter) for each in holders if each.meter is not None
+        )
 
     def _take(self, keys: Keys) -> None:
         holders = {key.name: _holder(key, self._holders.get(key.name)) for key in keys.keys}
@@ -130,23 +135,23 @@ class Door:
         reported, looks = "", 0
         while not self._stopped.wait(_LOOK_S):
             looks += 1
-            if looks % _WRITE_EVERY == 0:
-                self._share()
             try:
+                if looks % _WRITE_EVERY == 0:
+                    self._share()
                 stamp = _stamp_of(file)
                 if stamp == self._stamp:
                     reported = ""
                     continue
-                keys = read_keys(file)
-            except (OSError, ValueError) as error:
+                self._take(read_keys(file))
+            # Whatever is wrong with the file: a thread that ends would revoke no key any more.
+            except Exception as error:  # noqa: BLE001
                 if reported != str(error):
                     reported = str(error)
                     log.error("the keys from before hold on, as %s is wrong: %s", file, error)
                 continue
-            self._take(keys)
             self._share()
             self._stamp, reported = stamp, ""
-            log.info("%d keys of %s hold from now on", len(keys.keys), file)
+            log.info("%s of %s hold from now on", counted(len(self._holders), "key"), file)
 
 
 def _stamp_of(file: Path) -> tuple[int, ...]:
@@ -162,8 +167,11 @@ def _holder(key: Key, before: Holder | None) -> Holder:
     if bucket is None or bucket.rate != rate:
         bucket = None if rate is None else TokenBucket(rate)
     quota = None if key.quota is None else Quota.parse(key.quota)
-    if meter is None or meter.quota != quota:
-        meter = None if quota is None else Meter(quota)
+    if quota is None:
+        meter = None
+    elif meter is None or meter.quota != quota:
+        used = meter.count if meter is not None and meter.quota.unit == quota.unit else None
+        meter = Meter(quota, used=used)
     return Holder(
         *(key.name, key.name, frozenset(key.scopes), key.models, key.expires, bucket, meter)
     )

@@ -33,19 +33,33 @@ class Holder:
     bucket: TokenBucket | None = None
     meter: Meter | None = None
 
+    @property
+    def called(self) -> str:
+        """The holder in a sentence."""
+        return f"{'token' if self.name.startswith('jwt:') else 'key'} '{self.name}'"
+
+    def takes(self, model: str) -> bool:
+        """Return True if the holder may use a model of this name."""
+        return not self.models or any(fnmatchcase(model, each) for each in self.models)
+
     def check_scope(self, scope: Scope) -> None:
         """Raise Forbidden if the holder lacks a scope."""
         if scope not in self.scopes:
-            raise Forbidden(
-                f"key '{self.name}' lacks the scope '{scope}': it has "
-                f"{', '.join(sorted(self.scopes)) or 'none'}"
-            )
+            has = ", ".join(sorted(self.scopes)) or "none"
+            raise Forbidden(f"{self.called} lacks the scope '{scope}'; its scopes: {has}")
 
     def check_model(self, model: str) -> None:
         """Raise Forbidden if the holder may not use a model of this name; "" is none."""
-        if model and self.models and not any(fnmatchcase(model, each) for each in self.models):
+        if model and not self.takes(model):
             raise Forbidden(
-                f"key '{self.name}' is not for this model: it is for {', '.join(self.models)}"
+                f"{self.called} is not for this model: it is for {', '.join(self.models)}"
+            )
+
+    def check_whole(self) -> None:
+        """Raise Forbidden if the holder may not change what is of all models."""
+        if self.models:
+            raise Forbidden(
+                f"{self.called} is for {', '.join(self.models)}, and this changes the whole server"
             )
 
     def charge(self, images: int) -> None:

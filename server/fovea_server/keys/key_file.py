@@ -51,7 +51,13 @@ def read_keys(file: Path) -> Keys:
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
     """Let one program at a time change a file of keys."""
-    lock = os.open(file.with_name(f".{file.name}.lock"), os.O_CREAT | os.O_RDWR, _MODE)
+    path = file.with_name(f".{file.name}.lock")
+    try:
+        lock = os.open(path, os.O_CREAT | os.O_RDWR, _MODE)
+    except OSError as error:
+        raise InvalidOption(
+            f"{file} cannot be written ({error.strerror}): name a file in a folder of yours"
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -65,10 +71,17 @@ def change_keys(file: Path, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]
     Raises:
         InvalidOption: what is there is no file of keys.
     """
+    # A link stays one, and what it leads to is changed.
+    file = file.resolve()
     with _locked(file):
+        before: tuple[Key, ...] = ()
+        mode, owner, group = _MODE, -1, -1
         try:
-            before = read_keys(file).keys if file.exists() else ()
-        except ValueError as error:
+            if file.exists():
+                before = read_keys(file).keys
+                status = file.stat()
+                mode, owner, group = status.st_mode & 0o777, status.st_uid, status.st_gid
+        except (OSError, ValueError) as error:
             raise InvalidOption(
                 f"{file} is no file of keys ({error}): name another, or mend it"
             ) from None
@@ -78,6 +91,10 @@ def change_keys(file: Path, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]
         with os.fdopen(descriptor, "w") as stream:
             stream.write(after + "\n")
             stream.flush()
-            os.fsync(stream.fileno())
+            # Else the server might read it no longer, and would let in who is removed.
+            os.fchmod(descriptor, mode)
+            if owner != -1 and os.geteuid() == 0:
+                os.fchown(descriptor, owner, group)
+            os.fsync(descriptor)
         # Who mounted the file alone, as a single secret, cannot replace it: that is an error here.
         new.replace(file)

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import jwt
 
-from fovea_preprocess.errors import InvalidOption, Unauthenticated, Unavailable
+from fovea_preprocess.errors import InvalidOption, KeysPending, Unauthenticated
 from fovea_server.keys.holder import Holder
 from fovea_server.keys.key import SCOPES
 
@@ -75,7 +75,7 @@ class Provider:
 
         Raises:
             Unauthenticated: it does not hold.
-            Unavailable: it is signed with a key that the provider has not told yet.
+            KeysPending: it is signed with a key that the provider has not told yet.
         """
         if (known := self._holders.get(digest)) is not None:
             return known
@@ -90,9 +90,10 @@ class Provider:
                 leeway=_SKEW_S,
                 options={"require": ["exp", "iss", "aud"]},
             )
-        except jwt.PyJWTError as error:
+            found = self._holder(claims)
+        # Signed claims may be of any type.
+        except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:
             raise Unauthenticated(f"this token does not hold: {error}") from None
-        found = self._holder(claims)
         if len(self._holders) >= _MOST_TOKENS:
             self._holders.clear()
         self._holders[digest] = found
@@ -109,9 +110,9 @@ class Provider:
         if key is None and name is None and len(keys) == 1:
             [key] = keys.values()
         if key is None:
-            if time.monotonic() - self._fetched > _AGAIN_S:
+            if not keys or time.monotonic() - self._fetched > _AGAIN_S:
                 self._wake.set()
-                raise Unavailable("the keys of the issuer are being fetched: send again in 1 s")
+                raise KeysPending("the keys of the issuer are being fetched: send again in 1 s")
             raise jwt.InvalidKeyError("it is signed with a key that its issuer does not have")
         return key
 
@@ -122,8 +123,9 @@ class Provider:
             for part in self._claim.split("."):
                 given = given.get(part) if isinstance(given, dict) else None
         # Of OAuth 2.0 one text, and of most providers a list.
-        names = given.split() if isinstance(given, str) else given
-        names = {str(each).removeprefix("fovea:") for each in names or ()}
+        listed = given if isinstance(given, list) else []
+        listed = given.split() if isinstance(given, str) else listed
+        names = {each.removeprefix("fovea:") for each in listed if isinstance(each, str)}
         who = claims.get("sub") or claims.get("client_id") or claims.get("azp") or "-"
         return Holder(
             name=f"jwt:{_UNUSUAL.sub('_', str(who))[:64]}",
@@ -136,7 +138,8 @@ class Provider:
         while not self._closed:
             self._wake.wait(_REFRESH_S if self._keys else _AGAIN_S)
             self._wake.clear()
-            if not self._closed:
+            # Tokens may ask for it all the time.
+            if not self._closed and time.monotonic() - self._fetched > _AGAIN_S / 2:
                 self._fetch()
 
     def _fetch(self) -> None:
@@ -154,7 +157,8 @@ class Provider:
             }
             if not keys:
                 raise ValueError("it has no keys that sign")
-        except (httpx.HTTPError, httpx.InvalidURL, jwt.PyJWTError, KeyError, ValueError) as error:
+        # Whatever it answers: a thread that ends would learn no new key any more.
+        except Exception as error:  # noqa: BLE001
             log.error(
                 "tokens of %s: its keys cannot be fetched from %s: %s", self._issuer, url, error
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from fovea_preprocess.errors import RateLimited
+from fovea_preprocess.plural import counted
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ class Quota(NamedTuple):
         """Parse "1e6/day", "5000/hour" or "2e7/month"; ValueError says how to write it."""
         found = _QUOTA.fullmatch(text)
         count = float(found["count"]) if found and found["count"].count(".") < 2 else 0.0
-        if found is None or count < 1:
+        if found is None or not 1 <= count < math.inf:
             raise ValueError(
                 f"a quota is written as 1e6/day, 5000/hour or 2e7/month, and not as {text!r}"
             )
@@ -55,6 +58,10 @@ class Quota(NamedTuple):
     def end(self, now: datetime) -> datetime:
         """Return when the next period begins."""
         return self.begin(self.begin(now) + _LONGEST[self.unit])
+
+    def period(self, now: datetime) -> str:
+        """Return the name of the period of a time; names are in the order of time."""
+        return f"{self.begin(now):{_NAMES[self.unit]}}"
 
 
 class _Count:
@@ -76,10 +83,15 @@ class Meter:
     """Counts the images of a key against its quota."""
 
     def __init__(
-        self, quota: Quota, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        quota: Quota,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        used: _Count | None = None,
     ) -> None:
         self.quota, self._now, self._ends = quota, now, datetime.min.replace(tzinfo=UTC)
         self.count = self._of_now()
+        if used is not None and used.period == self.count.period:
+            self.count = used
 
     @property
     def left(self) -> int:
@@ -98,8 +110,9 @@ class Meter:
         if images > (left := self.left):
             most, unit = self.quota
             raise RateLimited(
-                f"this key has {left} of its {most} images a {unit} left, and this request has "
-                f"{images}: the next {unit} begins at {self._ends:%Y-%m-%d %H:%M} UTC",
+                f"this key has {left} of its {counted(most, 'image')} of this {unit} left, and "
+                f"the request has {images}: the next {unit} begins at "
+                f"{self._ends:%Y-%m-%d %H:%M} UTC",
                 (self._ends - self._now()).total_seconds(),
             )
         self.count.taken += images
@@ -107,8 +120,25 @@ class Meter:
     def _of_now(self) -> _Count:
         if (now := self._now()) >= self._ends:
             self._ends = self.quota.end(now)
-            self.count = _Count(f"{self.quota.begin(now):{_NAMES[self.quota.unit]}}")
+            self.count = _Count(self.quota.period(now))
         return self.count
+
+
+def usage_of(keys: Path) -> Path:
+    """Return where the used part of quotas lies, unless the operator says otherwise."""
+    return keys.with_name(f"{keys.name}.used")
+
+
+def used_now(file: Path, name: str, quota: Quota) -> int | None:
+    """Read what a key has used in this period; None where the file does not say."""
+    period = quota.period(datetime.now(UTC))
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            sought = "SELECT images FROM used WHERE key = ? AND period = ?"
+            found = database.execute(sought, (name, period)).fetchone()
+    except sqlite3.Error:
+        return None
+    return found[0] if found else 0
 
 
 class UsageFile:
@@ -121,16 +151,22 @@ class UsageFile:
     def __init__(self, file: Path) -> None:
         self._file, self._failed = file, ""
 
-    def share(self, meters: Iterable[tuple[str, Meter]]) -> None:
-        """Add what was taken since the last time, and learn what others took."""
+    def share(self, meters: Iterable[tuple[str, Meter]]) -> bool:
+        """Add what was taken since the last time, and learn what others took.
+
+        Returns:
+            False where the file cannot be written.
+        """
         counts = [(name, meter.count) for name, meter in meters]
         if not counts:
-            return
+            return True
         try:
+            # Names and numbers are nobody's business.
+            os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, 0o600))
             with closing(sqlite3.connect(self._file, timeout=1)) as database, database:
                 self._share(database, counts)
             self._failed = ""
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             if self._failed != str(error):
                 self._failed = str(error)
                 log.error(
@@ -138,6 +174,7 @@ class UsageFile:
                     "written (%s): --quota-file names another file",
                     *(self._file, error),
                 )
+        return not self._failed
 
     def _share(self, database: sqlite3.Connection, counts: list[tuple[str, _Count]]) -> None:
         database.execute(_TABLE)
@@ -150,6 +187,8 @@ class UsageFile:
         database.commit()
         for _, count, taken in new:
             count.written = taken
-        stored = {row[:2]: row[2] for row in database.execute("SELECT * FROM used")}
+        # What another program has put there may be no number.
+        found = database.execute("SELECT * FROM used WHERE typeof(images) = 'integer'")
+        stored = {row[:2]: row[2] for row in found}
         for name, count in counts:
             count.others = max(0, stored.get((name, count.period), 0) - count.written)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from difflib import get_close_matches
 from itertools import chain
@@ -47,6 +47,9 @@ class Registry:
     Raises:
         NotFound, Unavailable: a repository is no folder, or in a store that cannot be read now.
         InvalidOption: the setting of the cache is invalid.
+
+    Attributes:
+        sees: whether the client of the current request may know of a model; the server sets it.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Registry:
         self._slots = self._loader.slots
         self._scanned = self.started = False
         self._thread = threading.Thread(target=self._run, name="load")
+        self.sees: Callable[[str], bool] = lambda _: True
 
     def start(self) -> None:
         """Begin to load the models of the start, and return at once."""
@@ -146,11 +150,11 @@ class Registry:
         """
         slot = self._slots.get(name)
         if slot is None or not (slot.versions or slot.fault):
-            known = sorted(n for n, s in self._slots.items() if s.ready)
+            known = sorted(n for n, s in self._slots.items() if s.ready and self.sees(n))
             close = get_close_matches(name, known, 1)
             meant = f"did you mean '{close[0]}'? " if close else ""
-            served = ", ".join(known) or "none"
-            raise NotFound(f"there is no model '{name}'; {meant}served models: {served}")
+            served = f"; {meant}served models: {', '.join(known)}" if known else ""
+            raise NotFound(f"there is no model '{name}'{served}")
         if not slot.versions:
             raise ModelNotReady(f"model '{name}': {slot.fault}")
         if version is None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Header = Callable[[str], str | None]
 
 _FIELD_KEY = re.compile(r"([?&]api_key=)([^&]*)")
+# As others may call it, or write it.
+_SECRETS = re.compile(r"([?&](?:api(?:_|-|%5f|%2d)?key|(?:access_)?token)=)([^&]*)", re.IGNORECASE)
 _LISTS = frozenset((b"accept", b"accept-encoding"))
 
 CLIENT_LEFT = 499
@@ -69,12 +71,13 @@ class Call:
         span: of a request that is traced; None for nearly all.
         holder: of its key; None where the server asks for none, or has not yet.
         images: that the holder was charged with.
+        again: finds the holder again, for the parts of a long call; raises where the key is over.
         field_key: in a field of an API of other software, of its address or its body.
     """
 
     __slots__ = (
         *("_traffic", "method", "path", "client", "header", "id", "began", "model", "operation"),
-        *("probe", "control", "secret", "span", "is_rpc", "holder", "images", "field_key"),
+        *("probe", "control", "secret", "span", "is_rpc", "holder", "images", "field_key", "again"),
     )
 
     def __init__(
@@ -98,6 +101,7 @@ class Call:
         self.holder: Holder | None = None
         self.images = 0
         self.field_key: str | None = None
+        self.again: Callable[[], Holder] | None = None
 
     def infers(self, operation: str) -> None:
         """Measure it as a request that asks a model to infer; it may be traced."""
@@ -132,19 +136,26 @@ class Call:
     def shown(self) -> str:
         """The path as logs show it: without a key that a client put into its query."""
         path = self.path
-        return path if "api_key=" not in path else _FIELD_KEY.sub(r"\1...", path)
+        return path if "?" not in path else _SECRETS.sub(r"\1...", path)
 
     def take_field_key(self, query: str) -> None:
         """Take a key of the field `api_key` of a query, where the API has that."""
         if found := _FIELD_KEY.search(f"?{query}"):
             self.field_key = unquote_plus(found[2])
 
-    def part(self) -> Call:
-        """Make the call of one of several requests in this one: it is measured and not logged."""
+    def part(self, *, admitted: bool = True) -> Call:
+        """Make the call of one of several requests in this one: it is measured and not logged.
+
+        Raises:
+            Unauthenticated, Forbidden: the key does not hold any more, and it was to be admitted.
+        """
         part = Call(
             self._traffic, self.method, self.path, self.client, self.header, is_rpc=self.is_rpc
         )
-        part.id, part.holder = self.id, self.holder
+        part.id, part.again = self.id, self.again
+        part.holder = self.holder
+        if admitted and self.again is not None:
+            part.holder = self.again()
         return part
 
     def measure(self, status: int | str, error: FoveaError | None = None) -> None:

@@ -7,7 +7,14 @@ import logging
 import time
 from collections.abc import Container
 
-from fovea_preprocess.errors import FoveaError, ModelNotReady, QueueFull, ShuttingDown
+from fovea_preprocess.errors import (
+    FoveaError,
+    ModelNotReady,
+    QueueFull,
+    RateLimited,
+    ShuttingDown,
+    Unauthenticated,
+)
 from fovea_preprocess.plural import counted
 from fovea_server.logs import CONTROL, SERVER_LOG
 from fovea_server.statistics.histogram import Durations
@@ -55,13 +62,16 @@ class Traffic:
         holder = call.holder
         if holder is not None:
             self.keys.count(holder.label, status, call.images)
+        elif isinstance(error, Unauthenticated):
+            self.keys.count("", status, 0)
         if call.span is not None and self.tracer is not None:
             call.span.name, call.span.id = call.operation, call.id
             if holder is not None:
                 call.span.attributes["fovea.key"] = holder.name
             self.tracer.end(call.span, call.model, status, call.began, error)
         self.durations.observe(call.model, status, time.monotonic() - call.began)
-        if isinstance(error, _REFUSALS):
+        # A client over its rate is no sign of a server that is too small.
+        if isinstance(error, _REFUSALS) and not isinstance(error, RateLimited):
             self.refused(call.model if call.model in self._models else "", error)
 
     def log(self, call: Call, status: int | str, size: int) -> None:

@@ -50,12 +50,12 @@ def test_json_is_for_programs(fovea, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("add", "a"), "has a key 'a': rotate or remove that"),
-        (("add", "a b"), "name: "),
-        (("add", "b", "--scope", "all"), "scopes: "),
+        (("add", "a"), "has a key 'a': rotate, set or remove that"),
+        (("add", "a b"), "NAME: "),
+        (("add", "b", "--scope", "all"), "--scope: "),
         (("add", "b", "--rate", "20"), "rate: a rate is written as 20/s"),
         (("add", "b", "--expires", "soon"), "a time is written as 90d"),
-        (("rotate", "b"), "has no key 'b'; its keys are a"),
+        (("rotate", "b"), "has no key 'b'; it has a"),
         (("rm", "b"), "has no key 'b'"),
         (("ls", "--keys", "gone.json"), "fovea key add NAME --keys gone.json"),
     ],

@@ -12,6 +12,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from tests.server.keys.test_door import admit
 
 from fovea_preprocess.errors import Forbidden, InvalidOption, Unauthenticated, Unavailable
 from fovea_server.keys import provider as module
@@ -93,27 +94,27 @@ def token(issuer: Issuer, key: Any = RSA, name: str | None = "a", **claims: Any)
 
 def test_scopes_are_those_of_the_claim(open_door, issuer):
     door = open_door()
-    holder = door.admit(token(issuer), "predict")
+    holder = admit(door, token(issuer), "predict")
     assert (holder.name, holder.label) == ("jwt:anna", "jwt")
-    with pytest.raises(Forbidden, match="key 'jwt:anna' lacks the scope 'control'"):
-        door.admit(token(issuer), "control")
-    assert door.admit(token(issuer, CURVE, "b", scope="fovea:metrics"), "metrics")
-    assert door.admit(token(issuer, scope=["control"], aud=["x", "fovea"]), "control")
+    with pytest.raises(Forbidden, match="token 'jwt:anna' lacks the scope 'control'"):
+        admit(door, token(issuer), "control")
+    assert admit(door, token(issuer, CURVE, "b", scope="fovea:metrics"), "metrics")
+    assert admit(door, token(issuer, scope=["control"], aud=["x", "fovea"]), "control")
     for scope in (None, "", "predicted other:predict PREDICT", []):
         with pytest.raises(Forbidden):
-            door.admit(token(issuer, scope=scope), "predict")
+            admit(door, token(issuer, scope=scope), "predict")
 
 
 @pytest.mark.parametrize("claim", ["realm_access.roles", "https://example.com/roles"])
 def test_the_claim_may_be_another(open_door, issuer, claim):
     roles = {"realm_access": {"roles": ["control"]}, "https://example.com/roles": ["control"]}
-    assert open_door(claim).admit(token(issuer, **roles), "control")
+    assert admit(open_door(claim), token(issuer, **roles), "control")
     with pytest.raises(Forbidden):
-        open_door(claim).admit(token(issuer, realm_access="control"), "control")
+        admit(open_door(claim), token(issuer, realm_access="control"), "control")
 
 
 def test_names_cannot_break_the_log(open_door, issuer):
-    holder = open_door().admit(token(issuer, sub="a b\nü" + "x" * 99), "predict")
+    holder = admit(open_door(), token(issuer, sub="a b\nü" + "x" * 99), "predict")
     assert holder.name == "jwt:a_b__" + "x" * 59
 
 
@@ -143,11 +144,11 @@ def test_what_does_not_hold(open_door, issuer):
     ]
     for each in wrong:
         with pytest.raises(Unauthenticated):
-            door.admit(each, None)
+            admit(door, each, None)
     with pytest.raises(Unauthenticated, match="is not known here"):
-        door.admit("no token", None)
+        admit(door, "no token", None)
     # Clocks differ by some seconds.
-    assert door.admit(token(issuer, exp=now - 5, iat=now + 5), None)
+    assert admit(door, token(issuer, exp=now - 5, iat=now + 5), None)
 
 
 def _by_secret(secret: bytes, claims: dict[str, Any]) -> str:
@@ -171,10 +172,10 @@ def test_a_token_that_was_checked_ends_in_its_time(issuer):
         now=lambda: datetime.fromtimestamp(now[0], UTC),
     )
     with_little_time = token(issuer, exp=now[0] + 10)
-    assert door.admit(with_little_time, None)
+    assert admit(door, with_little_time, None)
     now[0] += 41
-    with pytest.raises(Unauthenticated, match="the time of key 'jwt:anna' is over"):
-        door.admit(with_little_time, None)
+    with pytest.raises(Unauthenticated, match="the time of token 'jwt:anna' is over"):
+        admit(door, with_little_time, None)
     door.close()
 
 
@@ -188,14 +189,14 @@ def until(condition: Callable[[], bool]) -> None:
 def test_a_new_key_of_the_issuer_is_fetched_when_a_token_names_it(open_door, issuer, monkeypatch):
     monkeypatch.setattr(module, "_AGAIN_S", 0.3)
     door, old = open_door(), token(issuer)
-    assert door.admit(old, None)
+    assert admit(door, old, None)
     issuer.keys = [jwk(OTHER, "c", "RS256")]
     asked, new = issuer.asked, token(issuer, OTHER, "c")
     with pytest.raises(Unauthenticated, match="does not have"):
-        door.admit(new, None)
+        admit(door, new, None)
     time.sleep(0.3)
     with pytest.raises(Unavailable, match="send again in 1 s"):
-        door.admit(new, None)
+        admit(door, new, None)
     until(lambda: _admitted(door, new))
     # What was checked by a key that is gone is let in no longer.
     assert not _admitted(door, old)
@@ -207,7 +208,7 @@ def test_a_new_key_of_the_issuer_is_fetched_when_a_token_names_it(open_door, iss
 
 def _admitted(door: Door, given: str) -> bool:
     try:
-        door.admit(given, None)
+        admit(door, given, None)
     except (Unauthenticated, Unavailable):
         return False
     return True

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.keys.test_door import admit
 
 from fovea_preprocess.errors import RateLimited
 from fovea_server.keys.door import Door
@@ -31,7 +32,7 @@ def test_what_is_over_the_quota_waits_for_the_next_period():
     clock = Clock()
     meter = Meter(Quota.parse("10/day"), clock)
     meter.take(8)
-    with pytest.raises(RateLimited, match=r"has 2 of its 10 images a day left.* has 3: ") as no:
+    with pytest.raises(RateLimited, match=r"has 2 of its 10 images of this day left.* has 3: ") as no:
         meter.take(3)
     assert no.value.retry_after_s == 11.5 * 3600
     meter.take(2)
@@ -144,18 +145,18 @@ def test_the_door_writes_what_is_used_and_another_reads_it(tmp_path, caplog):
     write(file, token)
     first, second = Door(file), Door(file)
     try:
-        first.admit(token, "predict").charge(3)
-        until(lambda: left(second.admit(token, "predict")) == 7)
+        admit(first, token, "predict").charge(3)
+        until(lambda: left(admit(second, token, "predict")) == 7)
         # A change of something else begins no new quota.
         write(file, token, models=["cam-*"])
-        until(lambda: second.admit(token, None).models)
-        assert left(second.admit(token, None)) == 7
-        second.admit(token, None).charge(4)
+        until(lambda: admit(second, token, None).models)
+        assert left(admit(second, token, None)) == 7
+        admit(second, token, None).charge(4)
     finally:
         second.close()
         first.close()
     third = Door(file, usage=tmp_path / "keys.json.used")
     third.close()
-    assert left(third.admit(token, None)) == 3
-    with pytest.raises(RateLimited, match="3 of its 10 images a month"):
-        third.admit(token, None).charge(4)
+    assert left(admit(third, token, None)) == 3
+    with pytest.raises(RateLimited, match="3 of its 10 images of this month"):
+        admit(third, token, None).charge(4)

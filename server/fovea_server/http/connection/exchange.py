@@ -242,7 +242,7 @@ class Exchange:
         del self._request.hold
         if not task.cancelled() and task.exception() is not None:
             call = self._request.call
-            about = (call.method, call.path)
+            about = (call.method, call.shown)
             log.error("%s %r", *about, exc_info=task.exception(), extra={"id": call.id})
             self._connection.transport.abort()
 

@@ -61,8 +61,10 @@ _ROUTES = (
     Route(_CONTROL + "/load", "model-repository", ("POST",), models.load, controls=True),
     Route(_CONTROL + "/unload", "model-repository", ("POST",), models.unload, controls=True),
     Route(_MEMORY + "/status", "shared-memory", ("GET",), extensions.status),
-    Route(_MEMORY + "/register", "shared-memory", ("POST",), extensions.register),
-    Route(_MEMORY + "/unregister", "shared-memory", ("POST",), extensions.unregister),
+    Route(_MEMORY + "/register", "shared-memory", ("POST",), extensions.register, controls=True),
+    Route(
+        _MEMORY + "/unregister", "shared-memory", ("POST",), extensions.unregister, controls=True
+    ),
 )
 _PATTERNS = [(re.compile(route.path), route) for route in _ROUTES]
 _NAMES = dict.fromkeys(("model", "version", "region", "repository", "memory"))
