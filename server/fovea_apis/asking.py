@@ -108,8 +108,15 @@ def default_model(request: Request, api: str, tasks: tuple[str, ...], instead: s
     if (named := service.apis[api]) is not None:
         service.plane.check_ready(named)
         return service.plane.get(named)
+    holder = call_of(request).holder
     ready = [model for model in service.plane if model.state is State.READY]
-    names = sorted({model.name for model in ready if model.task in tasks})
+    names = sorted(
+        {
+            model.name
+            for model in ready
+            if model.task in tasks and (holder is None or holder.takes(model.name))
+        }
+    )
     if len(names) == 1:
         return service.plane.get(names[0])
     if not names:
@@ -117,9 +124,10 @@ def default_model(request: Request, api: str, tasks: tuple[str, ...], instead: s
             f"no model that is ready answers with {', '.join(tasks)}; GET /v1/models lists the "
             "models and why one is not ready"
         )
+    shown = ", ".join(filter(service.sees, names))
     raise InvalidRequest(
-        f"several models can answer ({', '.join(names)}): name one in the address, {instead}, or "
-        f"start the server with --api {api}={names[0]}"
+        f"several models can answer{f' ({shown})' if shown else ''}: name one in the address, "
+        f"{instead}, or start the server with --api {api}=MODEL"
     )
 
 

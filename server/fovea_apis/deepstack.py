@@ -86,7 +86,7 @@ async def detection(request: Request) -> Response:
 @router.post("/vision/custom/list", operation_id="deepstack_list", dependencies=_INDEX)
 async def custom_list(request: Request) -> Response:
     """List the models that `/v1/vision/custom/{name}` asks."""
-    ready = [model for model in plane_of(request) if model.state is State.READY]
+    ready = [model for model in plane_of(request).visible() if model.state is State.READY]
     names = sorted({model.name for model in ready if model.task in BOXES})
     body = _answer(success=True, models=names, code=200, command="list-custom")
     return Response(body, media_type="application/json")

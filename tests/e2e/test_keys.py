@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -192,10 +194,11 @@ def test_a_key_for_other_models(guarded, scene):
         assert answer.status_code == 403
         assert "it is for cam-*" in answer.text
     # These choose a model themselves, or have its name elsewhere than in the address.
-    for path in ("/v1/vision/detection", "/v1/vision/custom/digits"):
-        answer = httpx.post(url + path, files={"image": scene}, headers=headers)
-        assert answer.status_code == 403, answer.text
-        assert "it is for cam-*" in answer.text
+    answer = httpx.post(url + "/v1/vision/custom/digits", files={"image": scene}, headers=headers)
+    assert answer.status_code == 403, answer.text
+    assert "it is for cam-*" in answer.text
+    answer = httpx.post(url + "/v1/vision/detection", files={"image": scene}, headers=headers)
+    assert (answer.status_code, "no model that is ready" in answer.text) == (400, True)
     for path in ("/v1/models/digits", "/v1/models/digits/statistics", "/v2/models/digits"):
         assert httpx.get(url + path, headers=headers).status_code == 403
     answer = httpx.post(url + "/v1/models/cam-1/predict", content=scene, headers=headers)
@@ -288,7 +291,7 @@ def test_keys_change_under_load(demo_repository, serve, scene, tmp_path):
 
 def test_a_rate_counts_images(demo_repository, serve, scene, tmp_path):
     file = tmp_path / "keys.json"
-    token = key("add", "cam", "--keys", file, "--rate", "12/m")
+    token = key("add", "cam", "--keys", file, "--rate", "0.2/s")
     server = serve(demo_repository, f"--keys={file}")
     headers = {"x-api-key": token}
 
@@ -310,7 +313,7 @@ def test_a_rate_counts_images(demo_repository, serve, scene, tmp_path):
     assert (left["images_per_s"], left["images_left"]) == (0.2, 0.0)
     with (
         grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
-        pytest.raises(InferenceServerException, match=r"may send 0\.2 images/s") as error,
+        pytest.raises(InferenceServerException, match=r"may send 0\.2/s images") as error,
     ):
         client.infer("digits", [tensor()], headers=headers)
     assert error.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
@@ -358,9 +361,9 @@ def test_sixteen_clients_get_the_rate_and_their_times_are_right(
         thread.start()
     for thread in threads:
         thread.join()
-    # The first second has what the bucket held.
+    # The first second has what the bucket held. A busy machine serves less, and never more.
     steady = [when for when in served if ends - 10 <= when < ends]
-    assert len(steady) == pytest.approx(10 * 20, rel=0.05)
+    assert 10 * 20 * 0.7 < len(steady) < 10 * 20 * 1.05
     # What comes in within the second that they are told to wait is more than all of them need.
     assert set(refused) == {1}
     assert len(refused) < len(served)
@@ -390,7 +393,7 @@ def test_a_quota_is_shared_and_outlives_a_kill(demo_repository, serve, scene, tm
     assert left(third) == 11
     refused = ask(third, 12)
     assert refused.status_code == 429
-    assert "has 11 of its 20 images a month left" in refused.text
+    assert "has 11 of its 20 images of this month left" in refused.text
     assert int(refused.headers["retry-after"]) <= 31 * 86_400
     metrics = httpx.get(f"http://127.0.0.1:{first.metrics_port}/metrics", headers=headers)
     assert metrics.status_code == 403
@@ -447,3 +450,110 @@ def test_a_file_that_is_none_ends_the_start(fovea, demo_repository, tmp_path):
     code, _, told = fovea("serve", demo_repository, f"--keys={tmp_path / 'keys.json'}")
     assert code == 2
     assert "fovea key add NAME" in told
+
+
+@pytest.fixture
+def patterned(demo_repository, serve, tmp_path):
+    """A server with two models, and a key for one of them alone."""
+    repository, file = tmp_path / "models", tmp_path / "keys.json"
+    for name in ("cam-1", "hidden"):
+        copy = shutil.copytree(demo_repository / "digits", repository / name)
+        config = copy / "config.pbtxt"
+        config.write_text(config.read_text().replace("digits", name))
+    scopes = ("--scope", "predict,control")
+    token = key("add", "cam", "--keys", file, "--model", "cam-*", *scopes)
+    flags = ("--model-control-mode=explicit", "--load-model=*", "--api=roboflow")
+    return serve(repository, f"--keys={file}", *flags), {"x-api-key": token}, file
+
+
+def test_a_key_for_some_models_sees_and_controls_no_others(patterned):
+    server, headers, _ = patterned
+    with httpx.Client(base_url=server.url, headers=headers) as client:
+        for method, path in (
+            ("GET", "/v1/models"),
+            ("GET", "/v2/models/stats"),
+            ("POST", "/v2/repository/index"),
+            ("GET", "/model/registry"),
+            ("POST", "/v1/models/cam-2/predict"),
+            ("GET", "/v2/models/cam-2/ready"),
+        ):
+            answer = client.request(method, path, content=b"x" if "predict" in path else None)
+            assert "hidden" not in answer.text, path
+        for path, body in (
+            ("/model/remove", {"model_id": "hidden/1"}),
+            ("/model/add", {"model_id": "hidden/1"}),
+            ("/model/clear", {}),
+            ("/v2/repository/models/hidden/unload", {}),
+            ("/v2/logging", {"log_info": False}),
+            ("/v2/systemsharedmemory/region/r/register", {"key": "/r", "byte_size": 1}),
+        ):
+            assert client.post(path, json=body).status_code == 403, path
+        assert client.post("/model/remove", json={"model_id": "cam-1/1"}).status_code == 200
+        assert client.post("/model/add", json={"model_id": "cam-1/1"}).status_code == 200
+    with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        listed = client.get_model_repository_index(headers=headers).models
+        assert {model.name for model in listed} == {"cam-1"}
+        counted = client.get_inference_statistics(headers=headers).model_stats
+        assert {model.name for model in counted} == {"cam-1"}
+        for change in (client.unload_model, client.load_model):
+            with pytest.raises(InferenceServerException, match="is not for this model"):
+                change("hidden", headers=headers)
+        with pytest.raises(InferenceServerException, match="changes the whole server"):
+            client.update_log_settings({"log_info": False}, headers=headers)
+
+
+def test_who_has_no_key_learns_no_name_of_a_model(patterned, scene):
+    server, _, _ = patterned
+    for path in ("/v2/models/nope/ready", "/v1/models/nope/ready", "/nope/1", "/infer/x"):
+        for body in (b"", scene):
+            answer = httpx.request("POST" if body else "GET", server.url + path, content=body)
+            assert "hidden" not in answer.text, path
+
+
+def test_a_key_that_ends_is_out_of_an_open_stream(patterned):
+    server, headers, file = patterned
+    found: Queue[tuple[object, object]] = Queue()
+    with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        client.start_stream(lambda result, error: found.put((result, error)), headers=headers)
+        client.async_stream_infer("cam-1", [tensor()])
+        assert found.get(timeout=60)[1] is None
+        key("rm", "cam", "--keys", file)
+        time.sleep(2)
+        client.async_stream_infer("cam-1", [tensor()])
+        assert "is not known here" in str(found.get(timeout=60)[1])
+        client.stop_stream()
+
+
+def test_bodies_of_strangers_hold_little_memory(patterned):
+    server, _, _ = patterned
+    url = f"{server.url}/infer/object_detection"
+    assert httpx.post(url, content=b" " * (17 << 20)).status_code == 401
+    with ExitStack() as stack:
+        head = (
+            "POST /infer/object_detection HTTP/1.1\r\nHost: localhost\r\n"
+            "Content-Length: 1000000\r\n\r\n"
+        )
+        for _ in range(8):
+            held = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            held.sendall(head.encode())
+        until(lambda: httpx.post(url, json={"image": []}).status_code == 429)
+    until(
+        lambda: (
+            httpx.post(
+                url, json={"model_id": "a", "image": {"type": "base64", "value": ""}}
+            ).status_code
+            == 401
+        )
+    )
+
+
+def test_a_wrong_shape_costs_no_more_than_a_batch(demo_repository, serve, tmp_path):
+    file = tmp_path / "keys.json"
+    token = key("add", "cam", "--keys", file, "--quota", "1000/day")
+    server = serve(demo_repository, f"--keys={file}")
+    headers = {"x-api-key": token}
+    given = {"name": "images", "datatype": "FP32", "shape": [1000, 0, 0, 0], "data": []}
+    url = f"{server.url}/v2/models/digits/infer"
+    assert httpx.post(url, json={"inputs": [given]}, headers=headers).status_code == 400
+    own = httpx.get(server.url + "/v1/keys/self", headers=headers).json()
+    assert own["quota_left"] >= 1000 - 64

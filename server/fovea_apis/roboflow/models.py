@@ -104,7 +104,7 @@ def _check_unload(request: Request) -> None:
 
 
 def _registered(request: Request, asked: list[dict[str, object]] | None = None) -> Response:
-    ready = [model for model in plane_of(request) if model.state is State.READY]
+    ready = [model for model in plane_of(request).visible() if model.state is State.READY]
     models = [_described(m, f"{m.name}/{m.version}") for m in ready if m.task in TASKS]
     # A client looks for the very id that it asked for, which may have no version.
     return _json({"models": [*(asked or ()), *models]})

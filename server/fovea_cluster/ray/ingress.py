@@ -84,6 +84,7 @@ class Ingress(Servicer):
         service = self.serving.service
         return (
             service.traffic.durations.family(),
+            *service.traffic.keys.families(),
             *(family for family in limit_families(service) if family.name in _KNOWN_HERE),
         )
 
@@ -175,6 +176,8 @@ class IngressApp:
         try:
             headers = dict(scope["headers"])
             timeout_s = _timeout_of(headers)
+            # The replica does it again; a body of a stranger is not even received.
+            service.admit(call, "inference")
             with service.budget.body() as hold:
                 body = await receive_body(
                     receive,

@@ -78,6 +78,10 @@ class Serving:
                 )
                 call.holder = service.door.holder(token)
                 call.enter()
+                answer = await self.inference.streamed(data, reservation)
+                # The ingress counts the request.
+                service.traffic.keys.charge(call.holder.label, call.images)
+                return answer
             return await self.inference.streamed(data, reservation)
         finally:
             reservation.release()
@@ -128,7 +132,12 @@ class Replica:
 
     def _families(self) -> Iterable[Family]:
         service = self._serving.service
-        return (*model_families(service.plane), service.traffic.durations.family())
+        traffic = service.traffic
+        return (
+            *model_families(service.plane),
+            traffic.durations.family(),
+            *traffic.keys.families(),
+        )
 
     async def http(self, request: HttpRequest) -> HttpAnswer:
         """Answer a request over HTTP."""

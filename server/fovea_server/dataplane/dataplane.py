@@ -96,6 +96,10 @@ class DataPlane:
         self.availability, self.store_faults = registry.availability, registry.store_faults
 
     def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._registry)
+
+    def visible(self) -> Iterator[ServedModel]:
+        """List the models that the client of the current request may know of."""
         return (model for model in self._registry if self._registry.sees(model.name))
 
     def index(self, ready: bool = False) -> list[IndexEntry]:
@@ -250,7 +254,7 @@ class DataPlane:
 
     def v2_statistics(self, name: str | None, version: int | None) -> dict[str, Any]:
         """Report counters as the v2 protocol; raises as `statistics_json`."""
-        return statistics_json(self, name, version)
+        return statistics_json(self.visible(), name, version)
 
     async def infer(
         self, model: ServedModel, request: InferRequest, reservation: Reservation

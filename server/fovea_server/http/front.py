@@ -14,7 +14,7 @@ from fovea_server.http.cors import Cors
 from fovea_server.http.guard import Guard
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.receive import in_time
-from fovea_server.traffic.call import Call, lookup
+from fovea_server.traffic.call import CALL, Call, lookup
 from fovea_server.traffic.request_id import HEADER
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,8 @@ class Front(ABC):
     ) -> Request:
         """Route a request by its head, or refuse it; `client` is address and port."""
         request = self.begin(method, target, headers, client)
+        # Not `enter`: what follows is not a task of this request alone.
+        before = CALL.set(request.call)
         try:
             self._guard.check(method, headers)
             self.route(request)
@@ -72,6 +74,8 @@ class Front(ABC):
             request.answer = self.error_answer(error)
         except Exception as error:  # noqa: BLE001  (a bug must not look like the client's)
             request.answer = self._fault(request.call, error)
+        finally:
+            CALL.reset(before)
         return request
 
     def begin(

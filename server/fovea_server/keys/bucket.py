@@ -8,7 +8,6 @@ from collections.abc import Callable
 from fovea_preprocess.errors import RateLimited
 from fovea_server.keys.key import Rate
 
-
 _MOST_BEHIND_S = 30.0
 
 

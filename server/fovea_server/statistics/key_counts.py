@@ -24,13 +24,17 @@ class KeyCounts:
 
     def count(self, name: str, status: int | str, images: int) -> None:
         """Count a request that was answered, and the images that it was charged with."""
-        if name not in self._names:
-            if len(self._names) < _MOST:
-                self._names.add(name)
-            else:
-                name = _OTHERS
-        self._requests[name, str(status)] += 1
-        self._images[name] += images
+        self._requests[self._label(name), str(status)] += 1
+        self.charge(name, images)
+
+    def charge(self, name: str, images: int) -> None:
+        """Count images of a request that is counted elsewhere."""
+        self._images[self._label(name)] += images
+
+    def _label(self, name: str) -> str:
+        if name not in self._names and len(self._names) < _MOST:
+            self._names.add(name)
+        return name if name in self._names else _OTHERS
 
     def families(self) -> list[Family]:
         """Build the families; none before the first request with a key."""

@@ -3,6 +3,8 @@
 import json
 import stat
 import threading
+import time
+from datetime import UTC, datetime
 
 import pytest
 
@@ -67,6 +69,44 @@ def test_what_is_wrong_is_said_and_changes_nothing(fovea, tmp_path, arguments, r
     assert code == 2
     assert reason in told
     assert (tmp_path / "keys.json").read_bytes() == before
+
+
+def test_what_a_key_allows_is_changed_and_the_key_stays(fovea, tmp_path):
+    _, token, _ = fovea("key", "add", "a", "--rate=1/s", "--expires=1d", "--model=x,y", "--model=z")
+    code, told, _ = fovea("key", "set", "a", "--rate=3/m", "--quota=9/day", "--expires=", "--json")
+    assert code == 0
+    shown = json.loads(told)
+    assert (shown["rate"], shown["quota"], shown["expires"]) == ("3/m", "9/day", None)
+    assert shown["models"] == ["x", "y", "z"]
+    fovea("key", "set", "a", "--rate=", "--model=", "--scope=predict", "--scope=metrics")
+    [key] = read_keys(tmp_path / "keys.json").keys
+    assert (key.rate, key.models, key.scopes) == (None, (), ("predict", "metrics"))
+    assert key.secrets[0].sha256 == digest_of(token.strip())
+    assert fovea("key", "set", "a")[0] == 2
+    assert fovea("key", "add", "b", "--model=")[0] == 2
+
+
+def test_a_key_whose_time_is_over_is_rotated_with_a_new_time_alone(fovea, tmp_path):
+    fovea("key", "add", "a", "--expires=1s")
+    time.sleep(1.1)
+    code, _, told = fovea("key", "rotate", "a")
+    assert (code, "--expires" in told) == (2, True)
+    assert fovea("key", "rotate", "a", "--expires=1d", "--grace=0s")[0] == 0
+    [key] = read_keys(tmp_path / "keys.json").keys
+    assert len(key.secrets) == 2
+    assert key.secrets[1].until <= datetime.now(UTC)
+
+
+def test_a_link_stays_one_and_the_file_keeps_its_mode(fovea, tmp_path):
+    (tmp_path / "real").mkdir()
+    real, link = tmp_path / "real" / "keys.json", tmp_path / "keys.json"
+    fovea("key", "add", "a", "--keys", real)
+    real.chmod(0o640)
+    link.symlink_to(real)
+    assert fovea("key", "rm", "a")[0] == 0
+    assert link.is_symlink()
+    assert read_keys(real).keys == ()
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
 
 
 def test_another_file_is_left_alone(fovea, tmp_path):

@@ -163,6 +163,18 @@ def test_the_file_is_followed_and_what_is_wrong_changes_nothing(open_door, file,
     assert admitted(door, second)
 
 
+def test_nothing_in_the_file_ends_the_one_who_follows_it(open_door, file, caplog):
+    first = new_token()
+    door = open_door(entry("a", first))
+    for wrong in ({"quota": "1e999/day"}, {"rate": "1e999/s"}):
+        write(file, entry("a", first, **wrong))
+        until(lambda: "is wrong" in caplog.text)
+        caplog.clear()
+        assert admitted(door, first)
+    write(file)
+    until(lambda: not admitted(door, first))
+
+
 def test_a_change_does_not_fill_the_bucket(open_door, file):
     token = new_token()
     door = open_door(entry("a", token, rate="1/h"))
@@ -224,7 +236,7 @@ def test_who_waits_as_long_as_told_is_served():
     clock = Clock()
     bucket = TokenBucket(Rate.parse("30/m"), clock)
     bucket.take(30)
-    with pytest.raises(RateLimited, match=r"may send 30/m images: send again in 2\.00 s") as refused:
+    with pytest.raises(RateLimited, match=r"30/m images: send again in 2\.00 s") as refused:
         bucket.take(1)
     clock.now += refused.value.retry_after_s
     bucket.take(1)

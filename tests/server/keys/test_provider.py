@@ -14,7 +14,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from tests.server.keys.test_door import admit
 
-from fovea_preprocess.errors import Forbidden, InvalidOption, Unauthenticated, Unavailable
+from fovea_preprocess.errors import (
+    Forbidden,
+    InvalidOption,
+    KeysPending,
+    Unauthenticated,
+    Unavailable,
+)
 from fovea_server.keys import provider as module
 from fovea_server.keys.door import Door
 from fovea_server.keys.provider import Provider
@@ -223,6 +229,30 @@ def test_an_issuer_that_comes_later_is_found(open_door, issuer, monkeypatch, cap
     assert not _admitted(door, token(issuer))
     issuer.says = None
     until(lambda: _admitted(door, token(issuer)))
+
+
+def test_odd_answers_and_claims_end_nothing(open_door, issuer, monkeypatch, caplog):
+    monkeypatch.setattr(module, "_AGAIN_S", 0.1)
+    door = open_door()
+    for claims in (
+        {"exp": "1234567890123"},
+        {"exp": 1e12},
+        {"exp": 1e30},
+        {"scope": 5, "exp": True},
+        {"aud": [7]},
+        {"sub": {"a": 1}, "exp": 1e15},
+    ):
+        with pytest.raises(Unauthenticated):
+            admit(door, token(issuer, **claims), None)
+    for scope in (5, True, {"control": 0}, [["control"]]):
+        with pytest.raises(Forbidden):
+            admit(door, token(issuer, scope=scope), "control")
+    keys, issuer.keys = issuer.keys, [[1], "x"]
+    with pytest.raises((Unauthenticated, KeysPending)):
+        admit(door, token(issuer, OTHER, "c"), None)
+    until(lambda: "cannot be fetched" in caplog.text or _admitted(door, token(issuer, OTHER, "c")))
+    issuer.keys = [*keys, jwk(OTHER, "c", "RS256")]
+    until(lambda: _admitted(door, token(issuer, OTHER, "c")))
 
 
 def test_keys_come_over_lines_that_nobody_changes():

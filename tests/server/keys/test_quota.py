@@ -32,7 +32,9 @@ def test_what_is_over_the_quota_waits_for_the_next_period():
     clock = Clock()
     meter = Meter(Quota.parse("10/day"), clock)
     meter.take(8)
-    with pytest.raises(RateLimited, match=r"has 2 of its 10 images of this day left.* has 3: ") as no:
+    with pytest.raises(
+        RateLimited, match=r"has 2 of its 10 images of this day left.* has 3: "
+    ) as no:
         meter.take(3)
     assert no.value.retry_after_s == 11.5 * 3600
     meter.take(2)
