@@ -7,8 +7,6 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-OPEN = "no secret protects"
-
 
 def test_a_secret_in_a_file_or_the_environment_is_in_no_command_line(
     serve, demo_repository, tmp_path, monkeypatch
@@ -43,30 +41,23 @@ def test_a_file_that_cannot_be_read_ends_the_start(fovea, demo_repository, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("flags", "open_doors"),
+    ("flags", "doors"),
     [
-        (["--host=0.0.0.0"], "HTTP at 0.0.0.0 and gRPC at 0.0.0.0:"),
-        (["--host=0.0.0.0", "--http-restricted-api=inference:k=v"], "gRPC at 0.0.0.0:"),
-        (
-            ["--host=0.0.0.0", "--http-restricted-api=logging:k=v", "--no-allow-grpc"],
-            "HTTP at 0.0.0.0:",
-        ),
-        (["--host=0.0.0.0", "--grpc-address=127.0.0.1"], "HTTP at 0.0.0.0:"),
-        (
-            ["--host=0.0.0.0", "--no-allow-grpc", "--http-restricted-api=logging,inference:k=v"],
-            None,
-        ),
-        (["--metrics-address=0.0.0.0"], None),
+        (["--host=0.0.0.0"], "HTTP at 0.0.0.0 and gRPC at 0.0.0.0 and the metrics at 0.0.0.0: "),
+        (["--host=0.0.0.0", "--no-allow-grpc", "--metrics-address=127.0.0.1"], "HTTP at 0.0.0.0: "),
+        (["--metrics-address=0.0.0.0"], "the metrics at 0.0.0.0: "),
         ([], None),
     ],
 )
-def test_a_server_of_a_network_without_a_secret_says_so_once(
-    flags, open_doors, serve, demo_repository
+@pytest.mark.parametrize("no_keys", [False, True])
+def test_a_server_of_a_network_without_keys_says_so_once(
+    flags, doors, no_keys, serve, demo_repository
 ):
-    server = serve(demo_repository, *flags)
+    server = serve(demo_repository, *flags, *(["--no-keys"] if no_keys else []))
     assert server.stop() == 0
-    told = [line for line in server.log.read_text().splitlines() if OPEN in line]
-    assert len(told) == (open_doors is not None)
-    if open_doors is not None:
-        assert f"{OPEN} {open_doors}" in told[0]
-        assert "--http-restricted-api" in told[0]
+    said = "everybody may do all, as --no-keys says" if no_keys else "fovea key add NAME"
+    told = [line for line in server.log.read_text().splitlines() if said in line]
+    assert len(told) == (doors is not None)
+    if doors is not None:
+        assert doors in told[0]
+        assert (" WARNING " in told[0]) != no_keys

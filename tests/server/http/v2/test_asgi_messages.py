@@ -33,6 +33,7 @@ def asked(runner, app, *messages: dict[str, object], path="/v2/models/adder/infe
         "path": path,
         "headers": [],
         "query_string": b"",
+        "client": ("127.0.0.1", 1),
         **scope,
     }
     runner.run(app(made, receive, send))
