@@ -129,7 +129,7 @@ lint: $(VENV)/dev
 # which files are in which run.
 check test test-real: export PYTHONDONTWRITEBYTECODE =
 check test test-real: export OPENBLAS_NUM_THREADS = 1
-PYTEST = $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
+PYTEST = $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 check: lint
 	$(PYTEST) --quiet --lane=check

@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 import pytest
 from hypothesis import settings
-from tests.lanes import LANES, lane_of
+from tests.lanes import LANES, in_order, lane_of
 from tests.system import missing_packages
 
 from fovea_engines.build.build import build
@@ -183,6 +183,14 @@ def pytest_runtest_makereport():
         (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
     ]
     return report
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files that take long."""
+    by_file = {}
+    for item in items:
+        by_file.setdefault(item.path, []).append(item)
+    items[:] = [item for file in in_order(by_file) for item in by_file[file]]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,7 +5,7 @@ the others: those with the real models of `shared`, and with the programs of oth
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -45,6 +45,17 @@ _SLOW_PLACES = (
     "server/models/test_rebuild.py",
 )
 _SMOKE = TESTS / "e2e" / "test_http.py"
+# Files that take more than half a minute go first: else one process waits at the end for the other,
+# which began one of them last.
+LONG = (
+    *("docs/test_readme.py", "e2e/test_every_head.py", "engines/build/test_every_detector.py"),
+    *("docs/test_recipes.py", "e2e/test_tune.py", "proxies/test_drain.py", "e2e/test_keys.py"),
+    *("engines/backends/tensorrt/test_rtx.py", "engines/build/test_fuse.py", "e2e/test_bench.py"),
+    *("engines/detect/test_contradictions.py", "engines/diff/test_faults.py"),
+    *("e2e/test_lifecycle.py", "docker/test_starter.py", "e2e/test_heavy_images.py"),
+    *("engines/build/test_interrupted_build.py", "e2e/test_health.py"),
+    *("engines/build/test_every_file_builds.py", "docs/test_heads_page.py"),
+)
 # Fixtures that build engines or type commands.
 _SLOW = frozenset(("demo_batches", "demo_model", "demo_repository", "demo_versions", "fovea"))
 
@@ -57,6 +68,12 @@ def lane_of(file: Path) -> str:
         return "real"
     slow = _is_in(file, _SLOW_PLACES) or _SLOW & used
     return "test" if slow and file != _SMOKE else "check"
+
+
+def in_order(files: Iterable[Path]) -> list[Path]:
+    """Put the long ones first, and leave the others as they are."""
+    ranks = {TESTS / name: rank for rank, name in enumerate(LONG)}
+    return sorted(files, key=lambda file: ranks.get(file, len(ranks)))
 
 
 def _is_in(file: Path, places: tuple[str, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Limits the bytes that are held for all clients at once, and gives their memory back."""
+"""Limits the bytes that are held for all clients at once, and how slowly they may arrive."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fovea_preprocess.errors import QueueFull
+from fovea_preprocess.errors import BodyTimeout, QueueFull
 from fovea_preprocess.size import size_text
 
+# Bytes a second of a body that may take longer than its time limit. Poor lines of phones have more.
+SLOWEST = 8192
 # Memory of bodies of this size may stay with the allocator: see `Trimmer`.
 _LARGE = 1 << 20
 # Less is worth no trimming, and is soon used again.
@@ -20,6 +22,14 @@ _CALM_S = 1.0
 _PAUSE_S = 10.0
 # Time that an answer waits for room, where its request sets none.
 _PATIENCE_S = 30.0
+
+
+def too_slow(timeout_s: float, what: str = "body") -> BodyTimeout:
+    """Make the error for a body that is not there after `timeout_s`, and slower than `SLOWEST`."""
+    return BodyTimeout(
+        f"the {what} did not arrive within {timeout_s:g} s, nor with {SLOWEST // 1024} KiB/s: send "
+        "less, or raise the server's --body-timeout-s"
+    )
 
 
 class ByteBudget:

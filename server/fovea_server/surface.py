@@ -2,40 +2,67 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fovea_server.dataplane.service import Service
 from fovea_server.http.asgi import FrontApp
 from fovea_server.http.cors import Cors
-from fovea_server.http.v1.app import create_app
 from fovea_server.http.v1.predict import PredictFront
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.http.v2.front import V2Front
 from fovea_server.traffic.asgi import WithTraffic
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Surface:
     """The v2 protocol and predict requests, and behind them the other routes and the page.
+
+    FastAPI is imported at the first request that needs it: it is a quarter of the time of a start,
+    and memory, which a server of images and tensors does without.
 
     Attributes:
         fronts: of requests that need no ASGI.
     """
 
     def __init__(self, service: Service) -> None:
-        sources = ImageSources(service.settings)
-        self.fronts = (V2Front(service), PredictFront(service, sources))
-        self._app = create_app(service, sources)
-        others = Cors(service.settings.cors_origin).around(self._app)
+        self._service = service
+        self._sources = ImageSources(service.settings)
+        self.fronts = (V2Front(service), PredictFront(service, self._sources))
+        self._app: ASGIApp | None = None
+        self._making = asyncio.Lock()
+        others = Cors(service.settings.cors_origin).around(self._others)
         self._all = FrontApp(self.fronts, WithTraffic(others, service.traffic))
 
-    def lifespan(self) -> AbstractAsyncContextManager[object]:
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
         """Make the context in which requests may be asked, where no ASGI server is around."""
-        return self._app.router.lifespan_context(self._app)
+        self._sources.open()
+        yield
+        await self._sources.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or the lifespan."""
-        await self._all(scope, receive, send)
+        if scope["type"] != "lifespan":
+            await self._all(scope, receive, send)
+            return
+        await receive()
+        async with self.lifespan():
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _others(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._making:
+            if self._app is None:
+                self._app = await asyncio.to_thread(self._make)
+        await self._app(scope, receive, send)
+
+    def _make(self) -> ASGIApp:
+        from fovea_server.http.v1.app import create_app
+
+        return create_app(self._service, self._sources)

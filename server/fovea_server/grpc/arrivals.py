@@ -18,8 +18,7 @@ from contextlib import contextmanager
 import grpc
 
 from fovea_preprocess.errors import BodyTimeout, FoveaError, InvalidRequest, QueueFull
-from fovea_server.body_speed import SLOWEST, too_slow
-from fovea_server.byte_budget import ByteBudget
+from fovea_server.byte_budget import SLOWEST, ByteBudget, too_slow
 from fovea_server.settings import Settings
 
 # Messages that are not whole by then are looked at; nearly all are.

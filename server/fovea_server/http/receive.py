@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fovea_preprocess.errors import BodyTooLarge, DeadlineExceeded, ShuttingDown
-from fovea_server.body_speed import SLOWEST, too_slow
+from fovea_server.byte_budget import SLOWEST, too_slow
 
 if TYPE_CHECKING:
     from starlette.types import Receive

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from fovea_preprocess.errors import FoveaError, QueueFull
-from fovea_server.body_speed import SLOWEST, too_slow
+from fovea_server.byte_budget import SLOWEST, too_slow
 from fovea_server.http.connection.body import LARGE_BODY, unset_buffer
 from fovea_server.http.front import ID_HEADER, LARGE_ANSWER, Front
 from fovea_server.http.messages import Buffer, Request, Response

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -25,7 +24,7 @@ from fovea_server.http.allow import allow
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.page.routes import page_routes
 from fovea_server.http.receive import ClientLeft
-from fovea_server.http.v1 import keys, models, predict
+from fovea_server.http.v1 import keys, models, predict_routes
 from fovea_server.http.v1.answers import error_answer
 from fovea_server.http.v1.image_json import error_json
 from fovea_server.http.v1.openapi import docs_page, document
@@ -65,11 +64,10 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
         redoc_url=None,
         static_url=_SCRIPTS,
         redirect_slashes=False,
-        lifespan=_lifespan,
     )
     app.state.service = service
     app.state.sources = sources
-    for router in (predict.router, models.router, models.health, keys.router):
+    for router in (predict_routes.router, models.router, models.health, keys.router):
         app.include_router(router)
     app.add_route("/docs", docs_page(app, _SCRIPTS), include_in_schema=False)
     # FastAPI asks for it by this name, when the document is wanted for the first time.
@@ -88,14 +86,6 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
     app.add_exception_handler(ClientLeft, _on_disconnect)
     app.add_exception_handler(Exception, _on_fault)
     return app
-
-
-@asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    sources: ImageSources = app.state.sources
-    sources.open()
-    yield
-    await sources.close()
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
-from starlette.requests import Request
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
@@ -21,6 +20,9 @@ from fovea_server.dataplane.options import parse_options
 from fovea_server.http.base64_text import base64_image
 from fovea_server.http.receive import receive_body, unpack
 from fovea_server.settings import Settings
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 _MAX_FIELDS = 64
 _SHAPE = 'each of images is {"data": BASE64} or {"url": ADDRESS}'

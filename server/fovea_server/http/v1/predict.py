@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import zlib
 from functools import lru_cache, partial
 from urllib.parse import unquote
 
-from fastapi import APIRouter
-from starlette.concurrency import run_in_threadpool
-
 from fovea_engines.detect.draw.draw import annotated
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest, NotFound
+from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
 from fovea_server.dataplane.images import Prediction
 from fovea_server.dataplane.service import Service
 from fovea_server.http.front import Front
@@ -28,8 +26,6 @@ from fovea_server.http.v1.head import (
     timeout_of,
     wraps_images,
 )
-from fovea_server.http.v1.models import ModelName, Version, inferring
-from fovea_server.http.v1.openapi import described_prediction
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult
@@ -126,7 +122,7 @@ class PredictFront(Front):
         if not wraps_images(kind):
             return [body], query_options(query)
         # Parsing a large body would block the event loop.
-        return await run_in_threadpool(
+        return await asyncio.to_thread(
             parse_body, body, kind, query_values(query), settings.max_images
         )
 
@@ -141,22 +137,4 @@ async def drawn(service: Service, prediction: Prediction, kind: Image) -> bytes:
     words = prediction.words
     seen = result.found, result.pixels, words.labels, words.skeleton
     async with service.plane.drawing(result.pixels):
-        return await run_in_threadpool(annotated, *seen, kind)
-
-
-router = APIRouter(tags=["predict"], dependencies=[inferring])
-"""Describes the requests in the OpenAPI document, and refuses those with a wrong version."""
-
-
-@router.post("/v1/models/{name}/predict", **described_prediction("predict"))
-async def predict(name: ModelName) -> None:
-    """Find what is on one or more images, with the newest version of a model."""
-    raise NotFound(f"there is no model '{name[:60]}'")
-
-
-@router.post(
-    "/v1/models/{name}/versions/{version}/predict", **described_prediction("predict_version")
-)
-async def predict_version(name: ModelName, version: Version) -> None:
-    """Find what is on one or more images, with one version of a model."""
-    raise NotFound(f"model '{name[:60]}' has no such version")
+        return await asyncio.to_thread(annotated, *seen, kind)
