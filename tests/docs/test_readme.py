@@ -89,7 +89,8 @@ def test_the_packages_for_a_full_run_are_listed():
     for file in ROOT.glob("tests/**/*.py"):
         named |= set(re.findall(r'\bprogram\([^)]*package="([\w.+-]+)"', file.read_text()))
         named |= set(re.findall(r'\bskip_for_want_of\("([\w.+-]+)"', file.read_text()))
-    [listed] = re.findall(r"`apt-get install ([^`]+)` for a full run", README)
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    [listed] = re.findall(r"`apt-get install ([^`]+)` for a full run", page)
     assert listed.split() == sorted(named)
 
 

@@ -124,7 +124,7 @@ class Call:
     def token(self) -> str | None:
         """The key that it was sent with; None without one."""
         scheme, _, rest = (self.header("authorization") or "").partition(" ")
-        if scheme.lower() == "bearer":
+        if scheme.lower() in ("bearer", "token"):
             return rest.strip()
         if scheme.lower() == "basic":
             # Of programs that know users and passwords alone, as Label Studio: the password.
