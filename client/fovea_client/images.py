@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import struct
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ Source: TypeAlias = Callable[[], bytes | Url | None]
 
 # A server takes bodies of 64 MiB, unless its --http-max-input-size says otherwise.
 _MOST_UNCOMPRESSED = 60 << 20
+_OTHER_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,20}://", re.IGNORECASE)
 _FILE_HEADER = struct.Struct("<2sIHHI")
 _INFO_HEADER = struct.Struct("<IiiHHIIiiII")
 
@@ -59,6 +61,11 @@ def image_to_send(image: ImageSource, channels: Channels = "RGB") -> bytes | Url
         return image
     if isinstance(image, str) and image.startswith(("http://", "https://")):
         return Url(image)
+    if isinstance(image, str) and _OTHER_ADDRESS.match(image):
+        raise ValueError(
+            f"{image} is no address of an image: that begins with http:// or https://. Of a video "
+            "stream, send single pictures"
+        )
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     if isinstance(image, np.ndarray):

@@ -189,3 +189,9 @@ def test_a_model_that_may_still_come_is_warned_of(demo_repository, tmp_path):
         assert "--api deepstack=later: the repository has no such model" in server.log.read_text()
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("given", ["DeepStack", "codeproject", "CodeProject.AI", "frigate"])
+def test_an_api_may_have_the_name_of_those_who_speak_it(given):
+    assert parse_apis([given, "Roboflow"]) == {"deepstack": None, "roboflow": None}
+    assert parse_apis([f"{given}=M"]) == {"deepstack": "M"}

@@ -63,6 +63,11 @@ def test_images_of_pillow_keep_their_pixels(mode: str) -> None:
     np.testing.assert_array_equal(decode_image(image_to_send(image)).pixels, pixels)
 
 
+def test_an_address_of_a_stream_is_no_image() -> None:
+    with pytest.raises(ValueError, match="rtsp://cam/1 is no address of an image"):
+        image_to_send("rtsp://cam/1")
+
+
 def test_an_address_is_left_to_the_server() -> None:
     assert image_to_send("https://host/a.jpg") == Url("https://host/a.jpg")
 

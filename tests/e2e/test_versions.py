@@ -1,5 +1,6 @@
 """Which versions of a model are served, and that each answers as itself."""
 
+import time
 from pathlib import Path
 
 import httpx
@@ -58,3 +59,14 @@ def test_only_what_the_policy_names_is_served(two_versions, serve, scene, policy
     assert answer["version"] == str(served)
     other = f"{server.url}/v1/models/digits/versions/{3 - served}/predict"
     assert httpx.post(other, content=scene).status_code == 404
+
+
+def test_a_version_that_goes_is_in_the_log(two_versions, serve):
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=0.2")
+    repository = with_policy(two_versions, "all { }")
+    server = serve(repository, *flags)
+    with_policy(two_versions, "specific { versions: [1] }")
+    until = time.monotonic() + 60
+    while "model digits version 2 is unloaded" not in server.log.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.1)

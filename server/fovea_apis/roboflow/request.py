@@ -20,8 +20,6 @@ from fovea_server.http.v1.body import Source, Url, read_form
 # The defaults of the server whose API this is.
 _CONFIDENCE, _OVERLAP, _MOST = 0.4, 0.3, 300
 _IMAGE = '{"type": "base64" or "url", "value": TEXT}'
-# Browsers put it before the base64 of a file.
-_DATA_URL = re.compile(r"data:[^,]{0,100};base64,")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +162,4 @@ def _image(image: object) -> Source:
 
 
 def _decoded(text: str) -> Source:
-    if begin := _DATA_URL.match(text):
-        text = text[begin.end() :]
     return base64_image("".join(text.split()), "the image")

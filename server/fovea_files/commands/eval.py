@@ -61,8 +61,8 @@ def evaluate(
         Path,
         typer.Option(
             metavar="LABELS",
-            help="A COCO .json file, a folder of YOLO label files, one with a folder of images "
-            "for each class, or one of PNG files with the class of each pixel.",
+            help="A COCO .json file, YOLO's data.yaml, a folder of YOLO label files, one with a "
+            "folder of images for each class, or one of PNG files with the class of each pixel.",
             exists=True,
         ),
     ],

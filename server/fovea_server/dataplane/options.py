@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any, get_type_hints
 
 from fovea_engines.detect.class_names import split_classes
 from fovea_engines.detect.options import MaskFormat, PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
+# Names of the same in other software.
+_SAME = {
+    **dict.fromkeys(("confidence", "threshold", "min_confidence", "score"), "conf"),
+    **dict.fromkeys(("iou_threshold", "overlap_threshold", "nms"), "iou"),
+    **dict.fromkeys(("max_detections", "limit"), "max_det"),
+    **dict.fromkeys(("agnostic_nms", "class_agnostic_nms"), "agnostic"),
+}
 # A message must not repeat a value of any length.
 _SHOWN = 60
 
@@ -18,8 +26,10 @@ def parse_options(given: Mapping[str, Any]) -> PredictOptions:
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in _OPTIONS:
-            known = ", ".join(_OPTIONS)
-            raise InvalidOption(f"'{name[:_SHOWN]}' is not an option; options: {known}")
+            known, shown = ", ".join(_OPTIONS), name[:_SHOWN]
+            close = [_SAME[shown]] if shown in _SAME else get_close_matches(shown, _OPTIONS, 1)
+            meant = f"did you mean '{close[0]}'? " if close else ""
+            raise InvalidOption(f"'{shown}' is not an option; {meant}options: {known}")
         read, kind = _READERS[_OPTIONS[name]]
         try:
             values[name] = read(value)

@@ -7,6 +7,11 @@ from collections.abc import Iterable, Mapping
 from fovea_engines.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import InvalidOption
 
+# Whose clients speak it -> its name.
+_NAMES = dict.fromkeys(
+    ("codeproject", "codeproject.ai", "frigate", "blueiris", "home-assistant"), "deepstack"
+)
+
 
 def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
     """Parse the operator's options, each NAME or NAME=MODEL; None where no model is named.
@@ -17,7 +22,10 @@ def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
     apis: dict[str, str | None] = {}
     for given in values:
         api, named, model = given.partition("=")
-        if api not in (known := entry_points(Group.ROUTERS)):
+        known = entry_points(Group.ROUTERS)
+        if api not in known:
+            api = _NAMES.get(api.lower(), api.lower())
+        if api not in known:
             raise InvalidOption(f"there is no API '{api}' to serve; there are {', '.join(known)}")
         if api in apis:
             raise InvalidOption(f"--api {api} is there twice: leave one out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from fovea_preprocess.errors import ShuttingDown
 from fovea_server.models.config.config_check import warn_of_settings
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.source import Source
+
+log = logging.getLogger(__name__)
 
 # A request may have looked an old version up and not have entered its queue yet.
 _GRACE_S = 0.05
@@ -210,6 +213,8 @@ class ModelSlot:
             time.sleep(_GRACE_S)
             for model in past:
                 model.close(self._timeout_s)
+                if model.version not in new:
+                    log.info("model %s version %d is unloaded", model.name, model.version)
             trim()
 
     def _show(self, source: Source, new: dict[int, ServedModel]) -> None:

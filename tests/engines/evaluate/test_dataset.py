@@ -12,7 +12,7 @@ from fovea_engines.evaluate.accuracy.answer import CompactDetections
 from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
 from fovea_engines.evaluate.accuracy.evaluate import evaluate
 from fovea_engines.evaluate.accuracy.labels import check_task, read_labelled
-from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption
+from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption, NotFound
 
 LABELS = ("cat", "dog", "bus")
 
@@ -284,3 +284,48 @@ def test_keypoints_without_visibility_are_not_taken_for_polygons(tmp_path):
     for words in ("0 .5 .5 .4 .4 .4 .4 2 .6 .6 2", "0 .5 .5 .4 .4"):
         file.write_text(words)
         check_task(read_labelled(tmp_path), "pose")
+
+
+@pytest.mark.parametrize(
+    ("names", "path"),
+    [(["cup", "cat"], None), ({0: "cup", 1: "cat"}, "/no/ds"), (None, ".")],
+)
+def test_a_data_yaml_as_yolo_is_trained_with(tmp_path, names, path):
+    for split in ("train", "val"):
+        for kind in ("images", "labels"):
+            (tmp_path / kind / split).mkdir(parents=True)
+    Image.new("RGB", (20, 10)).save(tmp_path / "images/val/a.png")
+    (tmp_path / "labels/val/a.txt").write_text("1 0.5 0.5 0.5 0.5\n")
+    # YAML holds JSON.
+    document: dict[str, object] = {
+        "path": path,
+        "train": "images/train",
+        "val": "images/val",
+        "names": names,
+    }
+    text = json.dumps(document).replace('"0"', "0").replace('"1"', "1")
+    (tmp_path / "data.yaml").write_text(text)
+    if names is None:
+        with pytest.raises(InvalidOption, match="`names` is no list"):
+            read_dataset(tmp_path / "data.yaml")
+        # So is the folder, by itself.
+        assert len(read_dataset(tmp_path).images) == 1
+        return
+    found = read_dataset(tmp_path / "data.yaml")
+    assert (found.class_names, found.images[0].class_ids.tolist()) == (("cup", "cat"), [1])
+    np.testing.assert_allclose(found.images[0].boxes, [[5, 2.5, 15, 7.5]])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1", "cannot be read as YAML"),
+        ("5", "is no data.yaml"),
+        ("{val: [a, b], names: [x]}", "names no folder of images"),
+        ("{val: nowhere, names: [x]}", "its val images are not in"),
+    ],
+)
+def test_a_data_yaml_that_is_wrong_is_a_sentence(tmp_path, text, said):
+    (tmp_path / "data.yaml").write_text(text)
+    with pytest.raises((InvalidOption, NotFound), match=said):
+        read_dataset(tmp_path / "data.yaml")

@@ -12,7 +12,7 @@ import numpy as np
 
 from fovea_engines.evaluate.accuracy.coco import coco_class_names, read_coco
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
-from fovea_engines.evaluate.accuracy.yolo import read_yolo, yolo_class_names
+from fovea_engines.evaluate.accuracy.yolo import is_yaml, read_yolo, yolo_class_names
 from fovea_engines.repository.digest import file_sha256, json_sha256
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
@@ -125,7 +125,9 @@ class Dataset:
 
 
 def read_dataset(data: Path, images: Path | None = None) -> Dataset:
-    """Read a COCO JSON file, or a folder of YOLO label files (or one that holds it as `labels`).
+    """Read a COCO JSON file, YOLO's data.yaml, or a folder of YOLO label files.
+
+    Such a folder may hold them as `labels` or `labels/val`.
 
     Class ids are those of YOLO labels, or the positions of COCO's categories in the order of their
     ids; `Dataset.for_model` maps them to a model's. The images are in the folder `images`; None
@@ -139,13 +141,14 @@ def read_dataset(data: Path, images: Path | None = None) -> Dataset:
     if images is not None and not images.is_dir():
         raise NotFound(f"{images} is not a folder of images")
     names: tuple[str, ...] | None
-    if data.is_dir():
+    if data.is_dir() or (data.is_file() and is_yaml(data)):
         labelled, names = read_yolo(data, images)
     elif data.is_file():
         labelled, names = read_coco(data, data.parent if images is None else images)
     else:
         raise NotFound(
-            f"{data} is not there: labels are a COCO JSON file, or a folder of YOLO label files"
+            f"{data} is not there: labels are a COCO JSON file, a data.yaml, or a folder of YOLO "
+            "label files"
         )
     if not any((~image.crowd).any() for image in labelled):
         seen = counted(len(labelled), "image")
@@ -155,7 +158,7 @@ def read_dataset(data: Path, images: Path | None = None) -> Dataset:
 
 def read_class_names(data: Path) -> tuple[str, ...] | None:
     """Return the class names of labels that `read_dataset` reads; None where nothing names them."""
-    return yolo_class_names(data) if data.is_dir() else coco_class_names(data)
+    return yolo_class_names(data) if data.is_dir() or is_yaml(data) else coco_class_names(data)
 
 
 def _numbered_alike(names: Sequence[str], labels: Sequence[str | None]) -> bool:

@@ -6,10 +6,11 @@ import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from fovea_engines.detect.rotated import regular
@@ -20,6 +21,8 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 
 # LabelImg, Label Studio and darknet leave this file among or above the label files.
 CLASSES_FILE = "classes.txt"
+# What of a data.yaml, or of a folder of labels, is evaluated: the first that is there.
+_SPLITS = ("val", "test", "train")
 
 # Values are 0 to 1, but rounding puts some slightly outside.
 _ROUNDING = 1e-3
@@ -42,7 +45,7 @@ class _Row(NamedTuple):
 def read_yolo(
     data: Path, folder: Path | None
 ) -> tuple[list[LabelledImage], tuple[str, ...] | None]:
-    """Read a folder of YOLO label files, or one that holds it as `labels`; as `read_dataset`.
+    """Read a folder of YOLO label files, one that holds it as `labels`, or a data.yaml.
 
     A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
     its box, and for models of rotated boxes to the smallest rectangle around it. Or each line is
@@ -51,10 +54,10 @@ def read_yolo(
     one, has no objects. The images are by default in `images` in place of `labels` in the path, as
     for YOLO itself, or beside the labels.
 
-    Returns the images by name, and the names in classes.txt if it exists.
+    Returns the images by name, and the names in the data.yaml, or in classes.txt if it exists.
     """
-    labels = data / "labels" if (data / "labels").is_dir() else data
-    folder = _beside(labels) if folder is None else folder
+    labels, beside = _folders(data)
+    folder = beside if folder is None else folder
     files = {p.stem: p for p in sorted(labels.glob("*.txt")) if p.name != CLASSES_FILE}
     if not files:
         raise NotFound(f"{labels} has no YOLO label file (*.txt): name the folder that has them")
@@ -70,18 +73,63 @@ def read_yolo(
     return [_labelled(image, files.get(image.stem), known, points) for image in images], names
 
 
+def _folders(data: Path) -> tuple[Path, Path]:
+    """Return the folders of the label files and of the images."""
+    if is_yaml(data):
+        document = _document(data)
+        root = data.parent / str(document.get("path") or "")
+        # As YOLO's own programs do, where the path is one of another machine.
+        root = root if root.is_dir() else data.parent
+        split = next((name for name in _SPLITS if document.get(name)), None)
+        if split is None or not isinstance(document[split], str):
+            raise InvalidOption(f"{data} names no folder of images as {', '.join(_SPLITS)}")
+        images = root / document[split]
+        if not images.is_dir():
+            raise NotFound(
+                f"{data}: its {split} images are not in {images}; --data LABELS names them"
+            )
+        return _swapped(images, "images", "labels"), images
+    labels = data / "labels" if (data / "labels").is_dir() else data
+    if not any(labels.glob("*.txt")):
+        labels = next((labels / name for name in _SPLITS if (labels / name).is_dir()), labels)
+    return labels, _swapped(labels, "labels", "images")
+
+
+def is_yaml(data: Path) -> bool:
+    """Return True for a data.yaml, as YOLO is trained with."""
+    return data.suffix.lower() in (".yaml", ".yml")
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(file.read_bytes())
+    except (OSError, yaml.YAMLError) as error:
+        raise InvalidOption(f"{file} cannot be read as YAML: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidOption(f"{file} is no data.yaml: it has no `val` and `names`")
+    return document
+
+
 def yolo_class_names(data: Path) -> tuple[str, ...] | None:
-    """Return the class names of a folder of YOLO labels; None without a classes.txt."""
+    """Return the class names of YOLO labels; None where nothing names them."""
+    if is_yaml(data):
+        names = _document(data).get("names")
+        if isinstance(names, dict):
+            names = [names.get(number) for number in range(len(names))]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise InvalidOption(f"{data}: `names` is no list of class names")
+        return tuple(names)
     files = (data / "labels" / CLASSES_FILE, data / CLASSES_FILE)
     file = next((file for file in files if file.is_file()), None)
     return None if file is None else read_labels(file)
 
 
-def _beside(labels: Path) -> Path:
-    parts = list(labels.absolute().parts)
-    if "labels" not in parts:
-        return labels
-    parts[len(parts) - 1 - parts[::-1].index("labels")] = "images"
+def _swapped(folder: Path, name: str, other: str) -> Path:
+    """Replace the last part of a path that has this name; YOLO finds labels of images so."""
+    parts = list(folder.absolute().parts)
+    if name not in parts:
+        return folder
+    parts[len(parts) - 1 - parts[::-1].index(name)] = other
     return Path(*parts)
 
 

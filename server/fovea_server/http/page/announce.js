@@ -13,7 +13,7 @@ export function announce(text) {
 /** Say what went wrong outside of any model; null for nothing. */
 export function alarm(error, name = "") {
   at("alert").hidden = !error;
-  const words = error ? [name && `${name}:`, error.message, error.hint] : [];
+  const words = error ? [name && `${name}:`, error.hint ? `${error.message}: ${error.hint}` : error.message] : [];
   write(at("alert"), words.filter(Boolean).join(" "));
 }
 

@@ -136,5 +136,5 @@ export class Pane {
 }
 
 function problemText({ message, hint, code }) {
-  return [message, hint, code && `(${code})`].filter(Boolean).join(" ");
+  return [hint ? `${message}: ${hint}` : message, code && `(${code})`].filter(Boolean).join(" ");
 }

@@ -125,7 +125,8 @@ def test_options_out_of_range_name_the_range(given, message):
         ({"classes": 5}, "it must be class names or ids, in a list"),
         ({"classes": [1.5]}, "it must be class names or ids, in a list"),
         ({"classes": {"a": 1}}, "it must be class names or ids, in a list"),
-        ({"cnf": 1}, "^'cnf' is not an option; options: conf, iou"),
+        ({"cnf": 1}, "^'cnf' is not an option; did you mean 'conf'\\? options: conf, iou"),
+        ({"confidence": 1}, "^'confidence' is not an option; did you mean 'conf'"),
         ({"x" * 5000: "y"}, "^'x{60}' is not an option"),
         ({"iou": "y" * 5000}, "^iou is 'y{60}'; it must be"),
     ],
@@ -144,3 +145,9 @@ def test_json_values_that_mean_the_same():
 def test_options_as_text():
     options = parse_options({"classes": "0, 5", "agnostic": "TRUE", "max_det": "7"})
     assert options == PredictOptions(classes=(0, 5), agnostic=True, max_det=7)
+
+
+def test_a_data_url_as_browsers_make_it_is_an_image():
+    text = "data:image/jpeg;base64," + base64.b64encode(b"image").decode()
+    sources, _ = parse_body(orjson.dumps({"images": [{"data": text}]}), JSON, {}, 8)
+    assert sources == [b"image"]
