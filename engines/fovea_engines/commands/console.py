@@ -32,7 +32,7 @@ _COLUMNS = ("head\ninput", "precision\nbackend", "agreement\naccuracy")
 
 def card_table(card: EngineCard, version: int, *, served: bool) -> Table:
     """An engine card, one property a line; a version of 0 is none."""
-    of = f" version {version}, {'' if served else 'not '}to be served" if version else ""
+    of = f" version {version}, {'' if served else 'not '}served" if version else ""
     title = f"{card.name}{of}"
     rows: list[tuple[str, str | Table]] = [
         *_head_rows(card),

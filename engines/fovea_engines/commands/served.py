@@ -11,7 +11,7 @@ from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
 _RUNNING = (
-    "A running server takes it when it restarts, or by itself with --model-control-mode poll."
+    "A running server loads it at its next restart, or at once with --model-control-mode poll."
 )
 
 
@@ -39,7 +39,8 @@ def serving_notes(
     served = served_versions(repository, name)
     if version in served:
         if before and before[-1] not in served:
-            yield f"{_engine(repository, name, before[-1])} was the one to serve until now."
+            replaced = _engine(repository, name, before[-1])
+            yield f"Version {version} replaces {replaced[0].lower()}{replaced[1:]}."
             if figures := _against(repository, card, before[-1]):
                 yield f"Version {version} has {figures}."
         yield _RUNNING

@@ -16,7 +16,7 @@ def test_build_shows_phases_the_card_and_the_next_command(fovea, tiny_model, tmp
     assert code == 0, err
     for phase in ("load", "normalise", "compile", "agreement"):
         assert phase in err
-    assert "tiny version 1, to be served" in out
+    assert "tiny version 1, served" in out
     assert "yolov8" in out
     assert out.splitlines()[-1] == "Serve it: fovea serve"
     assert (tmp_path / "repository" / "tiny" / "1" / "card.json").is_file()
@@ -38,11 +38,11 @@ def test_build_says_which_version_is_served(fovea, tiny_model, tmp_path):
 
     running, to_do = said("openvino")
     assert running.startswith(
-        "A running server takes it when it restarts, or by itself with --model"
+        "A running server loads it at its next restart, or at once with --model"
     )
     assert to_do == "Serve it: fovea serve"
     assert said("onnxruntime") == [
-        "Version 1 (openvino fp32) was the one to serve until now.",
+        "Version 2 replaces version 1 (openvino fp32).",
         running,
         "Serve it: fovea serve",
     ]
@@ -58,7 +58,7 @@ def test_build_says_which_version_is_served(fovea, tiny_model, tmp_path):
     assert newer.startswith("Version 2 is not served. Version 1 (openvino fp32) is, by the version")
     lines = fovea("inspect", "repository")[1].splitlines()
     assert ["1 served" in line for line in lines].count(True) == 1
-    assert "tiny version 2, not to be served" in fovea("inspect", "repository/tiny/2")[1]
+    assert "tiny version 2, not served" in fovea("inspect", "repository/tiny/2")[1]
     config.write_text("nonsense")
     assert said("openvino") == [
         f"No version of tiny is served, as {relative} is wrong: correct it."
