@@ -44,6 +44,9 @@ class AsyncClient:
         self._policy = Policy(url, timeout, retries, repeat_unanswered, sent)
         self._lanes = _Lanes(transport)
 
+    def __repr__(self) -> str:
+        return f"AsyncClient({self._policy.url!r})"
+
     async def predict(
         self, model: str, image: Images, **options: Unpack[PredictOptions]
     ) -> Prediction:

@@ -66,6 +66,9 @@ class Client:
         limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
         self._http = httpx.Client(limits=limits, transport=transport)
 
+    def __repr__(self) -> str:
+        return f"Client({self._policy.url!r})"
+
     def predict(self, model: str, image: Images, **options: Unpack[PredictOptions]) -> Prediction:
         """Find what is on an image: `detections` of the result are objects, `classes` classes.
 

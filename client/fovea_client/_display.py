@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import weakref
 from collections.abc import Iterable, Iterator
 from functools import partial
 from html import escape
@@ -15,20 +14,26 @@ from numpy.typing import NDArray
 from fovea_client._masks import Mask
 from fovea_client.answers import Detection, ImageError, ImageResult, Prediction
 from fovea_client.images import Channels, ImageSource, PillowImage, Source, Url, image_to_send
+from fovea_client.png import write_rgb
 
+# Pixels of the longer side of an array in a notebook.
+_SHOWN = 1000
 LEAST_SCORE = 0.5  # of a keypoint that is drawn
 
 
 def source_of(image: ImageSource, channels: Channels) -> Source:
     """Return a function that finds the image again to show it, or None if it is gone.
 
-    It holds encoded bytes, but no pixels: an array lives as long as its owner wants it.
+    It holds encoded bytes, and of pixels a copy of the size in which they are shown.
     """
     if isinstance(image, bytes | str | os.PathLike):
         return partial(image_to_send, image)
-    if isinstance(image, np.ndarray | PillowImage):
-        alive = weakref.ref(image)
-        return lambda: None if (here := alive()) is None else image_to_send(here, channels)
+    if isinstance(image, PillowImage):
+        image, channels = np.asarray(image.convert("RGB")), "RGB"
+    if isinstance(image, np.ndarray) and image.ndim == 3:
+        step = -(-max(image.shape) // _SHOWN)
+        small = image[::step, ::step].copy()
+        return lambda: write_rgb(small if channels == "RGB" else small[:, :, ::-1])
     return lambda: None
 
 

@@ -190,7 +190,7 @@ class Prediction(Shown):
     """The answer to one request; `images` are in the order in which they were sent.
 
     In a notebook it is shown as the images with what was found on them. For that it keeps an image
-    that was sent as bytes; hold on to `images` alone to let go of it.
+    that was sent as bytes, and of an array a small copy; hold on to `images` alone to let go of it.
     """
 
     model: str

@@ -63,9 +63,9 @@ class TensorMetadata:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Model(ModelSummary):
-    """Description of one version of a model.
+    """Description of one version of a model; its repr is a line.
 
     Attributes:
         max_batch_size: 0 where the model has no batch dimension.
@@ -82,3 +82,10 @@ class Model(ModelSummary):
     labels: tuple[str, ...] | None
     card: Mapping[str, Any] | None
     card_reason: str | None
+
+    def __repr__(self) -> str:
+        words = [self.task, self.backend, self.precision]
+        shapes = (f"{each.name} {list(each.shape)}" for each in self.inputs)
+        state = "ready" if self.ready else f"not ready: {self.reason}"
+        about = ", ".join([*filter(None, words), f"{self.label_count} classes", *shapes, state])
+        return f"<Model {self.name!r} version {self.version}: {about}>"

@@ -156,3 +156,9 @@ def encoded(photo: Image.Image) -> bytes:
     file = io.BytesIO()
     photo.save(file, "PNG", compress_level=1)
     return file.getvalue()
+
+
+def test_a_model_is_a_line(ask: Ask) -> None:
+    shown = repr(ask("model", "digits"))
+    assert shown.startswith("<Model 'digits' version 1: detect, onnxruntime, fp32, 10 classes")
+    assert shown.endswith("images [-1, 3, 320, 320], ready>")
