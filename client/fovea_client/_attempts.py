@@ -188,9 +188,12 @@ def _in_words(error: httpx.RequestError, policy: Policy) -> FoveaClientError:
             "`fovea serve` has HTTP on port 8000 and gRPC on 8001"
         )
     if unanswered:
+        # As a port for TLS does with anything else.
+        tls = url.startswith("http:") and "without sending a response" in str(error)
+        hint = "; if it speaks TLS, its address begins with https" if tls else ""
         return ConnectionFailed(
             f"the connection to {url} broke before the answer was there "
-            f"({error or type(error).__name__}); the server may have executed the request",
+            f"({error or type(error).__name__}); the server may have executed the request{hint}",
             unanswered=True,
         )
     return ConnectionFailed(
