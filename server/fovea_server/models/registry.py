@@ -150,11 +150,14 @@ class Registry:
         """
         slot = self._slots.get(name)
         if slot is None or not (slot.versions or slot.fault):
-            known = sorted(n for n, s in self._slots.items() if s.ready and self.sees(n))
+            ready = sorted(n for n, s in self._slots.items() if s.ready)
+            known = list(filter(self.sees, ready))
             close = get_close_matches(name, known, 1)
             meant = f"did you mean '{close[0]}'? " if close else ""
-            served = f"; {meant}served models: {', '.join(known)}" if known else ""
-            raise NotFound(f"there is no model '{name}'{served}")
+            # What the client may not know of is not even counted.
+            served = ", ".join(known) or ("" if ready else "none")
+            listed = f"; {meant}served models: {served}" if served else ""
+            raise NotFound(f"there is no model '{name}'{listed}")
         if not slot.versions:
             raise ModelNotReady(f"model '{name}': {slot.fault}")
         if version is None:
