@@ -9,7 +9,7 @@ PORT   ?= 8000
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test lint test-real test-cluster test-images test-bare test-fiftyone locks sbom audit clean
+.PHONY: help run check test lint foreign test-real test-cluster test-images test-bare test-fiftyone locks sbom audit clean
 
 help:
 	@echo "make run    build the demo engine, serve it, send it an image, go on serving"
@@ -137,8 +137,11 @@ check: lint
 test: lint
 	$(PYTEST) --lane=test
 
-test-real: $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision $(VENV)/cvat \
+# What is in folders of its own, for tests alone.
+foreign: $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision $(VENV)/cvat \
       $(VENV)/apis $(VENV)/remote $(VENV)/promql $(VENV)/grafana $(VENV)/kubernetes
+
+test-real: foreign
 	$(PYTEST) --lane=real
 
 # These two need Linux, root, and Debian's podman, runc, debootstrap, iptables and aardvark-dns; they
