@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import zlib
 from functools import lru_cache, partial
 from urllib.parse import unquote
+
+from starlette.concurrency import run_in_threadpool
 
 from fovea_engines.detect.draw.draw import annotated
 from fovea_engines.detect.options import PredictOptions
@@ -122,7 +123,7 @@ class PredictFront(Front):
         if not wraps_images(kind):
             return [body], query_options(query)
         # Parsing a large body would block the event loop.
-        return await asyncio.to_thread(
+        return await run_in_threadpool(
             parse_body, body, kind, query_values(query), settings.max_images
         )
 
@@ -137,4 +138,4 @@ async def drawn(service: Service, prediction: Prediction, kind: Image) -> bytes:
     words = prediction.words
     seen = result.found, result.pixels, words.labels, words.skeleton
     async with service.plane.drawing(result.pixels):
-        return await asyncio.to_thread(annotated, *seen, kind)
+        return await run_in_threadpool(annotated, *seen, kind)
