@@ -44,6 +44,8 @@ from fovea_engines.device import processor_name
 DEMO = Path(__file__).parents[1] / "server" / "fovea_server" / "demo"
 DEMO_MODEL = "digits"
 PARTS = 6
+WARM = 3
+"""Parts before the first measurement: pools start their threads, and each takes memory once."""
 ALLOWED_GROWTH_MB = 16.0
 """Along the line through the memory, from the first measurement to the last."""
 ALLOWED_THREADS = 16
@@ -161,11 +163,12 @@ def soak(models: Path, requests: int, images: int) -> dict[str, object]:
             adder = (models / "simple" / "1" / "model.onnx").read_bytes()
             mix = http_requests(image, DEMO_MODEL, images)
             load = MixedLoad(http_port, grpc_port, mix, adder)
-            for _ in range(PARTS):
+            for part in range(-WARM, PARTS):
                 with shared_region(http_port):
                     uvloop.run(load.run(math.ceil(requests / PARTS)))
                 time.sleep(0.5)  # for the server to notice that everybody has left
-                footprints.append(Footprint.of(server))
+                if part >= 0:
+                    footprints.append(Footprint.of(server))
         code = process.returncode
     errors = load.tally.errors
     faults = errors[:10] + footprints[0].growth(footprints[-1]) + memory_growth(footprints)
