@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Surface:
     """The v2 protocol and predict requests, and behind them the other routes and the page.
 
-    FastAPI is imported at the first request that needs it: it is a quarter of the time of a start,
-    and memory, which a server of images and tensors does without.
+    FastAPI is imported at the first request that needs it: a server that is asked for images and
+    tensors alone starts without it.
 
     Attributes:
         fronts: of requests that need no ASGI.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fovea_preprocess.errors import RateLimited
 from fovea_server.keys.key import Rate
 
+# The longest queue of refused clients that a wait counts in.
 _MOST_BEHIND_S = 30.0
 
 
