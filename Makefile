@@ -51,13 +51,22 @@ $(VENV)/tensorrt-10 $(VENV)/tensorrt-11: $(VENV)/dev
 
 # Clients that tests/clients drives as they are: this wheel of tritonclient has perf_analyzer in it,
 # which needs CUDA's runtime to start; of Ultralytics its client of Triton, which needs no torch.
-# openapi-python-client generates a client from /openapi.json; it would hold typer back in .venv.
 # Where they cannot be had, their tests are skipped.
 $(VENV)/clients: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
 	    "tritonclient==2.51.0" "nvidia-cuda-runtime-cu12==12.9.79" "ultralytics==8.4.190" \
-	    "openapi-python-client==0.29.1" "jinja2==3.1.6" "markupsafe==3.0.4" \
 	    || rm -rf $@
+
+# Generators of clients, which tests/generated has make one each from /openapi.json, and what those
+# clients import. openapi-python-client would hold typer back in .venv.
+$(VENV)/generators: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	    --target $@/site-packages "openapi-generator-cli==7.26.0" "python-dateutil==2.9.0.post0" \
+	    "urllib3==2.8.0" "six==1.17.0" "openapi-python-client==0.29.1" "jinja2==3.1.6" \
+	    "markupsafe==3.0.4" \
+	    && npm install --silent --no-save --ignore-scripts --no-audit --no-fund --prefix $@ \
+	    "typescript@5.9.3" "@types/node@20.19.43" "openapi-typescript@7.13.0" \
+	    "openapi-fetch@0.17.0" || rm -rf $@
 
 # What tests of tiles, of text and of the client compare with. SAHI imports most of what it requires
 # lazily, and RapidOCR has a model in it (27 MB).
@@ -138,7 +147,7 @@ test: lint
 	$(PYTEST) --lane=test
 
 # What is in folders of its own, for tests alone.
-foreign: $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision $(VENV)/cvat \
+foreign: $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/generators $(VENV)/vision $(VENV)/cvat \
       $(VENV)/apis $(VENV)/remote $(VENV)/promql $(VENV)/grafana $(VENV)/kubernetes
 
 test-real: foreign

@@ -17,9 +17,7 @@ FILE = Path(__file__).parents[1] / "server" / "fovea_server" / "http" / "page" /
 MARK = "// Below: `python -m tools.typescript`, from the schemas of /openapi.json.\n"
 
 # What the client takes and answers; all others are parts of these.
-_ROOTS = ("PredictRequest", "PredictAnswer", "ModelSummary", "Model", "ModelStatistics")
-# Programs have an Error already.
-_NAMES = {"Error": "ErrorAnswer"}
+_ROOTS = ("PredictJson", "PredictAnswer", "ModelSummary", "Model", "ModelStatistics")
 _PLAIN = {
     "string": "string",
     "number": "number",
@@ -42,9 +40,9 @@ def _declarations(schemas: dict[str, Schema]) -> Iterator[str]:
         schema = schemas[name]
         yield f"\n{_comment(schema)}export "
         if "properties" in schema:
-            yield f"interface {_NAMES.get(name, name)} {_interface(schema)}\n"
+            yield f"interface {name} {_interface(schema)}\n"
         else:
-            yield f"type {_NAMES.get(name, name)} = {_type(schema)};\n"
+            yield f"type {name} = {_type(schema)};\n"
 
 
 def _reached(schemas: dict[str, Schema]) -> list[str]:
@@ -68,8 +66,7 @@ def _interface(schema: Schema) -> str:
 def _type(schema: Schema) -> str:
     match schema:
         case {"$ref": reference}:
-            name = reference.rpartition("/")[2]
-            return _NAMES.get(name, name)
+            return reference.rpartition("/")[2]
         case {"anyOf": choices} | {"oneOf": choices}:
             return " | ".join(dict.fromkeys(map(_type, choices)))
         case {"const": value}:
@@ -103,10 +100,10 @@ def document() -> Schema:
     """Make the OpenAPI document without a server."""
     from fastapi import FastAPI
 
-    from fovea_server.http.v1 import models, openapi, predict
+    from fovea_server.http.v1 import models, openapi, predict_routes
 
     app = FastAPI()
-    for router in (predict.router, models.router, models.health):
+    for router in (predict_routes.router, models.router, models.health):
         app.include_router(router)
     return openapi.document(app)
 

@@ -64,7 +64,7 @@ def read_mask(value: Any) -> Mask | None:
             return RunLengths((height, width), counts)
         case {"size": [int(height), int(width)], "left": int(left), "top": int(top), "png": file}:
             return MaskFile((height, width), left, top, base64.b64decode(file, validate=True))
-    return tuple(tuple(map(float, outline)) for outline in value)
+    return tuple(tuple(map(float, outline)) for outline in value["polygons"])
 
 
 def read_file(text: str | None) -> bytes | None:

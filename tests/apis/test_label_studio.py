@@ -69,7 +69,7 @@ def test_brushes_and_polygons(run, server, inline, images, found):
     outlines = [
         outline
         for each in found("yolov8n-seg-320", image, mask="polygon")["detections"]
-        for outline in each["mask"]
+        for outline in each["mask"]["polygons"]
     ]
     drawn = [each["value"] for each in prediction["result"] if each["type"] == "polygonlabels"]
     assert len(drawn) == len(outlines)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fovea_client import Client
 from fovea_preprocess.image import decode_image
-from fovea_server.http.v1.schemas import Error, PredictAnswer
+from fovea_server.http.v1.schemas import ErrorAnswer, PredictAnswer
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_an_annotated_image_on_request(url, scene, kind):
 )
 def test_errors_have_a_code_and_a_message(demo_server, scene, path, status, code):
     response = httpx.post(demo_server.url + path, content=scene)
-    Error.model_validate(response.json(), strict=True)
+    ErrorAnswer.model_validate(response.json(), strict=True)
     assert (response.status_code, response.json()["error"]["code"]) == (status, code)
 
 

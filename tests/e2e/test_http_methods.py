@@ -5,7 +5,7 @@ import http.client
 import httpx
 import pytest
 
-from fovea_server.http.v1.schemas import Error
+from fovea_server.http.v1.schemas import ErrorAnswer
 
 GETS = [
     "/",
@@ -72,7 +72,7 @@ def test_what_is_for_post_alone(demo_server, method):
     assert [predict.status_code, infer.status_code] == [405, 405]
     assert [allowed(predict), allowed(infer)] == [{"POST"}, {"POST"}]
     if method != "HEAD":
-        error = Error.model_validate(predict.json(), strict=True).error
+        error = ErrorAnswer.model_validate(predict.json(), strict=True).error
         assert error.code == "method_not_allowed"
         assert error.message == f"{method} {PREDICT}: Method Not Allowed; send POST"
         assert infer.json() == {"error": "Method Not Allowed"}

@@ -85,7 +85,7 @@ def test_every_form_is_the_same_mask(served):
         pixels[top : top + part.shape[0], left : left + part.shape[1]] = part > 0
         assert (pixels == want).all()
         drawn = np.zeros_like(want)
-        corners = [np.array(each).reshape(-1, 2) - 0.5 for each in polygons["mask"]]
+        corners = [np.array(each).reshape(-1, 2) - 0.5 for each in polygons["mask"]["polygons"]]
         cv2.fillPoly(drawn, [each.astype(np.int32) for each in corners], 1)
         # What a polygon lacks are holes, and parts of one or two pixels.
         assert (drawn & want).sum() > 0.97 * (drawn | want).sum()

@@ -60,7 +60,7 @@ def test_every_json_body_has_a_named_schema_and_examples_that_fit_it(spec, opera
 
 
 def test_errors_are_one_schema(operations):
-    error = {"$ref": "#/components/schemas/Error"}
+    error = {"$ref": "#/components/schemas/ErrorAnswer"}
     for operation in operations.values():
         assert "default" in operation["responses"]
         for status, answer in operation["responses"].items():

@@ -35,20 +35,23 @@ class MaskFile(TypedDict):
     png: str
 
 
-Polygons = list[list[float]]
-"""Outlines as COCO has them, x1 y1 x2 y2 ... in pixels of the image."""
+class Outlines(TypedDict):
+    """Polygons as COCO has them, x1 y1 x2 y2 ... in pixels of an image of `size`."""
+
+    size: list[int]
+    polygons: list[list[float]]
 
 
 def encoded_masks(
     masks: Masks, form: MaskFormat
-) -> Iterator[RunLengths | Polygons | MaskFile | None]:
+) -> Iterator[RunLengths | Outlines | MaskFile | None]:
     """Yield each mask in a form."""
     for bitmap in masks.bitmaps():
         match form:
             case "rle":
                 yield run_lengths(bitmap, masks.size)
             case "polygon":
-                yield polygons(bitmap)
+                yield {"size": list(masks.size), "polygons": polygons(bitmap)}
             case "png":
                 yield mask_file(bitmap, masks.size)
             case "none":
@@ -80,7 +83,7 @@ def run_lengths(bitmap: Bitmap, size: tuple[int, int]) -> RunLengths:
     return {"size": [height, width], "counts": packed["counts"].decode("ascii")}
 
 
-def polygons(bitmap: Bitmap) -> Polygons:
+def polygons(bitmap: Bitmap) -> list[list[float]]:
     """Return the outlines of a mask, without its holes."""
     outlines, _ = cv2.findContours(
         bitmap.pixels,

@@ -74,7 +74,7 @@ def _object(each: dict[str, Any], least_keypoint: float) -> dict[str, Any]:
         "detection_id": str(uuid4()),
     }
     match each.get("mask"):
-        case list(outlines):
+        case {"polygons": outlines}:
             prediction["points"] = _largest(outlines)
         case dict(run_lengths):
             prediction["rle"] = run_lengths

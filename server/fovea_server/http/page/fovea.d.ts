@@ -5,7 +5,7 @@ export type Image = Blob | ArrayBuffer | ArrayBufferView;
 
 /** Options of one request; the server has a default for each that is missing. */
 export interface PredictOptions
-  extends Omit<PredictRequest, "images" | "classes" | "tile"> {
+  extends Omit<PredictJson, "images" | "classes" | "tile"> {
   /** names or ids of the classes to keep; in text, commas separate them */
   classes?: string | (string | number)[] | null;
   /** cut the image: the side of a tile in pixels, or 3x2 tiles */
@@ -54,7 +54,7 @@ export class Fovea {
 // Below: `python -m tools.typescript`, from the schemas of /openapi.json.
 
 /** A JSON request. */
-export interface PredictRequest {
+export interface PredictJson {
   images: ImageSource[];
   /** least score of an object; a classifier has top_k instead; default 0.25 */
   conf?: number;
@@ -80,8 +80,9 @@ export interface PredictRequest {
 export interface PredictAnswer {
   model: string;
   version: string;
+  /** says which field each image has: detections, classes, semantic, ... */
   task: "detect" | "segment" | "pose" | "obb" | "text" | "classify" | "semantic" | "saliency" | "depth" | "tensors";
-  images: (ImageAnswer | ClassAnswer | SemanticAnswer | SaliencyAnswer | DepthAnswer | TensorAnswer | ErrorAnswer)[];
+  images: ImageAnswer[];
   timing_ms: TimingMs;
 }
 
@@ -148,66 +149,31 @@ export interface ModelStatistics {
 /** An image in a JSON request: exactly one of `data` and `url`. */
 export interface ImageSource {
   /** the encoded image, base64 */
-  data?: string | null;
+  data?: string;
   /** http(s) address (needs `--allow-url`) */
-  url?: string | null;
+  url?: string;
 }
 
-/** The detections of one image, best first. */
+/** What is on one image: the field of the answer's `task`, or `error`. */
 export interface ImageAnswer {
-  width: number;
-  height: number;
-  /** EXIF, as found in the file */
-  orientation: number;
-  detections: Detection[];
-}
-
-/** The most probable classes of one image, best first. */
-export interface ClassAnswer {
-  width: number;
-  height: number;
-  orientation: number;
-  /** top_k of them */
-  classes: ScoredClass[];
-}
-
-/** The classes of one image. */
-export interface SemanticAnswer {
-  width: number;
-  height: number;
-  orientation: number;
-  semantic: Semantic;
-}
-
-/** The foreground of one image. */
-export interface SaliencyAnswer {
-  width: number;
-  height: number;
-  orientation: number;
-  saliency: Saliency;
-}
-
-/** The depths of one image. */
-export interface DepthAnswer {
-  width: number;
-  height: number;
-  orientation: number;
-  depth: Depth;
-}
-
-/** The answer for one image of a model whose head is not recognised. */
-export interface TensorAnswer {
-  width: number;
-  height: number;
-  orientation: number;
-  /** why there are no boxes */
-  reason: string;
-  tensors: Tensor[];
-}
-
-/** Every answer that is not 2xx. */
-export interface ErrorAnswer {
-  error: ErrorDetail;
+  /** pixels of the upright image */
+  width?: number;
+  height?: number;
+  /** EXIF, as in the file: 1 to 8 */
+  orientation?: number;
+  /** best first */
+  detections?: Detection[];
+  /** top_k, best first */
+  classes?: ScoredClass[];
+  semantic?: Semantic;
+  saliency?: Saliency;
+  depth?: Depth;
+  /** outputs that are not decoded */
+  tensors?: Tensor[];
+  /** why there are only tensors */
+  reason?: string;
+  /** why this image failed */
+  error?: ErrorDetail;
 }
 
 /** Milliseconds by stage (of the slowest image in each) and in all. */
@@ -323,14 +289,14 @@ export interface Detection {
   score: number;
   class_id: number;
   class_name: string;
-  /** of a segmenter: COCO's run lengths or polygons, or a PNG file */
-  mask?: RunLengths | number[][] | MaskFile | null;
+  /** of a segmenter */
+  mask?: Mask;
   /** of a pose model */
-  keypoints?: Keypoint[] | null;
+  keypoints?: Keypoint[];
   /** of a model of rotated boxes or of text */
-  rotated?: Rotated | null;
+  rotated?: Rotated;
   /** of `rotated`, clockwise; between the second and the third the angle points */
-  corners?: [Corner, Corner, Corner, Corner] | null;
+  corners?: [Corner, Corner, Corner, Corner];
 }
 
 /** A class of the whole image; the scores of all classes add up to 1. */
@@ -344,7 +310,7 @@ export interface ScoredClass {
 export interface Semantic {
   classes: ClassArea[];
   /** with mask=png: an indexed PNG file in base64, its index the class, and 255 a class that the request leaves out; of 16 bits and 65535 with classes of 255 and over */
-  png?: string | null;
+  png?: string;
 }
 
 /** The foreground of an image. */
@@ -352,7 +318,7 @@ export interface Saliency {
   /** of the image that is foreground */
   share: number;
   /** a grey PNG file of 8 bits in base64 */
-  png?: string | null;
+  png?: string;
 }
 
 /** The depths of an image. */
@@ -362,11 +328,11 @@ export interface Depth {
   /** null: the model's own scale */
   unit: "m" | null;
   /** a grey PNG file of 16 bits in base64 */
-  png?: string | null;
+  png?: string;
   /** a depth is a level of the file times this */
-  scale?: number | null;
+  scale?: number;
   /** plus this */
-  offset?: number | null;
+  offset?: number;
 }
 
 /** A raw output row of a model whose head is not recognised. */
@@ -525,23 +491,20 @@ export interface Box {
   y2: number;
 }
 
-/** A mask as COCO's compressed run lengths, which pycocotools decodes. */
-export interface RunLengths {
+/** A mask as the option `mask` asks for it: run lengths, polygons, or a PNG file. */
+export interface Mask {
   /** height, width */
   size: [number, number];
-  counts: string;
-}
-
-/** A mask as a PNG file of the part of the image that holds it, white on the object. */
-export interface MaskFile {
-  /** of the image */
-  size: [number, number];
-  /** column of the image at which the file begins */
-  left: number;
-  /** row of the image at which the file begins */
-  top: number;
+  /** COCO's compressed run lengths */
+  counts?: string;
+  /** x, y, x, y, ... in pixels */
+  polygons?: number[][];
+  /** column of the image at which `png` begins */
+  left?: number;
+  /** row of the image at which `png` begins */
+  top?: number;
   /** the file in base64 */
-  png: string;
+  png?: string;
 }
 
 /** A named point, in pixels of the upright original; it may lie outside. */
@@ -575,8 +538,8 @@ export interface ClassArea {
   pixels: number;
   /** of all pixels */
   share: number;
-  /** COCO's run lengths or polygons */
-  mask?: RunLengths | number[][] | null;
+  /** run lengths or polygons */
+  mask?: Mask;
 }
 
 /** An image on which an engine loses most of the source's detections; see `Agreement`. */

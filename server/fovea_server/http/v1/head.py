@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from python_multipart.multipart import parse_options_header
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.errors import InvalidOption, InvalidRequest
 from fovea_server.dataplane.options import parse_options
 from fovea_server.http.quality import weights
 
@@ -47,6 +47,18 @@ def wraps_images(content_type: str) -> bool:
     """Return True for a body that holds images in a form or JSON; others are one image."""
     kind = parse_options_header(content_type)[0]
     return kind == b"application/json" or kind.startswith(b"multipart/")
+
+
+def body_kind(operation: str, content_type: str) -> str:
+    """Return the type of a body; InvalidRequest if the operation does not take it."""
+    if operation == "predict/json":
+        return "application/json"
+    if operation == "predict/form" and not content_type.startswith("multipart/form-data"):
+        raise InvalidRequest(
+            f"/predict/form takes multipart/form-data, and the Content-Type is '{content_type}': "
+            "send an image as it is to /predict, or JSON to /predict/json"
+        )
+    return content_type
 
 
 @_cached

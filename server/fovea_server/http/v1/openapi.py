@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import BaseModel
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_server.http.v1.schemas import Error, PredictAnswer, PredictRequest
+from fovea_server.http.v1.schemas import ErrorAnswer, PredictAnswer, PredictJson
 
 _BINARY = {"type": "string", "format": "binary"}
 _OPTIONS = [option.name for option in fields(PredictOptions)]
@@ -28,14 +28,21 @@ _CLASSES = (
     "names or ids of the classes to keep; a whole number is an id, and a name with a comma, blanks "
     "around it or only digits goes in double quotes"
 )
-_BODY = (
-    "One encoded image as it is, whatever the Content-Type says (`image/jpeg` is fine too); "
-    "a form with an image in each file part; or JSON with images as base64 or addresses. "
-    "Options in a form or in JSON win over those in the address."
-)
 _SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "a key of `fovea key add`"},
     "api_key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same"},
+}
+BodyKind = Literal["application/octet-stream", "multipart/form-data", "application/json"]
+_BODIES: dict[BodyKind, tuple[str, dict[str, Any]]] = {
+    "application/octet-stream": ("one encoded image as it is, e.g. a JPEG file", _BINARY),
+    "multipart/form-data": (
+        "a form with an image in each file part",
+        {"$ref": "#/components/schemas/PredictForm"},
+    ),
+    "application/json": (
+        "images as base64 or addresses",
+        {"$ref": "#/components/schemas/PredictJson"},
+    ),
 }
 # Of the page: Swagger UI writes styles into its elements, and shows images that were answered.
 _POLICY = (
@@ -61,25 +68,32 @@ def described(operation_id: str, answer: type[BaseModel], *errors: int) -> dict[
     # A server that has secrets may ask for keys in their place.
     stated = sorted({*errors, *({401} if 403 in errors else ())})
     responses: dict[int | str, Any] = {
-        status: {"model": Error, "description": _ERRORS[status]} for status in stated
+        status: {"model": ErrorAnswer, "description": _ERRORS[status]} for status in stated
     }
-    responses["default"] = {"model": Error, "description": "any other error, e.g. 500"}
+    responses["default"] = {"model": ErrorAnswer, "description": "any other error, e.g. 500"}
     return {"operation_id": operation_id, "response_model": answer, "responses": responses}
 
 
-def described_prediction(operation_id: str) -> dict[str, Any]:
-    """Describe a route that parses images and options from its body itself."""
-    route = described(operation_id, PredictAnswer, *_ERRORS)
+def described_prediction(operation_id: str, kind: BodyKind) -> dict[str, Any]:
+    """Describe a route that parses the images and options of its body itself.
+
+    An operation has one type of body and one of answer: generated clients cannot choose.
+    """
+    text, schema = _BODIES[kind]
+    body = {"required": True, "description": text, "content": {kind: {"schema": schema}}}
+    # Options are in the address where the body has no place for them.
+    options, deadline = _parameters()
+    parameters = [*options, deadline] if kind == "application/octet-stream" else [deadline]
+    extra = {"parameters": parameters, "requestBody": body}
+    return described(operation_id, PredictAnswer, *_ERRORS) | {"openapi_extra": extra}
+
+
+def described_drawing(operation_id: str) -> dict[str, Any]:
+    """Describe a route that draws into an image."""
+    route = described_prediction(operation_id, "application/octet-stream")
     images = {kind: {"schema": _BINARY} for kind in ("image/jpeg", "image/png")}
-    route["responses"][200] = {"content": images}
-    # Client generators that support one kind of body take the first.
-    content = {
-        "application/octet-stream": {"schema": _BINARY},
-        "multipart/form-data": {"schema": _reference("PredictForm")},
-        "application/json": {"schema": _reference("PredictRequest")},
-    }
-    body = {"required": True, "description": _BODY, "content": content}
-    return route | {"openapi_extra": {"parameters": _parameters(), "requestBody": body}}
+    route["responses"][200] = {"description": "the image, as Accept says", "content": images}
+    return route | {"response_model": None, "response_class": Response}
 
 
 def document(app: FastAPI) -> dict[str, Any]:
@@ -95,6 +109,10 @@ def document(app: FastAPI) -> dict[str, Any]:
     for schema in schemas.values():
         # What follows in a docstring is for readers of the code.
         schema["description"] = schema.get("description", "").partition("\n\n")[0]
+        for field in schema.get("properties", {}).values():
+            # An absent field has no value: null would be one that its type does not have.
+            if field.get("default", False) is None:
+                del field["default"]
     examples = json.loads(Path(__file__).with_name("examples.json").read_text())
     for path in made["paths"].values():
         for operation in path.values():
@@ -127,28 +145,20 @@ def docs_page(app: FastAPI, scripts: str) -> Callable[[Request], Awaitable[Respo
 
 
 def _add_examples(operation: dict[str, Any], examples: dict[str, Any]) -> None:
-    of_route = examples.get(operation["operationId"].removesuffix("_version"))
-    # The APIs of other software are described by those who defined them.
-    if of_route is None:
-        return
-    for status, response in operation["responses"].items():
-        content = response.get("content", {}).get("application/json")
-        if content is not None:
-            given = of_route["answers"] if status == "200" else examples["errors"][status]
-            content["examples"] = {name: {"value": value} for name, value in given.items()}
-    body = operation.get("requestBody", {"content": {}})["content"]
-    for kind, given in of_route.get("bodies", {}).items():
-        body[kind]["examples"] = {name: {"value": value} for name, value in given.items()}
-
-
-def _reference(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
+    bodies = [("200", operation.get("requestBody", {})), *operation["responses"].items()]
+    for status, body in bodies:
+        content = body.get("content", {}).get("application/json", {})
+        name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+        # The APIs of other software are described by those who defined them.
+        given = examples["errors"][status] if name == "ErrorAnswer" else examples.get(name, {})
+        if given:
+            content["examples"] = {key: {"value": value} for key, value in given.items()}
 
 
 @cache
 def _request_schemas() -> dict[str, Any]:
     """Schemas of bodies that are read by hand, so FastAPI does not collect them."""
-    request = PredictRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    request = PredictJson.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas = request.pop("$defs")
     for option in request["properties"].values():
         # Generated clients send every default that they read here, and then what a form leaves
@@ -168,7 +178,7 @@ def _request_schemas() -> dict[str, Any]:
             "classes": {"type": "array", "items": {"type": "string"}, "description": _CLASSES},
         },
     }
-    return {**schemas, "PredictRequest": request, "PredictForm": form}
+    return {**schemas, "PredictJson": request, "PredictForm": form}
 
 
 def _in_text(schema: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +189,7 @@ def _in_text(schema: dict[str, Any]) -> dict[str, Any]:
     return {**kinds[0], **{name: each for name, each in schema.items() if name != "anyOf"}}
 
 
-def _parameters() -> list[dict[str, Any]]:
+def _parameters() -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Describe the options as query parameters, and the deadline."""
     properties = _request_schemas()["PredictForm"]["properties"]
     examples = {
@@ -212,4 +222,4 @@ def _parameters() -> list[dict[str, Any]]:
         "description": "after this time the answer is 504 and the work stops",
         "example": 2000,
     }
-    return [*parameters, deadline]
+    return parameters, deadline

@@ -22,6 +22,7 @@ from fovea_server.http.v1.body import Source, check_encoding, empty, parse_body,
 from fovea_server.http.v1.head import (
     Image,
     accepted_image,
+    body_kind,
     query_options,
     query_values,
     timeout_of,
@@ -33,7 +34,9 @@ from fovea_server.tensors.image_messages import ImageResult
 
 # What does not match, for example a version that is none, is left to FastAPI to refuse.
 _PATH = re.compile(
-    r"/v1/models/(?P<model>[^/]+)(?:/versions/(?P<version>0*[1-9][0-9]{0,99}))?/predict", re.DOTALL
+    r"/v1/models/(?P<model>[^/]+)(?:/versions/(?P<version>0*[1-9][0-9]{0,99}))?"
+    r"/(?P<operation>predict(?:/form|/json)?|annotate)",
+    re.DOTALL,
 )
 
 
@@ -51,7 +54,11 @@ def _split(target: str) -> tuple[str, str]:
 
 
 class PredictFront(Front):
-    """Answers predict requests: an image as it is, a form, or JSON."""
+    """Answers predict requests: an image as it is, a form, or JSON.
+
+    `/predict` goes by the Content-Type and by Accept. `/predict/form`, `/predict/json` and
+    `/annotate` are the same with one form of body or answer, as generated clients need it.
+    """
 
     keeps_refused = False
 
@@ -69,13 +76,14 @@ class PredictFront(Front):
         names = _resolve(_split(call.path)[0])
         assert names is not None, "it was taken"
         request.names, call.model = names, names["model"] or ""
-        self.service.admit(call, "inference", operation="POST /v1/models/{model}/predict")
+        operation = f"POST /v1/models/{{model}}/{names['operation']}"
+        self.service.admit(call, "inference", operation=operation)
         # An unknown model is reported before a large body is read.
         version = None if names["version"] is None else int(names["version"])
         model = self.service.plane.get(call.model, version)
         request.timeout_s = timeout_of(call.header("x-request-timeout-ms"))
         check_encoding(call.header("content-encoding"))
-        request.endpoint = partial(self._predict, model, version)
+        request.endpoint = partial(self._predict, model, version, names["operation"] or "")
 
     def error_answer(self, error: FoveaError) -> Response:
         """Make an answer in the form of /v1."""
@@ -86,14 +94,21 @@ class PredictFront(Front):
         return too_large(self.service.settings.http_max_input_size)
 
     async def _predict(
-        self, model: ServedModel, version: int | None, service: Service, request: Request
+        self,
+        model: ServedModel,
+        version: int | None,
+        operation: str,
+        service: Service,
+        request: Request,
     ) -> Response:
         if not request.body:
             raise empty()
-        kind = request.header("content-type") or ""
+        kind = body_kind(operation, request.header("content-type") or "")
         sources, options = await self._parsed(request, kind)
         images = await self._sources.fetched(sources, request.hold)
         image = accepted_image(request.header("accept") or "")
+        if operation == "annotate" and image is None:
+            image = "image/jpeg"
         asked = model, version, images, options
         if image is None:
             return Response(body=[await boxes_json(service.plane, *asked, request.timeout_s, kind)])

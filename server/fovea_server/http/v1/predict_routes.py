@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from fastapi import APIRouter
 
 from fovea_preprocess.errors import NotFound
 from fovea_server.http.v1.models import ModelName, Version, inferring
-from fovea_server.http.v1.openapi import described_prediction
+from fovea_server.http.v1.openapi import described_drawing, described_prediction
 
 router = APIRouter(tags=["predict"], dependencies=[inferring])
 """Describes the requests in the OpenAPI document, and refuses those with a wrong version."""
 
 
-@router.post("/v1/models/{name}/predict", **described_prediction("predict"))
-async def predict(name: ModelName) -> None:
-    """Find what is on one or more images, with the newest version of a model."""
-    raise NotFound(f"there is no model '{name[:60]}'")
+def _add(path: str, operation: str, describe: Callable[[str], dict[str, Any]], does: str) -> None:
+    """Add the two routes of an operation: with the newest version of a model, and with one."""
+
+    @router.post(f"/v1/models/{{name}}/{path}", **describe(operation), description=does)
+    async def newest(name: ModelName) -> None:
+        raise NotFound(f"there is no model '{name[:60]}'")
+
+    @router.post(
+        f"/v1/models/{{name}}/versions/{{version}}/{path}",
+        **describe(f"{operation}_version"),
+        description=f"{does} With one version of the model.",
+    )
+    async def one(name: ModelName, version: Version) -> None:
+        raise NotFound(f"model '{name[:60]}' has no such version")
 
 
-@router.post(
-    "/v1/models/{name}/versions/{version}/predict", **described_prediction("predict_version")
-)
-async def predict_version(name: ModelName, version: Version) -> None:
-    """Find what is on one or more images, with one version of a model."""
-    raise NotFound(f"model '{name[:60]}' has no such version")
+_image = partial(described_prediction, kind="application/octet-stream")
+_form = partial(described_prediction, kind="multipart/form-data")
+_json = partial(described_prediction, kind="application/json")
+_add("predict", "predict", _image, "Find what is on an image.")
+_add("predict/form", "predict_form", _form, "Find what is on the images of a form.")
+_add("predict/json", "predict_json", _json, "Find what is on images that are inside of JSON.")
+_add("annotate", "annotate", described_drawing, "Draw what is on an image into it.")

@@ -17,7 +17,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.map_encoding import class_png, depth_png, mask_png
 from fovea_engines.detect.maps import NOTHING, ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.mask_encoding import (
-    Polygons,
+    Outlines,
     RunLengths,
     encoded_masks,
     polygons,
@@ -160,11 +160,14 @@ def _depth(found: DepthMap, words: Vocabulary, options: PredictOptions) -> dict[
     return {"depth": answer}
 
 
-def _mask(ids: NDArray[np.uint16], class_id: int, *, polygon: bool) -> RunLengths | Polygons:
+def _mask(ids: NDArray[np.uint16], class_id: int, *, polygon: bool) -> RunLengths | Outlines:
     pixels = (ids == class_id).view(np.uint8)
     left, top, width, height = cv2.boundingRect(pixels)
     bitmap = Bitmap(left, top, pixels[top : top + height, left : left + width])
-    return polygons(bitmap) if polygon else run_lengths(bitmap, (ids.shape[0], ids.shape[1]))
+    height, width = ids.shape
+    if polygon:
+        return {"size": [height, width], "polygons": polygons(bitmap)}
+    return run_lengths(bitmap, (height, width))
 
 
 def _base64(data: bytes) -> str:

@@ -7,11 +7,15 @@ tests check both against them.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from fovea_engines.detect.options import PredictOptions
+
+Absent = SkipJsonSchema[None]
+"""A field that may be left out, and is never null."""
 
 
 class ImageSource(BaseModel):
@@ -19,8 +23,8 @@ class ImageSource(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    data: str | None = Field(None, description="the encoded image, base64")
-    url: str | None = Field(None, description="http(s) address (needs `--allow-url`)")
+    data: str | Absent = Field(None, description="the encoded image, base64")
+    url: str | Absent = Field(None, description="http(s) address (needs `--allow-url`)")
 
 
 # The options have one definition, which requests are also parsed by.
@@ -32,8 +36,8 @@ _FIELDS: dict[str, Any] = {
         for option in fields(PredictOptions)
     },
 }
-PredictRequest = create_model(
-    "PredictRequest",
+PredictJson = create_model(
+    "PredictJson",
     __doc__="A JSON request.",
     __config__=ConfigDict(extra="forbid"),
     **_FIELDS,
@@ -49,20 +53,19 @@ class Box(BaseModel):
     y2: float
 
 
-class RunLengths(BaseModel):
-    """A mask as COCO's compressed run lengths, which pycocotools decodes."""
+class Mask(BaseModel):
+    """A mask as the option `mask` asks for it: run lengths, polygons, or a PNG file.
+
+    Run lengths are those of COCO, which pycocotools decodes. The file is of the part of the image
+    that holds the mask, white on the object.
+    """
 
     size: Annotated[list[int], Field(description="height, width", min_length=2, max_length=2)]
-    counts: str
-
-
-class MaskFile(BaseModel):
-    """A mask as a PNG file of the part of the image that holds it, white on the object."""
-
-    size: Annotated[list[int], Field(description="of the image", min_length=2, max_length=2)]
-    left: Annotated[int, Field(description="column of the image at which the file begins")]
-    top: Annotated[int, Field(description="row of the image at which the file begins")]
-    png: Annotated[str, Field(description="the file in base64")]
+    counts: str | Absent = Field(None, description="COCO's compressed run lengths")
+    polygons: list[list[float]] | Absent = Field(None, description="x, y, x, y, ... in pixels")
+    left: int | Absent = Field(None, description="column of the image at which `png` begins")
+    top: int | Absent = Field(None, description="row of the image at which `png` begins")
+    png: str | Absent = Field(None, description="the file in base64")
 
 
 class Keypoint(BaseModel):
@@ -102,16 +105,12 @@ class Detection(BaseModel):
     score: float
     class_id: int
     class_name: str
-    mask: RunLengths | list[list[float]] | MaskFile | None = Field(
-        None, description="of a segmenter: COCO's run lengths or polygons, or a PNG file"
-    )
-    keypoints: list[Keypoint] | None = Field(None, description="of a pose model")
-    rotated: Rotated | None = Field(None, description="of a model of rotated boxes or of text")
-    corners: list[Corner] | None = Field(
+    mask: Mask | Absent = Field(None, description="of a segmenter")
+    keypoints: list[Keypoint] | Absent = Field(None, description="of a pose model")
+    rotated: Rotated | Absent = Field(None, description="of a model of rotated boxes or of text")
+    corners: Annotated[list[Corner], Field(min_length=4, max_length=4)] | Absent = Field(
         None,
         description="of `rotated`, clockwise; between the second and the third the angle points",
-        min_length=4,
-        max_length=4,
     )
 
 
@@ -130,16 +129,14 @@ class ClassArea(BaseModel):
     class_name: str
     pixels: Annotated[int, Field(description="number of its pixels")]
     share: Annotated[float, Field(description="of all pixels", ge=0, le=1)]
-    mask: RunLengths | list[list[float]] | None = Field(
-        None, description="COCO's run lengths or polygons"
-    )
+    mask: Mask | Absent = Field(None, description="run lengths or polygons")
 
 
 class Semantic(BaseModel):
     """The classes of an image, the largest first."""
 
     classes: list[ClassArea]
-    png: str | None = Field(
+    png: str | Absent = Field(
         None,
         description="with mask=png: an indexed PNG file in base64, its index the class, and 255 a "
         "class that the request leaves out; of 16 bits and 65535 with classes of 255 and over",
@@ -150,7 +147,7 @@ class Saliency(BaseModel):
     """The foreground of an image."""
 
     share: Annotated[float, Field(description="of the image that is foreground", ge=0, le=1)]
-    png: str | None = Field(None, description="a grey PNG file of 8 bits in base64")
+    png: str | Absent = Field(None, description="a grey PNG file of 8 bits in base64")
 
 
 class Depth(BaseModel):
@@ -159,9 +156,9 @@ class Depth(BaseModel):
     min: float
     max: float
     unit: Literal["m"] | None = Field(description="null: the model's own scale")
-    png: str | None = Field(None, description="a grey PNG file of 16 bits in base64")
-    scale: float | None = Field(None, description="a depth is a level of the file times this")
-    offset: float | None = Field(None, description="plus this")
+    png: str | Absent = Field(None, description="a grey PNG file of 16 bits in base64")
+    scale: float | Absent = Field(None, description="a depth is a level of the file times this")
+    offset: float | Absent = Field(None, description="plus this")
 
 
 class Tensor(BaseModel):
@@ -180,68 +177,29 @@ class ErrorDetail(BaseModel):
     message: str
 
 
-class Error(BaseModel):
+class ErrorAnswer(BaseModel):
     """Every answer that is not 2xx."""
 
     error: ErrorDetail
 
 
 class ImageAnswer(BaseModel):
-    """The detections of one image, best first."""
+    """What is on one image: the field of the answer's `task`, or `error`.
 
-    width: int
-    height: int
-    orientation: Annotated[int, Field(ge=1, le=8, description="EXIF, as found in the file")]
-    detections: list[Detection]
-
-
-class ClassAnswer(BaseModel):
-    """The most probable classes of one image, best first."""
-
-    width: int
-    height: int
-    orientation: Annotated[int, Field(ge=1, le=8)]
-    classes: Annotated[list[ScoredClass], Field(description="top_k of them")]
-
-
-class SemanticAnswer(BaseModel):
-    """The classes of one image."""
-
-    width: int
-    height: int
-    orientation: Annotated[int, Field(ge=1, le=8)]
-    semantic: Semantic
-
-
-class SaliencyAnswer(BaseModel):
-    """The foreground of one image."""
-
-    width: int
-    height: int
-    orientation: Annotated[int, Field(ge=1, le=8)]
-    saliency: Saliency
-
-
-class DepthAnswer(BaseModel):
-    """The depths of one image."""
-
-    width: int
-    height: int
-    orientation: Annotated[int, Field(ge=1, le=8)]
-    depth: Depth
-
-
-class TensorAnswer(BaseModel):
-    """The answer for one image of a model whose head is not recognised.
-
-    The image was letterboxed as RGB, 0 to 1, which is a guess.
+    One schema, not one for each task: many generators of clients cannot read a choice of schemas.
     """
 
-    width: int
-    height: int
-    orientation: Annotated[int, Field(ge=1, le=8)]
-    reason: Annotated[str, Field(description="why there are no boxes")]
-    tensors: list[Tensor]
+    width: int | Absent = Field(None, description="pixels of the upright image")
+    height: int | Absent = None
+    orientation: int | Absent = Field(None, description="EXIF, as in the file: 1 to 8")
+    detections: list[Detection] | Absent = Field(None, description="best first")
+    classes: list[ScoredClass] | Absent = Field(None, description="top_k, best first")
+    semantic: Semantic | Absent = None
+    saliency: Saliency | Absent = None
+    depth: Depth | Absent = None
+    tensors: list[Tensor] | Absent = Field(None, description="outputs that are not decoded")
+    reason: str | Absent = Field(None, description="why there are only tensors")
+    error: ErrorDetail | Absent = Field(None, description="why this image failed")
 
 
 class TimingMs(BaseModel):
@@ -253,6 +211,21 @@ class TimingMs(BaseModel):
     infer: float
     postprocess: float
     total: float
+
+
+FIELDS: dict[str, str] = {
+    "detect": "detections",
+    "segment": "detections",
+    "pose": "detections",
+    "obb": "detections",
+    "text": "detections",
+    "classify": "classes",
+    "semantic": "semantic",
+    "saliency": "saliency",
+    "depth": "depth",
+    "tensors": "tensors",
+}
+"""The field of an image that holds what a task finds."""
 
 
 class PredictAnswer(BaseModel):
@@ -271,14 +244,15 @@ class PredictAnswer(BaseModel):
         "saliency",
         "depth",
         "tensors",
-    ]
-    images: list[
-        ImageAnswer
-        | ClassAnswer
-        | SemanticAnswer
-        | SaliencyAnswer
-        | DepthAnswer
-        | TensorAnswer
-        | Error
-    ]
+    ] = Field(description="says which field each image has: detections, classes, semantic, ...")
+    images: list[ImageAnswer]
     timing_ms: TimingMs
+
+    @model_validator(mode="after")
+    def _has_what_its_task_says(self) -> Self:
+        extra = {"reason"} if self.task == "tensors" else set()
+        found = {"width", "height", "orientation", FIELDS[self.task], *extra}
+        for image in self.images:
+            if image.model_fields_set not in ({"error"}, found):
+                raise ValueError(f"{self.task} with {sorted(image.model_fields_set)}")
+        return self

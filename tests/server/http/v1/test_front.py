@@ -10,7 +10,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_server.http.v1.image_json import image_json
 from fovea_server.http.v1.predict import PredictFront
-from fovea_server.http.v1.schemas import ImageAnswer, TensorAnswer
+from fovea_server.http.v1.schemas import ImageAnswer
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.settings import Settings
 from fovea_server.statistics.stages import Timing
@@ -95,7 +95,7 @@ def test_numbers_that_json_has_not_are_null():
 def test_tensors():
     rows = {"out": np.array([[0.1, 2], [3, 4]], np.float32), "half": np.ones(1, np.float16)}
     text = image_json(result(tensors=rows), words(None, "odd"), PredictOptions())
-    answer = TensorAnswer.model_validate_json(text)
+    answer = ImageAnswer.model_validate_json(text)
     assert answer.reason == "odd"
     assert [each.model_dump() for each in answer.tensors] == [
         {
