@@ -107,7 +107,11 @@ def _json(result: ImageResult | ImageError) -> dict[str, Any]:
         | {"data": t.data.ravel().tolist()}
         for t in result.tensors
     ]
-    return asdict(result) | {"tensors": tensors}
+    answer = asdict(result) | {"tensors": tensors}
+    for each in (*answer["detections"], *(answer["semantic"] or {"classes": ()})["classes"]):
+        if isinstance(each["mask"], tuple):
+            each["mask"] = {"size": [result.height, result.width], "polygons": each["mask"]}
+    return answer
 
 
 def _plain(value: Any) -> Any:

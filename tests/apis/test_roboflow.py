@@ -65,7 +65,9 @@ def test_points_are_the_largest_outline_of_the_mask(run, server, images, found):
     )
     want = found("yolov8n-seg-320", images[0].read_bytes(), mask="polygon", **LIKE_ROBOFLOW)
     for got, detection in zip(answer["predictions"], want["detections"], strict=True):
-        outlines = [np.array(each, np.float32).reshape(-1, 2) for each in detection["mask"]["polygons"]]
+        outlines = [
+            np.array(each, np.float32).reshape(-1, 2) for each in detection["mask"]["polygons"]
+        ]
         largest = max(outlines, key=cv2.contourArea)
         points = [[point["x"], point["y"]] for point in got["points"]]
         np.testing.assert_array_equal(points, largest)

@@ -47,6 +47,24 @@ def test_the_same_image_in_every_wrapping(url, scene):
     assert names(form) == names(body) == names(version) == raw
 
 
+def test_addresses_for_one_type_of_body_or_answer(url, scene):
+    raw = names(httpx.post(url, content=scene).json())
+    form = httpx.post(f"{url}/form", files={"file": scene}, data={"max_det": "1"})
+    assert len(names(form.json())) == 1
+    # curl calls any body a form of its own kind.
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    images = json.dumps({"images": [{"data": base64.b64encode(scene).decode()}]})
+    assert names(httpx.post(f"{url}/json", content=images, headers=headers).json()) == raw
+    drawn = httpx.post(url.replace("/predict", "/annotate"), content=scene, params={"max_det": 1})
+    assert drawn.headers["content-type"] == "image/jpeg"
+    kind = {"accept": "image/jpeg"}
+    asked = httpx.post(url, content=scene, params={"max_det": 1}, headers=kind)
+    assert drawn.content == asked.content
+    refused = httpx.post(f"{url}/form", content=scene, headers={"content-type": "image/jpeg"})
+    assert refused.status_code == 400
+    assert "send an image as it is to /predict" in refused.json()["error"]["message"]
+
+
 def test_many_images_answer_in_order_and_a_bad_one_fails_alone(url, scene, second_scene):
     files = [("f", scene), ("f", scene[:5000]), ("f", second_scene), ("f", b"text")]
     response = httpx.post(url, files=files)

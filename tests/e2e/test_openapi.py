@@ -1,5 +1,7 @@
 """The OpenAPI document is valid, complete, and true of what the server answers."""
 
+import json
+import re
 from typing import Any
 
 import httpx
@@ -9,9 +11,14 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
+IMAGE, FORM = ["application/octet-stream"], ["multipart/form-data"]
+DRAWN = ["image/jpeg", "image/png"]
 OPERATIONS = {
-    "predict",
-    "predict_version",
+    *(
+        f"{name}{version}"
+        for name in ("predict", "predict_form", "predict_json", "annotate")
+        for version in ("", "_version")
+    ),
     "list_models",
     "get_model",
     "get_model_version",
@@ -53,7 +60,9 @@ def test_every_json_body_has_a_named_schema_and_examples_that_fit_it(spec, opera
         if "requestBody" in operation:
             contents.append(operation["requestBody"]["content"])
         for content in contents:
-            body = content["application/json"]
+            if not (body := content.get("application/json")):
+                assert list(content) in (IMAGE, FORM, DRAWN), name
+                continue
             assert body["examples"], name
             for example in body["examples"].values():
                 check(spec, body["schema"], example["value"])
@@ -70,12 +79,23 @@ def test_errors_are_one_schema(operations):
     assert told < set(operations["predict"]["responses"])
 
 
-def test_a_prediction_takes_a_plain_image_and_typed_options(operations):
-    predict = operations["predict"]
-    content = predict["requestBody"]["content"]
-    assert list(content) == ["application/octet-stream", "multipart/form-data", "application/json"]
-    types = {p["name"]: p["schema"]["type"] for p in predict["parameters"] if p["in"] == "query"}
-    assert types == {
+def test_an_operation_has_one_type_of_body_and_one_of_answer(operations):
+    kinds = {"predict": IMAGE, "predict_form": FORM, "annotate": IMAGE}
+    for name in ("predict", "predict_form", "predict_json", "annotate"):
+        for operation in (operations[name], operations[f"{name}_version"]):
+            kind = kinds.get(name, ["application/json"])
+            assert list(operation["requestBody"]["content"]) == kind
+            answer = DRAWN if name == "annotate" else ["application/json"]
+            assert list(operation["responses"]["200"]["content"]) == answer
+
+
+def test_options_are_typed_and_in_the_address_where_the_body_is_an_image(spec, operations):
+    queries = {
+        name: {p["name"]: p["schema"]["type"] for p in each["parameters"] if p["in"] == "query"}
+        for name, each in operations.items()
+        if "requestBody" in each
+    }
+    types = {
         "conf": "number",
         "iou": "number",
         "classes": "array",
@@ -86,7 +106,23 @@ def test_a_prediction_takes_a_plain_image_and_typed_options(operations):
         "tile": "string",
         "overlap": "number",
     }
-    assert {"image/jpeg", "image/png"} < set(predict["responses"]["200"]["content"])
+    assert queries["predict"] == queries["annotate"] == types
+    assert queries["predict_form"] == queries["predict_json"] == {}
+    for body in ("PredictForm", "PredictJson"):
+        assert types.keys() < spec["components"]["schemas"][body]["properties"].keys()
+
+
+def test_no_schema_of_an_answer_is_a_choice(spec):
+    """Generators of several languages cannot read one."""
+    names = ["PredictAnswer"]
+    for name in names:
+        text = json.dumps(spec["components"]["schemas"][name])
+        parts = re.findall(r'"#/components/schemas/(\w+)"', text)
+        names += [part for part in parts if part not in names]
+        assert "oneOf" not in text, name
+        # A value or null is none.
+        assert text.count('"anyOf"') == text.count('{"type": "null"}'), name
+    assert {"ImageAnswer", "Detection", "Mask", "Semantic"} < set(names)
 
 
 @pytest.mark.parametrize(

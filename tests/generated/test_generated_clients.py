@@ -19,6 +19,7 @@ from tests.system import program, skip_for_want_of
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+
 HERE = Path(__file__).parent
 DEMO = HERE.parents[1] / "server" / "fovea_server" / "demo"
 INSTALLED = Path(sys.prefix) / "generators"
@@ -31,8 +32,13 @@ OPTIONS = {
     "typescript-fetch": "importFileExtension: .js",
 }
 # The compiler of Java takes what a client imports from the generator's own archive, and from these.
-JARS = ("httpclient5", "httpcore5", "httpcore5-h2", "slf4j-api", "geronimo-annotation-1.3-spec")
-JAVA_PACKAGES = "libhttpclient5-java, libgeronimo-annotation-1.3-spec-java"
+JARS = {
+    "httpclient5": "libhttpclient5-java",
+    "httpcore5": "libhttpcore5-java",
+    "httpcore5-h2": "libhttpcore5-java",
+    "slf4j-api": "libslf4j-java",
+    "geronimo-annotation-1.3-spec": "libgeronimo-annotation-1.3-spec-java",
+}
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +91,9 @@ def run(*command: object, cwd: Path | None = None, **environment: str) -> str:
 
 def go(generated: Path, folder: Path) -> list[object]:
     compiler = program("go", package="golang-go")
-    shutil.copytree(generated / "go", folder / "fovea", ignore=shutil.ignore_patterns("test", "go.*"))
+    shutil.copytree(
+        generated / "go", folder / "fovea", ignore=shutil.ignore_patterns("test", "go.*")
+    )
     shutil.copy(HERE / "main.go", folder)
     (folder / "go.mod").write_text("module generated\n\ngo 1.19\n")
     run(compiler, "build", "-o", "main", cwd=folder, GOCACHE=str(folder / "cache"))
@@ -95,8 +103,9 @@ def go(generated: Path, folder: Path) -> list[object]:
 def java(generated: Path, folder: Path) -> list[object]:
     compiler = program("javac", package="default-jdk-headless")
     jars = [Path("/usr/share/java") / f"{name}.jar" for name in JARS]
-    if not all(map(Path.exists, jars)):
-        skip_for_want_of(JAVA_PACKAGES, "what a generated client imports is absent")
+    for jar, package in zip(jars, JARS.values(), strict=True):
+        if not jar.exists():
+            skip_for_want_of(package, f"there is no {jar}")
     archive = PACKAGES / "openapi_generator_cli" / "openapi-generator.jar"
     path = os.pathsep.join(map(str, [folder, archive, *jars]))
     sources = (generated / "java" / "src" / "main").rglob("*.java")

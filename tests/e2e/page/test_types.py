@@ -16,9 +16,9 @@ const fovea = new Fovea(new URL("http://127.0.0.1:8000"), { headers: { key: "sec
 
 export async function names(image: Blob): Promise<string[]> {
   const { images, timing_ms } = await fovea.predict("digits", image, options);
-  const found: Detection[] = images.flatMap((each) => "detections" in each ? each.detections : []);
+  const found: Detection[] = images.flatMap((each) => each.detections ?? []);
   const total: number = timing_ms.total;
-  const masks = found.map(({ mask }) => mask && "counts" in mask ? mask.counts : total.toFixed(1));
+  const masks = found.map(({ mask }) => mask?.counts ?? total.toFixed(1));
   const [model] = await fovea.models();
   const card = (await fovea.model(model.name, 1)).card;
   const answered: number | undefined = (await fovea.statistics("digits")).durations["+Inf"];

@@ -37,7 +37,7 @@ export class Fovea {
   constructor(url: string | URL, about?: { apiKey?: string; headers?: Record<string, string> });
   readonly url: string;
   readonly headers: Record<string, string>;
-  /** Find what is on one image, or on each of several: `"detections" in image` tells its kind. */
+  /** Find what is on one image, or on each of several. */
   predict(model: string, image: Image | Image[], options?: PredictOptions): Promise<PredictAnswer>;
   /** Draw what is found into the image; a JPEG. */
   annotate(model: string, image: Image, options?: PredictOptions): Promise<Blob>;
@@ -154,7 +154,7 @@ export interface ImageSource {
   url?: string;
 }
 
-/** What is on one image: the field of the answer's `task`, or `error`. */
+/** One image of an answer: the field that the `task` names, or `error`. */
 export interface ImageAnswer {
   /** pixels of the upright image */
   width?: number;

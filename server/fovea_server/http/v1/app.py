@@ -47,9 +47,9 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
         summary="Image in, boxes out.",
         description=(
             "Send an image as the body: `curl --data-binary @bus.jpg "
-            "http://127.0.0.1:8000/v1/models/yolov8n/predict`. Clients can be generated from "
-            "`/openapi.json`; one of openapi-generator sends an image with "
-            "`_content_type='application/octet-stream'`.\n\n"
+            "http://127.0.0.1:8000/v1/models/yolov8n/predict`. This address also takes forms and "
+            "JSON, and draws, as Content-Type and Accept say. Clients are generated from "
+            "`/openapi.json`, where each of these is an operation of its own.\n\n"
             "Triton's v2 protocol is served beside it, at `/v2`: see the protocol's own "
             "documentation."
         ),

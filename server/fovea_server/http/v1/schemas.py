@@ -184,7 +184,7 @@ class ErrorAnswer(BaseModel):
 
 
 class ImageAnswer(BaseModel):
-    """What is on one image: the field of the answer's `task`, or `error`.
+    """One image of an answer: the field that the `task` names, or `error`.
 
     One schema, not one for each task: many generators of clients cannot read a choice of schemas.
     """

@@ -30,6 +30,9 @@ def takes(method="POST", target=b"/v1/models/m/predict") -> bool:
         b"/v1/models/m/predict#fragment",
         b"/v1/models/a%20b/predict?conf=0.5",
         b"/v1/models/m/versions/12/predict",
+        b"/v1/models/m/predict/form",
+        b"/v1/models/m/versions/12/predict/json",
+        b"/v1/models/m/annotate",
     ],
 )
 def test_predict_requests_are_taken(target):
@@ -46,6 +49,8 @@ def test_predict_requests_are_taken(target):
         b"/v1/models/m/versions/x/predict",
         b"/v1/models/m%2fn/predict",
         b"/v1/models/m/predict/",
+        b"/v1/models/m/predict/xml",
+        b"/v1/models/m/annotate/json",
         b"/v1/models/\xff/predict",
         b"http://test/v1/models/m/predict",
         b"/v2/models/m/infer",
