@@ -16,7 +16,7 @@ import typer
 from rich.syntax import Syntax
 
 from fovea_bench.commands.bench_tables import uncut_console
-from fovea_bench.commands.load_flags import Plot, ServeFlags, check_plot, parse_clients
+from fovea_bench.commands.load_flags import ServeFlags, parse_clients
 from fovea_bench.commands.tune_tables import draw, notes, setting_title, table
 from fovea_bench.tune.candidates import find_candidates
 from fovea_bench.tune.run import Measure, Run
@@ -26,8 +26,10 @@ from fovea_bench.tune.trials import Trials
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.commands.options import (
     AsJson,
+    PlotOption,
     RepositoryOption,
     ServedModelArgument,
+    check_plot,
     find_models,
     folder_option,
 )
@@ -77,7 +79,7 @@ def tune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
     ] = False,
-    plot: Plot = None,
+    plot: PlotOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the settings with which a model is served fastest, and write them to config.pbtxt.
