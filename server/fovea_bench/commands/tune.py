@@ -17,7 +17,14 @@ from rich.syntax import Syntax
 
 from fovea_bench.commands.bench_tables import uncut_console
 from fovea_bench.commands.load_flags import ServeFlags, parse_clients
-from fovea_bench.commands.tune_tables import draw, notes, setting_title, table
+from fovea_bench.commands.tune_tables import (
+    busy_note,
+    busy_runs,
+    draw,
+    notes,
+    setting_title,
+    table,
+)
 from fovea_bench.tune.candidates import find_candidates
 from fovea_bench.tune.run import Measure, Run
 from fovea_bench.tune.search import Search
@@ -141,6 +148,7 @@ def tune(
             "best": best.to_json(),
             "now": now.to_json(),
             "within_limit": met,
+            "busy_runs": len(busy_runs(search.runs, cores)),
             "runs": [run.to_json() for run in search.runs],
             "candidates": {
                 candidate.version: {
@@ -162,6 +170,8 @@ def tune(
         console.print(Syntax("", "diff", theme="ansi_light").highlight(diff), end="")
     for note in notes(titles, search, best, now, diff, dry_run=dry_run):
         console.print(note, markup=False, soft_wrap=True)
+    if busy := busy_note(search.runs, cores):
+        console.print(busy, style="bold", markup=False, soft_wrap=True)
     raise typer.Exit(0 if met else 1)
 
 

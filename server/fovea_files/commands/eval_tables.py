@@ -137,8 +137,8 @@ def _show_confusions(console: Console, found: Confusion) -> None:
         for name in names:
             table.add_column(Text(name), justify="right")
         for name in names:
-            row = found.counts.get(name, {})
-            table.add_row(Text(name), *(str(row.get(other, "")) for other in names))
+            if row := found.counts.get(name):
+                table.add_row(Text(name), *(str(row.get(other, "")) for other in names))
         console.print(table)
         return
     pairs = [
