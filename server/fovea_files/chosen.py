@@ -152,8 +152,9 @@ def _wanted(
             name = labels[each]
         if name.casefold() not in spelt:
             close = difflib.get_close_matches(name.casefold(), spelt, n=1)
+            named = {known.get(own, own): count for own, count in counts.items()}
             advice = (
-                f"did you mean {close[0]!r}?" if close else f"it has {_listed(counts, labelled)}"
+                f"did you mean {close[0]!r}?" if close else f"it has {_listed(named, labelled)}"
             )
             raise InvalidOption(f"--classes: {labelled.path} has no object of {name!r}; {advice}")
         wanted |= spelt[name.casefold()]

@@ -62,6 +62,10 @@ def test_a_class_is_named_as_labels_or_model_do_or_by_the_models_id():
     numbered = choose(dataset([0, 5], None), "person", ("person", "car"))
     assert numbered.labelled.images[0].class_ids.tolist() == [0]
     assert numbered.note == "not measured: 5 (1 object), which the model lacks"
+    with pytest.raises(
+        InvalidOption, match=r"no object of 'bus'; it has person \(1 object\), 5 \(1\)"
+    ):
+        choose(dataset([0, 5], None), "bus", ("person", "car"))
 
 
 @pytest.mark.parametrize(

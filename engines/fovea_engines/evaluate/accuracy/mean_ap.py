@@ -192,7 +192,7 @@ def _answers_document(
 
 def _points(keypoints: NDArray[np.float32]) -> Row:
     seen = (keypoints[..., 2] > 0).sum(axis=1)
-    rows = keypoints.astype(np.float64).reshape(len(keypoints), -1)
+    rows = keypoints.astype(np.float64).reshape(len(keypoints), 3 * keypoints.shape[1])
     return {"keypoints": rows.tolist(), "num_keypoints": seen.tolist()}
 
 
