@@ -133,7 +133,8 @@ def _show_classes(console: Console, accuracy: AnyAccuracy, found: Confusion | No
 def _show_confusions(console: Console, found: Confusion) -> None:
     """Print the matrix of a few classes, or the largest confusions of many."""
     if len(names := found.names) <= _MATRIX_CLASSES:
-        table = Table("labelled as, found as")
+        console.print("confusions: a row is a label, a column what was found")
+        table = Table("")
         for name in names:
             table.add_column(Text(name), justify="right")
         for name in names:
@@ -149,8 +150,8 @@ def _show_confusions(console: Console, found: Confusion) -> None:
     ]
     if not pairs:
         return
-    table = Table("labelled as", "found as", f"{found.unit}s", title_justify="left")
-    table.title = Text("confusions, the most frequent first")
+    console.print("confusions, the most frequent first")
+    table = Table("labelled as", "found as", f"{found.unit}s")
     worst_first = sorted(pairs, key=lambda pair: (-pair[0], *pair[1:]))
     for count, label, other in worst_first[:_CONFUSIONS_SHOWN]:
         table.add_row(Text(label), Text(other), str(count))

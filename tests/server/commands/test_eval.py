@@ -162,7 +162,7 @@ def test_some_classes_alone_have_the_figures_that_they_have_among_all(fovea, pla
 
     _, out, _ = fovea(*words, "--classes", ",".join(f'"{name}"' for name in two))
     assert f"without {len(others)} classes of the labels" in " ".join(out.split())
-    assert "labelled as, found as" in out
+    assert "a row is a label, a column what was found" in out
 
 
 def test_classes_that_the_model_lacks_are_left_out_when_they_are_asked_to(fovea, place):
