@@ -124,7 +124,8 @@ def tune(
         start = present(trials.config, candidates[0], cores)
         if start not in settings:
             settings.append(start)
-        search = Search(settings, loads, limit_ms, _shown(trials.measure, titles, progress))
+        measure = _shown(trials.measure, titles, cores, progress)
+        search = Search(settings, loads, limit_ms, measure)
         progress.note(
             f"{counted(len(settings), 'setting')}, {counted(len(loads), 'load')}: "
             f"{search.most_runs} runs at most, about {trials.minutes(search.most_runs)}, and up to "
@@ -184,14 +185,20 @@ def _milliseconds(text: str | None) -> float:
     return float(match[1]) * (1e3 if match[2] == "s" else 1.0)
 
 
-def _shown(measure: Measure, titles: Mapping[int, str], progress: Progress) -> Measure:
-    """Show each run that a function measures."""
-    count = 0
+def _shown(measure: Measure, titles: Mapping[int, str], cores: int, progress: Progress) -> Measure:
+    """Show each run that a function measures, and warn at the first on a busy machine."""
+    count, warned = 0, False
 
     def measured(setting: Setting, clients: int, long: bool) -> Run:
-        nonlocal count
+        nonlocal count, warned
         count += 1
         run = measure(setting, clients, long)
+        if not warned and busy_runs([run], cores):
+            warned = True
+            progress.note(
+                f"the machine is busy: others took {run.taken_cores:.1f} of "
+                f"{counted(cores, 'core')} from this run. Stop what else runs"
+            )
         found = f"{run.rate:.1f} images/s, p99 {run.p99_ms:.1f} ms"
         what = f"{setting_title(titles, setting)}, {counted(clients, 'client')}"
         progress.now(f"run {count}: {what}: {run.failure or found}")
