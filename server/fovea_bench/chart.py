@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from fovea_files.svg import document, text
 
 # Colours that people who are colour-blind tell apart (Okabe and Ito, 2008).
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _WIDTH, _HEIGHT = 760, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 48, 56
-_STYLE = (
-    "text{font:13px system-ui,sans-serif;fill:#333}.title{font-size:16px;font-weight:600}"
-    ".axis{stroke:#888;fill:none}.grid{stroke:#e4e4e4}"
-)
+_STYLE = ".axis{stroke:#888;fill:none}.grid{stroke:#e4e4e4}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +57,8 @@ def chart(
         An SVG document.
     """
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escape(title)}">',
         f"<style>{_STYLE}</style>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
-        _text(_LEFT, 28, title, 'class="title"'),
+        text(_LEFT, 28, title, 'class="title"'),
         *_axes(x, y),
     ]
     if limit is not None:
@@ -71,10 +66,10 @@ def chart(
         bottom = _HEIGHT - _BOTTOM
         dashed = 'stroke="#888" stroke-dasharray="5 4"'
         parts.append(f'<line x1="{at}" x2="{at}" y1="{_TOP}" y2="{bottom}" {dashed}/>')
-        parts.append(_text(at, _TOP - 4, f"{limit:g}", 'text-anchor="middle"'))
+        parts.append(text(at, _TOP - 4, f"{limit:g}", 'text-anchor="middle"'))
     for number, each in enumerate(series):
         parts += _drawn(x, y, each, _COLOURS[number % len(_COLOURS)], number)
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return document(title, _WIDTH, _HEIGHT, parts)
 
 
 def round_ticks(most: float) -> list[float]:
@@ -87,18 +82,18 @@ def round_ticks(most: float) -> list[float]:
 
 def _axes(x: Axis, y: Axis) -> Iterator[str]:
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    for tick, text in y.labelled:
+    for tick, label in y.labelled:
         at = _y(y, tick)
         yield f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{at}" y2="{at}"/>'
-        yield _text(_LEFT - 8, at + 4, text, 'text-anchor="end"')
-    for tick, text in x.labelled:
+        yield text(_LEFT - 8, at + 4, label, 'text-anchor="end"')
+    for tick, label in x.labelled:
         at = _x(x, tick)
         yield f'<line class="grid" x1="{at}" x2="{at}" y1="{_TOP}" y2="{bottom}"/>'
-        yield _text(at, bottom + 20, text, 'text-anchor="middle"')
+        yield text(at, bottom + 20, label, 'text-anchor="middle"')
     yield f'<path class="axis" d="M{_LEFT},{_TOP}V{bottom}H{right}"/>'
-    yield _text((_LEFT + right) / 2, bottom + 44, x.label, 'text-anchor="middle"')
+    yield text((_LEFT + right) / 2, bottom + 44, x.label, 'text-anchor="middle"')
     middle = (_TOP + bottom) / 2
-    yield _text(20, middle, y.label, f'text-anchor="middle" transform="rotate(-90 20 {middle})"')
+    yield text(20, middle, y.label, f'text-anchor="middle" transform="rotate(-90 20 {middle})"')
 
 
 def _drawn(x: Axis, y: Axis, series: Series, colour: str, number: int) -> Iterator[str]:
@@ -111,11 +106,7 @@ def _drawn(x: Axis, y: Axis, series: Series, colour: str, number: int) -> Iterat
             yield f'<circle cx="{left}" cy="{top}" r="3.5" fill="{colour}" fill-opacity="0.6"/>'
     left, top = _WIDTH - _RIGHT + 16, _TOP + 10 + 22 * number
     yield f'<rect x="{left}" y="{top - 9}" width="14" height="10" fill="{colour}"/>'
-    yield _text(left + 20, top, series.name, "")
-
-
-def _text(left: float, top: float, text: str, attributes: str) -> str:
-    return f'<text x="{left:g}" y="{top:g}" {attributes}>{escape(text)}</text>'
+    yield text(left + 20, top, series.name, "")
 
 
 def _x(axis: Axis, value: float) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import httpx
@@ -14,22 +14,57 @@ from fovea_client import ImageResult, Prediction
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.mask_encoding import RunLengths
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.answer import CompactDetections
-from fovea_engines.evaluate.accuracy.class_folders import FIRST, ClassFolders, measure_classes
-from fovea_engines.evaluate.accuracy.class_maps import ClassMaps, FoundMap, measure_maps
+from fovea_engines.evaluate.accuracy.class_folders import (
+    FIRST,
+    ClassFolders,
+    Classify,
+    classify_with,
+    measure_classes,
+)
+from fovea_engines.evaluate.accuracy.class_maps import (
+    ClassMaps,
+    FoundMap,
+    measure_maps,
+    segment_with,
+)
 from fovea_engines.evaluate.accuracy.dataset import Dataset
-from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, detect_all
+from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, detect_all, in_process
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_engines.evaluate.accuracy.labels import Labels, check_task, read_labelled
 from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
+from fovea_files.confusion import Confusion, image_confusion, object_confusion
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 _SHOWN = 8
 
 Ask = Callable[[Path], Prediction]
 """Returns a server's answer for an image, asked for with `request_options`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredAnswers:
+    """An accuracy, and the answers that it is of.
+
+    Attributes:
+        dataset: labels of objects; None of other tasks.
+        answers: for each image of the dataset.
+        pairs: of images, the class of the label and the one that was found first.
+    """
+
+    accuracy: AnyAccuracy
+    dataset: Dataset | None = None
+    answers: Sequence[CompactDetections] = ()
+    pairs: Sequence[tuple[str, str]] = ()
+
+    def confusion(self, conf: float | None = None, *, others: bool = True) -> Confusion | None:
+        """Return which class is found for which, as `object_confusion`; None of maps."""
+        if self.dataset is not None:
+            return object_confusion(self.dataset, self.answers, conf, others=others)
+        return image_confusion(self.pairs) if self.pairs else None
 
 
 def read_labels(data: Path, images: Path | None) -> Labels:
@@ -66,10 +101,26 @@ def answered_accuracy(answers: Mapping[int, bytes], labelled: Labels) -> AnyAccu
     def ask(path: Path) -> Prediction:
         return fovea_client.prediction(httpx.Response(200, content=bodies[path]))
 
-    return measure_answers(labelled.only(bodies), ask) if bodies else None
+    return measure_answers(labelled.only(bodies), ask).accuracy if bodies else None
 
 
-def measure_answers(labelled: Labels, ask: Ask, progress: Progress | None = None) -> AnyAccuracy:
+def measure_engine(
+    engine: Engine, labelled: Labels, progress: Progress, options: PredictOptions = EVALUATION
+) -> MeasuredAnswers:
+    """Measure an engine whose classes are those of the labels; `options` are a detector's."""
+    match labelled:
+        case ClassFolders():
+            return _of_images(classify_with(engine), labelled, progress)
+        case ClassMaps():
+            return MeasuredAnswers(measure_maps(segment_with(engine), labelled, progress))
+        case Dataset():
+            answers = detect_all(in_process(engine, options), labelled, progress)
+            return MeasuredAnswers(mean_ap(labelled, answers), labelled, answers)
+
+
+def measure_answers(
+    labelled: Labels, ask: Ask, progress: Progress | None = None
+) -> MeasuredAnswers:
     """Ask a server about every labelled image, and measure its answers.
 
     Class names are learned from the answers: the model's metadata may be secret.
@@ -110,18 +161,35 @@ def measure_answers(labelled: Labels, ask: Ask, progress: Progress | None = None
 
     match labelled:
         case ClassFolders():
-            return _known(labelled, measure_classes(classify, labelled, progress), heard)
+            return _known(labelled, _of_images(classify, labelled, progress), heard)
         case ClassMaps():
-            return _known(labelled, measure_maps(segment, labelled, progress), heard)
+            return _known(
+                labelled, MeasuredAnswers(measure_maps(segment, labelled, progress)), heard
+            )
         case Dataset():
             answers = detect_all(detect, labelled, progress or Progress())
-            return mean_ap(labelled.for_model(_labels_by_id(names, labelled)), answers)
+            dataset = labelled.for_model(_labels_by_id(names, labelled))
+            return MeasuredAnswers(mean_ap(dataset, answers), dataset, answers)
 
 
-def _known(labelled: Labels, measured: AnyAccuracy, heard: set[str]) -> AnyAccuracy:
+def _of_images(
+    classify: Classify, labelled: ClassFolders, progress: Progress | None = None
+) -> MeasuredAnswers:
+    """Measure a classifier, and keep what it finds first."""
+    pairs: list[tuple[str, str]] = []
+
+    def kept(image: Path) -> Sequence[str]:
+        names = classify(image)
+        pairs.append((image.parent.name, next(iter(names), "nothing")))
+        return names
+
+    return MeasuredAnswers(measure_classes(kept, labelled, progress), pairs=pairs)
+
+
+def _known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -> MeasuredAnswers:
     """Return the figures; an InvalidOption if no answer has a class of the labels."""
     numbered = isinstance(labelled, ClassMaps) and labelled.names is None
-    if not numbered and heard.isdisjoint(measured.per_class):
+    if not numbered and heard.isdisjoint(measured.accuracy.per_class):
         raise InvalidOption(
             f"{labelled.path}: none of its classes is among those of the answers, which are "
             f"{', '.join(sorted(heard)[:_SHOWN])}: name the classes as the model does"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.docs.pages import ROOT, blocks
 
 MODEL = "yolox_nano"
 IMAGES = 6
@@ -92,6 +93,56 @@ def test_classes_meet_by_name(detector_server, few, measured):
     (few / "turned.json").write_text(json.dumps(document))
     have = measured(MODEL, "--data", few / "turned.json", *coco)
     assert have["map50_95"] == pytest.approx(expected["map50_95"])
+
+
+def test_classes_that_the_servers_model_lacks_are_left_out(
+    detector_server, detector_repository, few, measured, fovea
+):
+    """It is said before any image is sent, and the rest has the figures of an engine here."""
+    document = json.loads((few / "val.json").read_text())
+    names = {category["id"]: category["name"] for category in document["categories"]}
+    [chairs] = [number for number, name in names.items() if name == "chair"]
+    document["categories"].append({"id": 999, "name": "throne"})
+    for annotation in document["annotations"]:
+        if annotation["category_id"] == chairs:
+            annotation["category_id"] = 999
+    (few / "val.json").write_text(json.dumps(document))
+    words = MODEL, "--data", few / "val.json", "--images", few / "images"
+    code, _, err = fovea("eval", *words, "--url", detector_server.url)
+    assert code == 2
+    assert "the model lacks: throne (6 objects)" in err
+    assert "accuracy" not in err
+    chosen = "--classes", "person,book,bed"
+    here = measured(*words, *chosen, "--repository", detector_repository)
+    there = measured(*words, *chosen, "--url", detector_server.url)
+    assert here["left_out"]["throne"] == 6
+    for key in ("left_out", "confusion"):
+        assert there[key] == here[key]
+    assert there["map50_95"] == pytest.approx(here["map50_95"], abs=0.001)
+    assert set(there["per_class"]) == {"person", "book", "bed"}
+
+
+def test_the_pages_judging_by_pycocotools_gives_the_figure_of_eval(
+    few, shared, fovea, measured, monkeypatch
+):
+    """The labels say diningtable and tvmonitor, the model says dining table and tv."""
+    folder = few / "own" / "yolov8n" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").symlink_to(shared / "models" / "yolov8n.onnx")
+    monkeypatch.chdir(few)
+    own = "--repository", few / "own"
+    expected = measured("yolov8n", "--data", "val.json", "--images", "images", *own)
+    assert {"dining table", "tv"} <= expected["per_class"].keys()
+    words = "--conf", 0.001, "--out", "found", "--format", "coco"
+    code, _, err = fovea("predict", "yolov8n", few / "images", *words, *own)
+    assert code == 0, err
+    page = (ROOT / "docs" / "predict.md").read_text()
+    [(_, snippet)] = [block for block in blocks(page) if block[0] == "python"]
+    found: dict = {}
+    exec(snippet, found)
+    assert found["judge"].stats[:2] == pytest.approx(
+        [expected["map50_95"], expected["map50"]], abs=0.001
+    )
 
 
 def test_labels_of_other_things_are_a_sentence(detector_server, few, fovea):

@@ -43,8 +43,8 @@ def test_a_dry_run_changes_nothing_and_has_every_figure(repository, tmp_path):
     assert code == 0, err
     report = json.loads(out)
     assert list(report) == [
-        *("model", "limit_ms", "grid", "best", "now", "within_limit", "runs", "candidates"),
-        *("left_out", "diff", "written"),
+        *("model", "limit_ms", "grid", "best", "now", "within_limit", "busy_runs", "runs"),
+        *("candidates", "left_out", "diff", "written"),
     ]
     assert (report["model"], report["limit_ms"], report["written"]) == ("digits", 5000.0, False)
     known = {each["title"]: each for each in report["candidates"].values()}
@@ -57,7 +57,11 @@ def test_a_dry_run_changes_nothing_and_has_every_figure(repository, tmp_path):
         assert run["failure"] is None
         assert run["rate"] > 0
         assert run["p99_ms"] > 0
-    assert report["best"]["p99_ms"] <= 5000
+        assert run["taken_cores"] >= 0
+    for settled in (report["best"], report["now"]):
+        assert settled["p99_ms"] <= 5000
+        assert settled["rates"][0] <= settled["rate"] <= settled["rates"][1]
+        assert settled["clients"] == report["best"]["clients"]
     assert (repository / "digits" / "config.pbtxt").read_text() == before
     ElementTree.fromstring(plot.read_text())
 
@@ -71,11 +75,11 @@ def test_a_limit_that_nothing_meets_changes_nothing(repository):
     assert code == 1
     assert "so nothing changes" in out
     assert "pairs of a setting and a load" in out
-    [head] = [line.split() for line in out.splitlines() if "p99 ms " in line]
+    [head] = [line.split() for line in out.splitlines() if "p99 ms (range) " in line]
     assert head[-4:] == ["version", "agreement", "cores", "parallel"]
-    rows = [line.split() for line in out.splitlines() if " fp32 " in line]
+    rows = [line.partition(" fp32 ")[2].split() for line in out.splitlines() if " fp32 " in line]
     assert rows
-    assert all(0.99 < float(row[6]) <= 1 for row in rows)
+    assert all(0.99 < float(row[0]) <= 1 for row in rows)
     assert "chosen" not in out
     assert re.search(r"settings?, 2 loads: 14 runs at most, about 1 minute,", err)
     assert (repository / "digits" / "config.pbtxt").read_bytes() == before

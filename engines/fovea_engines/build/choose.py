@@ -33,6 +33,8 @@ from fovea_preprocess.errors import (
 
 # Images that the calls of a measurement take turns with.
 _IMAGES = 8
+# How much faster a lone image must be for a hint at the other goal.
+_CLEARLY = 1.2
 # Holds the files of all candidates, until one is chosen.
 _FOLDER = "candidates"
 
@@ -158,6 +160,8 @@ class _Chooser:
             self._found(kept.choice, kept=True)
             why = self._reason(kept, candidates)
             self._progress.note(f"kept {_name(kept.choice)}, for {self._plan.goal}: {why}")
+            if hint := self._hint(kept, candidates):
+                self._progress.note(hint)
         figures = tuple(self._figures.values())
         return kept, replace(cards[kept.choice], candidates=figures, goal=self._plan.goal)
 
@@ -275,6 +279,20 @@ class _Chooser:
             return f"as fast as {name} within noise, and {faster}"
         best = "fastest of its precision" if is_faster(its, own) else "faster in 3 rounds of 4"
         return f"{name} is not {best}"
+
+    def _hint(self, kept: Candidate, candidates: Sequence[Candidate]) -> str:
+        """Name a candidate that lost for throughput and is clearly faster alone; empty for none."""
+        own = self._rates[kept.choice].alone
+        left = [one for one in candidates if not self._figures[one.choice].problem]
+        other = max(left, key=lambda one: median(self._rates[one.choice].alone))
+        its = self._rates[other.choice].alone
+        clear = is_faster(its, own) and _ratio(its, own) >= _CLEARLY
+        if self._plan.goal == "latency" or not clear:
+            return ""
+        return (
+            f"a lone image is x{_ratio(its, own):.2f} as fast with {_name(other.choice)}: if "
+            "images come one at a time, build with --for latency"
+        )
 
     def _drop(self, choice: Choice, error: FoveaError, folder: Path | None = None) -> None:
         self._errors.append(error)

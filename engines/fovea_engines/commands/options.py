@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -207,6 +208,10 @@ PluginOption = Annotated[
         help="Library of TensorRT plugins that the model needs. May be repeated.",
     ),
 ]
+PlotOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.svg", help="Draw what was measured.", dir_okay=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -239,6 +244,14 @@ def is_typed(context: typer.Context, name: str) -> bool:
     """Return True if an option is on the command line, not only in the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def check_plot(plot: Path | None) -> None:
+    """Refuse, as InvalidOption, a file that could not be written after minutes of measuring."""
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise InvalidOption(f"--plot {plot} would be an SVG drawing: name a file that ends in .svg")
+    if plot is not None and not os.access(plot.absolute().parent, os.W_OK):
+        raise InvalidOption(f"--plot {plot} cannot be written: give a file in a folder of yours")
 
 
 def runtime(backend: Backend) -> str:

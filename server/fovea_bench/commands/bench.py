@@ -11,13 +11,7 @@ from typing import Annotated
 
 import typer
 
-from fovea_bench.commands.load_flags import (
-    Plot,
-    ServeFlags,
-    check_plot,
-    parse_clients,
-    parse_numbers,
-)
+from fovea_bench.commands.load_flags import ServeFlags, parse_clients, parse_numbers
 from fovea_bench.level import Level, measured_levels
 from fovea_bench.load import Burst, ClosedLoop, Load, OpenLoop
 from fovea_bench.payload import MOST_IMAGES, image_payload, tensor_payload
@@ -27,10 +21,12 @@ from fovea_bench.server_process import ServerProcess
 from fovea_bench.target import Target
 from fovea_engines.commands.options import (
     AsJson,
+    PlotOption,
     RepositoryOption,
     ServedModelArgument,
     UrlOption,
     check_options,
+    check_plot,
     find_models,
     is_typed,
     model_option,
@@ -129,7 +125,7 @@ def bench(
             help="Seconds after which a request without an answer has failed.",
         ),
     ] = 30.0,
-    plot: Plot = None,
+    plot: PlotOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how fast a model is served, level by level of load.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -17,18 +15,6 @@ ServeFlags: TypeAlias = Annotated[
         metavar="-- FLAGS", help="After --: flags of `fovea serve`, for a server started here."
     ),
 ]
-Plot: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE.svg", help="Draw what was measured.", dir_okay=False),
-]
-
-
-def check_plot(plot: Path | None) -> None:
-    """Refuse, as InvalidOption, a file that could not be written after minutes of measuring."""
-    if plot is not None and plot.suffix.lower() != ".svg":
-        raise InvalidOption(f"--plot {plot} would be an SVG drawing: name a file that ends in .svg")
-    if plot is not None and not os.access(plot.absolute().parent, os.W_OK):
-        raise InvalidOption(f"--plot {plot} cannot be written: give a file in a folder of yours")
 
 
 def parse_numbers(name: str, text: str, form: str) -> list[str]:

@@ -16,8 +16,15 @@ import typer
 from rich.syntax import Syntax
 
 from fovea_bench.commands.bench_tables import uncut_console
-from fovea_bench.commands.load_flags import Plot, ServeFlags, check_plot, parse_clients
-from fovea_bench.commands.tune_tables import draw, notes, setting_title, table
+from fovea_bench.commands.load_flags import ServeFlags, parse_clients
+from fovea_bench.commands.tune_tables import (
+    busy_note,
+    busy_runs,
+    draw,
+    notes,
+    setting_title,
+    table,
+)
 from fovea_bench.tune.candidates import find_candidates
 from fovea_bench.tune.run import Measure, Run
 from fovea_bench.tune.search import Search
@@ -26,8 +33,10 @@ from fovea_bench.tune.trials import Trials
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.commands.options import (
     AsJson,
+    PlotOption,
     RepositoryOption,
     ServedModelArgument,
+    check_plot,
     find_models,
     folder_option,
 )
@@ -77,7 +86,7 @@ def tune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
     ] = False,
-    plot: Plot = None,
+    plot: PlotOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the settings with which a model is served fastest, and write them to config.pbtxt.
@@ -115,7 +124,8 @@ def tune(
         start = present(trials.config, candidates[0], cores)
         if start not in settings:
             settings.append(start)
-        search = Search(settings, loads, limit_ms, _shown(trials.measure, titles, progress))
+        measure = _shown(trials.measure, titles, cores, progress)
+        search = Search(settings, loads, limit_ms, measure)
         progress.note(
             f"{counted(len(settings), 'setting')}, {counted(len(loads), 'load')}: "
             f"{search.most_runs} runs at most, about {trials.minutes(search.most_runs)}, and up to "
@@ -139,6 +149,7 @@ def tune(
             "best": best.to_json(),
             "now": now.to_json(),
             "within_limit": met,
+            "busy_runs": len(busy_runs(search.runs, cores)),
             "runs": [run.to_json() for run in search.runs],
             "candidates": {
                 candidate.version: {
@@ -160,6 +171,8 @@ def tune(
         console.print(Syntax("", "diff", theme="ansi_light").highlight(diff), end="")
     for note in notes(titles, search, best, now, diff, dry_run=dry_run):
         console.print(note, markup=False, soft_wrap=True)
+    if busy := busy_note(search.runs, cores):
+        console.print(busy, style="bold", markup=False, soft_wrap=True)
     raise typer.Exit(0 if met else 1)
 
 
@@ -172,14 +185,20 @@ def _milliseconds(text: str | None) -> float:
     return float(match[1]) * (1e3 if match[2] == "s" else 1.0)
 
 
-def _shown(measure: Measure, titles: Mapping[int, str], progress: Progress) -> Measure:
-    """Show each run that a function measures."""
-    count = 0
+def _shown(measure: Measure, titles: Mapping[int, str], cores: int, progress: Progress) -> Measure:
+    """Show each run that a function measures, and warn at the first on a busy machine."""
+    count, warned = 0, False
 
     def measured(setting: Setting, clients: int, long: bool) -> Run:
-        nonlocal count
+        nonlocal count, warned
         count += 1
         run = measure(setting, clients, long)
+        if not warned and busy_runs([run], cores):
+            warned = True
+            progress.note(
+                f"the machine is busy: others took {run.taken_cores:.1f} of "
+                f"{counted(cores, 'core')} from this run. Stop what else runs"
+            )
         found = f"{run.rate:.1f} images/s, p99 {run.p99_ms:.1f} ms"
         what = f"{setting_title(titles, setting)}, {counted(clients, 'client')}"
         progress.now(f"run {count}: {what}: {run.failure or found}")

@@ -10,11 +10,14 @@ from rich.text import Text
 
 from fovea_bench.chart import Axis, Series, chart, round_ticks
 from fovea_bench.tune.candidates import BuiltVersion
-from fovea_bench.tune.run import Run, frontier
+from fovea_bench.tune.run import Run, compared, folded, frontier
 from fovea_bench.tune.search import Search
 from fovea_bench.tune.setting import Setting
 from fovea_engines.repository.figures import NO_FIGURE
 from fovea_preprocess.plural import counted
+
+# Share of the cores that others may take from a run before it tells little.
+_BUSY = 0.1
 
 
 def notes(
@@ -41,7 +44,7 @@ def notes(
             "or use a smaller model or a faster machine."
         )
         return
-    if now.rate and best is not now:
+    if now.rate and best.setting != now.setting:
         yield (
             f"With {counted(best.clients, 'client')}: {now.rate:.1f} images/s as it is now, "
             f"{best.rate:.1f} with the chosen setting (x{best.rate / now.rate:.2f})."
@@ -57,8 +60,8 @@ def notes(
 
 
 def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str:
-    """Draw rate against latency of all runs that did not fail, and the frontier, as SVG."""
-    good = [run for run in search.runs if run.failure is None]
+    """Draw rate against latency of each setting under each load, and the frontier, as SVG."""
+    good = [run for run in folded(search.runs) if run.failure is None]
     edge = list(frontier(good))
     series = [
         Series("no other beats these", [(run.p99_ms, run.rate) for run in edge]),
@@ -86,7 +89,10 @@ def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str
 def table(
     name: str, candidates: Sequence[BuiltVersion], search: Search, best: Run, now: Run
 ) -> Table:
-    """Show the settings that no other beats, the present one and the chosen one, one a row."""
+    """Show the settings that no other beats, the present one and the chosen one, one a row.
+
+    What seemed better than the chosen one, and did not win again, is not among them.
+    """
     by_version = {candidate.version: candidate for candidate in candidates}
     # Labels decide if there are any, as in a build.
     metrics = [one.accuracy.metric for one in candidates if one.accuracy is not None]
@@ -94,32 +100,70 @@ def table(
     title = Text(f"{name}: settings that no other beats in both images/s and latency")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     batch = ["batch"] * any(setting.max_batch for setting in search.settings)
-    columns = ["images/s", "p99 ms", "clients", "version", decides, "cores", "parallel", *batch, ""]
+    columns = [
+        "images/s (range)",
+        "p99 ms (range)",
+        "clients",
+        "version",
+        decides,
+        "cores",
+        "parallel",
+        *batch,
+        "",
+    ]
     for column in columns:
         left = column in ("version", "")
         table.add_column(column, justify="left" if left else "right", no_wrap=True)
-    marked = {id(now): "now"} | {id(best): "chosen" if best.within(search.limit_ms) else "nearest"}
-    rows = {id(run): run for run in (*frontier(search.runs), best, now)}
+    marks = {now.setting: ["now"]}
+    marks.setdefault(best.setting, []).append(
+        "chosen" if best.within(search.limit_ms) else "nearest"
+    )
+    good = frontier(compared(search.runs, best, search.limit_ms))
+    rows = {run.setting: run for run in good if not run.beats(best)}
+    rows |= {now.setting: now} | {best.setting: best}
     for run in sorted(rows.values(), key=lambda run: run.p99_ms):
         setting = run.setting
         candidate = by_version[setting.version]
         accuracy = candidate.accuracy
         figure = (accuracy and accuracy.figure) if metrics else candidate.agreement
-        mark = marked.get(id(run), "" if run.within(search.limit_ms) else "too slow")
+        too_slow = [] if run.within(search.limit_ms) else ["too slow"]
         cells = {
-            "images/s": f"{run.rate:.1f}",
-            "p99 ms": f"{run.p99_ms:.1f}",
+            "images/s (range)": _ranged(run.rate, run.rates),
+            "p99 ms (range)": _ranged(run.p99_ms, run.p99s_ms),
             "clients": str(run.clients),
             "version": f"{setting.version}: {candidate.title}",
             decides: NO_FIGURE if figure is None else f"{figure:.3f}",
             "cores": str(setting.threads or "-"),
             "parallel": str(setting.streams or "-"),
             "batch": _batches(setting),
-            "": mark,
+            "": ", ".join(marks.get(setting, too_slow)),
         }
         style = "bold" if run is best else None
         table.add_row(*(Text(cells[column]) for column in columns), style=style)
     return table
+
+
+def busy_runs(runs: Sequence[Run], cores: int) -> list[Run]:
+    """Return the runs of which other programs took more than a tenth of the cores."""
+    return [run for run in runs if run.taken_cores > _BUSY * cores]
+
+
+def busy_note(runs: Sequence[Run], cores: int) -> str:
+    """Warn of a machine that did other things as well; empty where it did not."""
+    if not (busy := busy_runs(runs, cores)):
+        return ""
+    most = max(run.taken_cores for run in busy)
+    return (
+        f"The machine was busy: in {len(busy)} of {counted(len(runs), 'run')} other programs, or "
+        f"other guests of its host, took up to {most:.1f} of {counted(cores, 'core')}. These "
+        "figures are not to be relied on: stop what else runs, and tune again."
+    )
+
+
+def _ranged(value: float, ends: tuple[float, float]) -> str:
+    """Return a median, with its range where there were several."""
+    text, (low, high) = f"{value:.1f}", (f"{end:.1f}" for end in ends)
+    return text if low == high else f"{text} ({low}-{high})"
 
 
 def _batches(setting: Setting) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from fovea_bench.tune.run import Measure, Run, mean_run
+from fovea_bench.tune.run import Measure, Run, fold
 from fovea_bench.tune.setting import Setting
 
 # Less is noise.
@@ -59,7 +59,7 @@ class Search:
         """Change one setting at a time for the better, from a start.
 
         Returns:
-            The best run, and one of the start under the same load, or one near it.
+            The best, and the start under the same load; the start itself where none is better.
         """
         at = -1 if self.limit_ms == float("inf") else (len(self.clients) - 1) // 2
         best = self._loaded(self._run(start, self.clients[at]))
@@ -124,8 +124,8 @@ class Search:
 
     @property
     def _left(self) -> int:
-        """Runs that are left before the last ones."""
-        return self.most_runs - 2 * _ROUNDS - len(self.runs)
+        """Runs that are left before the last ones: two settings in turn, and again with less."""
+        return self.most_runs - 2 * _ROUNDS - 2 - len(self.runs)
 
     def _run(
         self, setting: Setting, clients: int, *, long: bool = False, again: bool = False
@@ -133,7 +133,7 @@ class Search:
         for known in self.runs:
             if not (long or again) and (known.setting, known.clients) == (setting, clients):
                 return known
-        run = self.measure(setting, clients, long)
+        run = replace(self.measure(setting, clients, long), long=long)
         self.runs.append(run)
         return run
 
@@ -171,23 +171,27 @@ class Search:
             if run.failure is None and run.clients == best.clients
             if run.rate > _CLOSE * best.rate
         ]
-        most = min(_FINALISTS, max(2, (self.most_runs - len(self.runs)) // _ROUNDS))
+        most = min(_FINALISTS, max(2, (self.most_runs - 2 - len(self.runs)) // _ROUNDS))
         finalists = list(dict.fromkeys((start, best.setting, *close)))[:most]
-        rounds = [
-            [self._run(each, best.clients, long=True) for each in finalists] for _ in range(_ROUNDS)
-        ]
-        present, *others = zip(*rounds, strict=True)
-        final = now = mean_run(present)
-        for runs in others:
-            mean, pairs = mean_run(runs), zip(runs, present, strict=True)
-            each_time = all(own.better(other, self.limit_ms) for own, other in pairs)
-            if each_time and self._gains(mean, final):
-                final = mean
+        final, now = self._in_turn(finalists, best.clients, _ROUNDS)
         fewer = [clients for clients in self.clients if clients < final.clients]
         if best.within(self.limit_ms) and not final.within(self.limit_ms) and fewer:
             # A short run was lucky.
-            final = self._run(final.setting, fewer[-1], long=True)
+            again = list(dict.fromkeys((start, final.setting)))
+            final, now = self._in_turn(again, fewer[-1], 1)
         return final, now
+
+    def _in_turn(self, settings: Sequence[Setting], clients: int, rounds: int) -> tuple[Run, Run]:
+        """Measure settings one after the other, some rounds; return the best, and the first."""
+        every = [[self._run(each, clients, long=True) for each in settings] for _ in range(rounds)]
+        present, *others = zip(*every, strict=True)
+        best = now = fold(present)
+        for runs in others:
+            own, pairs = fold(runs), zip(runs, present, strict=True)
+            each_time = all(one.better(other, self.limit_ms) for one, other in pairs)
+            if each_time and self._gains(own, best):
+                best = own
+        return best, now
 
 
 def _gaps(one: Setting, other: Setting) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
+from fovea_bench.foreign_cpu import ForeignCpu
 from fovea_bench.generator import Generator
 from fovea_bench.level import Level
 from fovea_bench.load import Burst, ClosedLoop
@@ -94,7 +95,7 @@ class Trials(Closing):
         seconds = self._seconds * (_LONG if long else 1.0)
         if rate := self._rates.get(setting):
             seconds = max(seconds, min(_ANSWERS / rate, _LONGEST * seconds))
-        level = Level(ClosedLoop(clients))
+        level, others = Level(ClosedLoop(clients)), ForeignCpu(self._cores)
         for sample in self._generator.apply(Burst(level.load, seconds, _WARMUP_S)):
             level.sample.add(sample)
         self._rates[setting] = level.rate
@@ -103,7 +104,8 @@ class Trials(Closing):
             failure = f"{count} x {status} {code}: {message}"
         p99_ms = level.latency_ms(99)
         infinite = float("inf") if p99_ms is None else p99_ms
-        return Run(setting, clients, level.rate, infinite, failure)
+        taken = others.taken()
+        return Run(setting, clients, level.rate, infinite, failure, taken_cores=taken)
 
     def _load(self, setting: Setting) -> str | None:
         """Serve with another setting; return why that failed."""

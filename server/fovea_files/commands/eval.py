@@ -4,54 +4,48 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from fovea_client import FoveaClientError, Prediction, ServerError
 from fovea_engines.commands.options import (
     AsJson,
     OverlapOption,
+    PlotOption,
     RepositoryOption,
     ServedModelArgument,
     TileOption,
     UrlOption,
     check_options,
+    check_plot,
     find_models,
     folder_option,
+    is_typed,
     model_option,
 )
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
+from fovea_engines.evaluate.accuracy.class_maps import ClassMaps
 from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.evaluate import EVALUATION
-from fovea_engines.evaluate.accuracy.labels import check_task, measure
-from fovea_engines.progress import ConsoleProgress
-from fovea_engines.repository.accuracy import Accuracy, AnyAccuracy
+from fovea_engines.evaluate.accuracy.labels import Labels, check_task
+from fovea_engines.progress import ConsoleProgress, Progress
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
-from fovea_files.accuracy import measure_answers, read_labels, request_options
+from fovea_files.accuracy import (
+    measure_answers,
+    measure_engine,
+    read_labels,
+    request_options,
+)
+from fovea_files.chosen import Chosen, choose
+from fovea_files.commands.eval_tables import EvalReport, show
+from fovea_files.confusion_chart import draw
 from fovea_files.entry import InputImage
 from fovea_files.predictors import RemotePredictor
-from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
-from fovea_preprocess.plural import counted
-
-_CLASSES_SHOWN = 20
-
-
-@dataclass(frozen=True, slots=True)
-class EvalReport:
-    """The accuracy of one version of a model; backend and precision where they are public."""
-
-    model: str
-    version: str
-    backend: str | None
-    precision: str | None
-    accuracy: AnyAccuracy
+from fovea_preprocess.errors import InvalidOption, InvalidRequest, UnsupportedModel
 
 
 def evaluate(
@@ -76,8 +70,26 @@ def evaluate(
         int | None,
         model_option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
     ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME,...",
+            help="Measure these classes alone, also where the model lacks others of the labels.",
+            show_default="all of the labels",
+        ),
+    ] = None,
+    conf: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=1,
+            help="Least score of the objects that precision, recall and confusions count.",
+            show_default="where the mean F1 is highest",
+        ),
+    ] = None,
     tile: TileOption = None,
     overlap: OverlapOption = None,
+    plot: PlotOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how accurate a model is on labelled images.
@@ -86,6 +98,9 @@ def evaluate(
     them: over all classes, by class, and by size of object
     (small: up to 32 x 32 pixels, large: over 96 x 96). Opens the engine right here, or asks a
     running server, with the same result.
+
+    Precision, recall and the confusion matrix are of objects that overlap by half or more, and of
+    one confidence for all classes. --plot draws the matrix.
 
     Rotated boxes are measured with YOLO labels of their corners: class x1 y1 ... x4 y4.
     Keypoints are read from COCO files, and from YOLO labels: class cx cy w h x1 y1 v1 x2 y2 v2 ...
@@ -96,34 +111,56 @@ def evaluate(
     levels from 0 on, a line each; those of an empty line do not count, nor 255 without a name.
 
     With --tile images are cut as `fovea predict` does it, which finds small objects.
-    Classes of the labels and of the model meet by name. Labels are of the upright image, as
+    Classes of the labels and of the model meet by name. If the labels have classes that the model
+    lacks, --classes names those to measure. Labels are of the upright image, as
     its EXIF orientation shows it.
 
     Example: fovea eval yolov8n --data val.json --images val2017
+
+    Example: fovea eval yolov8n --data data.yaml --classes person,car --plot confusion.svg
     """
     check_options(context, clashes=[("repository", "url")])
+    check_plot(plot)
     options = replace(
         EVALUATION, tile=tile, overlap=EVALUATION.overlap if overlap is None else overlap
     )
     try:
         if url is None:
             [path] = find_models(context, repository, model)
-            report = _here(version_folder(path, version), data, images, options)
+            folder = version_folder(path, version)
+            report = _here(folder, _labels(context, data, images), classes, conf, options)
         else:
-            report = _through(url, model, version, data, images, options)
+            labelled = _labels(context, data, images)
+            report = _through(url, model, version, labelled, classes, conf, options)
     except FoveaClientError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
+    if plot is not None and report.confusion is not None:
+        plot.write_text(draw(report.title, report.confusion))
     if as_json:
-        document = asdict(report)
-        figures = document.pop("accuracy")
-        sys.stdout.write(json.dumps(document | figures, indent=2) + "\n")
+        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
     else:
-        _show(report)
+        show(report)
 
 
-def _here(folder: Path, data: Path, images: Path | None, options: PredictOptions) -> EvalReport:
+def _labels(context: typer.Context, data: Path, images: Path | None) -> Labels:
+    """Read labels; an InvalidOption names an option without an effect on them."""
     labelled = read_labels(data, images)
+    if is_typed(context, "conf") and not isinstance(labelled, Dataset):
+        raise InvalidOption(f"--conf is for labels of objects, which {labelled.path} has not")
+    if is_typed(context, "plot") and isinstance(labelled, ClassMaps):
+        raise InvalidOption("--plot draws confusions of objects or images, not of maps")
+    return labelled
+
+
+def _here(
+    folder: Path,
+    labelled: Labels,
+    classes: str | None,
+    conf: float | None,
+    options: PredictOptions,
+) -> EvalReport:
+    progress = ConsoleProgress()
     with Engine.open(folder) as engine:
         card = engine.card
         if engine.head is None:
@@ -131,29 +168,39 @@ def _here(folder: Path, data: Path, images: Path | None, options: PredictOptions
                 f"{card.name} serves tensors only, so there is nothing to measure: {card.reason}"
             )
         check_task(labelled, card.task)
-        dataset = labelled.for_model(engine.labels, engine.num_classes)
-        accuracy = measure(engine, dataset, ConsoleProgress(), engine.resolve(options))
-    return EvalReport(folder.parent.name, folder.name, card.backend, card.precision, accuracy)
+        chosen = choose(labelled, classes, engine.labels, engine.num_classes)
+        _say(chosen, progress)
+        dataset = chosen.labelled.for_model(engine.labels, engine.num_classes)
+        measured = measure_engine(engine, dataset, progress, engine.resolve(options))
+    built = card.backend, card.precision
+    confusion = measured.confusion(conf, others=classes is None)
+    return EvalReport(
+        folder.parent.name, folder.name, *built, measured.accuracy, chosen, confusion, conf is None
+    )
 
 
 def _through(
     url: str,
     model: str,
     version: int | None,
-    data: Path,
-    images: Path | None,
+    labelled: Labels,
+    classes: str | None,
+    conf: float | None,
     options: PredictOptions,
 ) -> EvalReport:
-    labelled = read_labels(data, images)
+    progress = ConsoleProgress()
     given = request_options(labelled, options) | {"version": version}
     # A server that others use as well may be full for a moment.
     with RemotePredictor(url, model, given, retries=3) as remote:
         answered = ""
-        known = None if isinstance(labelled, Dataset) else remote.model(version)
-        if not isinstance(labelled, Dataset) and known is not None and known.labels is not None:
-            if known.task is not None:
-                check_task(labelled, known.task)
-            labelled.for_model(known.labels)
+        known = remote.model(version)
+        labels = None if known is None else known.labels
+        if known is not None and known.task is not None and labels is not None:
+            check_task(labelled, known.task)
+        chosen = choose(labelled, classes, labels)
+        if labels is not None:
+            chosen.labelled.for_model(labels)
+        _say(chosen, progress)
 
         def ask(path: Path) -> Prediction:
             nonlocal answered
@@ -166,32 +213,13 @@ def _through(
             answered = prediction.version
             return prediction
 
-        accuracy = measure_answers(labelled, ask, ConsoleProgress())
+        measured = measure_answers(chosen.labelled, ask, progress)
         own = remote.model(answered)
-        engine = (own.backend, own.precision) if own is not None else (None, None)
-        return EvalReport(model, answered, *engine, accuracy)
+        built = (own.backend, own.precision) if own is not None else (None, None)
+    confusion = measured.confusion(conf, others=classes is None)
+    return EvalReport(model, answered, *built, measured.accuracy, chosen, confusion, conf is None)
 
 
-def _show(report: EvalReport) -> None:
-    console, accuracy = Console(), report.accuracy
-    engine = f", {report.backend} {report.precision}" if report.backend else ""
-    images = counted(accuracy.images, "image")
-    title = f"{report.model} version {report.version}{engine}: {images}"
-    if isinstance(accuracy, Accuracy):
-        title += f", measured by the overlap of {accuracy.compared}"
-    console.print(Text(title, style="bold"))
-    totals = Table(show_header=False)
-    for label, value in accuracy.rows.items():
-        totals.add_row(label, "none in the labels" if value is None else f"{value:.3f}")
-    console.print(totals)
-    worst_first = sorted(accuracy.per_class.items(), key=lambda item: item[1])
-    all_shown = len(worst_first) <= _CLASSES_SHOWN
-    figure = accuracy.metric.split()[-1].removeprefix("m")
-    classes = Table("class" if all_shown else "weakest classes", figure)
-    for name, value in worst_first[:_CLASSES_SHOWN]:
-        classes.add_row(Text(name), f"{value:.3f}")
-    console.print(classes)
-    if (better := len(worst_first) - _CLASSES_SHOWN) > 0:
-        console.print(
-            f"and {counted(better, 'better class')}: --json has them all", highlight=False
-        )
+def _say(chosen: Chosen, progress: Progress) -> None:
+    if chosen.note:
+        progress.note(chosen.note)

@@ -98,6 +98,20 @@ def test_what_is_done_and_decided_is_told(tiny_model, tmp_path, rates, fovea):
     err = " ".join(fovea("build", tiny_model, "--name", "third")[2].split())
     assert "kept onnxruntime in fp32, for throughput: as fast as openvino in fp32 within" in err
     assert "noise, and x3.00 its speed with a lone image" in err
+    assert "--for latency" not in err
+
+
+@pytest.mark.parametrize(
+    ("alone", "goal", "hinted"),
+    [(16, "throughput", True), (11, "throughput", False), (16, "latency", False)],
+)
+def test_a_loser_that_is_faster_alone_is_named(tiny_model, rates, fovea, alone, goal, hinted):
+    rates((10, 12), (alone, 10))
+    code, _, err = fovea("build", tiny_model, "--for", goal)
+    assert code == 0, err
+    hint = "a lone image is x1.60 as fast with onnxruntime in fp32: if images come one at a time,"
+    assert (f"{hint} build with --for latency" in " ".join(err.split())) == hinted
+    assert ("--for latency" in err) == hinted
 
 
 def test_what_was_measured_is_not_measured_again(tiny_model, tmp_path, rates):

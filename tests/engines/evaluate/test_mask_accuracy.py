@@ -149,6 +149,11 @@ def test_keypoints_are_measured_by_their_similarity(count):
     far = points + np.float32([200, 0, 0])
     assert measured(image, found(keypoints=far)).map50_95 == 0
     assert measured(image, found()).overlap == "IoU"
+    nothing = np.array([], np.intp)
+    bare = CompactDetections.of(found(keypoints=points).found.take(nothing))
+    both = Dataset(Path("set"), (image, image.take(nothing)), ("thing",))
+    beside = mean_ap(both, [found(keypoints=points), bare])
+    assert (beside.overlap, beside.map50_95) == ("OKS", 1)
 
 
 def test_keypoints_are_read_from_coco(tmp_path):

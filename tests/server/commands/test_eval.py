@@ -1,7 +1,10 @@
 """`fovea eval` as it is typed, on the demo detector and its scenes."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from statistics import fmean
+from xml.etree import ElementTree
 
 import pytest
 
@@ -74,7 +77,7 @@ def test_a_table_of_totals_sizes_and_classes(fovea):
 
 
 def test_a_table_that_leaves_classes_out_says_so_at_its_head(fovea, monkeypatch):
-    monkeypatch.setattr("fovea_files.commands.eval._CLASSES_SHOWN", 3)
+    monkeypatch.setattr("fovea_files.commands.eval_tables._CLASSES_SHOWN", 3)
     code, out, err = fovea("digits", "--data", "scenes.json", "--images", "images")
     assert code == 0, err
     assert "weakest classes" in out
@@ -91,6 +94,7 @@ def test_both_forms_of_labels_give_the_same_document(fovea):
             "model", "version", "backend", "precision",
             "images", "map50_95", "map50", "per_class", "by_size",
             "overlap", "box_map50_95", "box_map50",
+            "left_out", "operating_point", "classes", "confusion",
         ]  # fmt: skip
         assert document["map50"] > 0.9
         assert document["map50_95"] > 0.6
@@ -98,6 +102,82 @@ def test_both_forms_of_labels_give_the_same_document(fovea):
         assert list(document["by_size"]) == ["small", "medium", "large"]
         figures.append(document["map50_95"])
     assert figures == pytest.approx(figures[:1] * 3, abs=1e-6)
+
+
+def test_objects_precision_recall_and_confusions(fovea, place, tmp_path):
+    words = "digits", "--data", "scenes.json", "--images", "images"
+    plot = tmp_path / "confusion.svg"
+    code, out, err = fovea(*words, "--json", "--plot", plot)
+    assert code == 0, err
+    document = json.loads(out)
+    labelled = Counter(
+        each["class_name"]
+        for digits in json.loads((DEMO / "scenes.json").read_text()).values()
+        for each in digits
+    )
+    classes = document["classes"]
+    assert {name: each["objects"] for name, each in classes.items()} == labelled
+    point = document["operating_point"]
+    assert point["best_f1"]
+    assert 0.001 <= point["confidence"] < 1
+    for figure in ("precision", "recall"):
+        assert point[figure] == pytest.approx(fmean(each[figure] for each in classes.values()))
+        assert point[figure] > 0.8
+    rows = {name: sum(row.values()) for name, row in document["confusion"].items()}
+    assert {name: rows[name] for name in labelled} == labelled
+    drawn = ElementTree.fromstring(plot.read_text())
+    cells = [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    one = next(iter(labelled))
+    right = document["confusion"][one][one]
+    assert f"{one}, found as {one}: {right} of {labelled[one]}" in cells
+
+    code, out, err = fovea(*words, "--json", "--conf", 0.9)
+    assert code == 0, err
+    strict = json.loads(out)
+    assert strict["map50_95"] == document["map50_95"]
+    assert strict["operating_point"]["confidence"] == 0.9
+    assert not strict["operating_point"]["best_f1"]
+    assert strict["operating_point"]["recall"] <= point["recall"]
+
+    code, out, err = fovea(*words, "--conf", 0.9)
+    assert "at confidence 0.9, as --conf says, and overlap .50" in out
+    assert next(line.split() for line in out.splitlines() if "objects" in line)[5::2] == [
+        *("objects", "precision", "recall"),
+    ]
+
+
+def test_some_classes_alone_have_the_figures_that_they_have_among_all(fovea, place):
+    words = "digits", "--data", "scenes.json", "--images", "images"
+    everything = json.loads(fovea(*words, "--json")[1])
+    two = sorted(everything["per_class"])[:2]
+    code, out, err = fovea(*words, "--classes", ",".join(f'"{name}"' for name in two), "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["per_class"] == {name: everything["per_class"][name] for name in two}
+    assert document["map50_95"] == pytest.approx(fmean(document["per_class"].values()))
+    others = {n: c["objects"] for n, c in everything["classes"].items() if n not in two}
+    assert document["left_out"] == others
+    assert set(document["confusion"]) <= {*two, "background"}
+    assert f"not measured: {len(others)} other classes ({sum(others.values())} objects)" in err
+
+    _, out, _ = fovea(*words, "--classes", ",".join(f'"{name}"' for name in two))
+    assert f"without {len(others)} classes of the labels" in " ".join(out.split())
+    assert "a row is a label, a column what was found" in out
+
+
+def test_classes_that_the_model_lacks_are_left_out_when_they_are_asked_to(fovea, place):
+    document = json.loads((place / "scenes.json").read_text())
+    document["categories"].append({"id": 99, "name": "forklift"})
+    document["annotations"].append(document["annotations"][0] | {"category_id": 99})
+    (place / "more.json").write_text(json.dumps(document))
+    words = "digits", "--data", "more.json", "--images", "images", "--json"
+    code, out, err = fovea(*words)
+    assert (code, out) == (2, "")
+    assert "classes that the model lacks: forklift (1 object)" in err
+    code, out, err = fovea(*words, "--classes", " ".join(err.split()).rpartition("--classes ")[2])
+    assert code == 0, err
+    assert json.loads(out)["left_out"] == {"forklift": 1}
+    assert "not measured: forklift (1 object), which the model lacks" in err
 
 
 @pytest.mark.parametrize(
@@ -112,6 +192,9 @@ def test_both_forms_of_labels_give_the_same_document(fovea):
         (("digits", "--data", "labels", "--url", "http://127.0.0.1:9"), "is a server running"),
         (("digits", "--data", "labels", "--url", "ftp://127.0.0.1"), "http://127.0.0.1:8000"),
         (("digits", "--data", "labels", "--url", "http://h", "--repository", "r"), "not both"),
+        (("digits", "--data", "labels", "--plot", "matrix.png"), "name a file that ends in .svg"),
+        (("digits", "--data", "labels", "--conf", "2"), "less than or equal to 1"),
+        (("digits", "--data", "labels", "--classes", "cat"), "has no object of 'cat'"),
     ],
 )
 def test_an_error_is_a_sentence(fovea, place, arguments, says):

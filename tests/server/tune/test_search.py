@@ -77,8 +77,9 @@ def test_a_fifth_of_the_runs_comes_within_five_percent(limit_ms, batches):
             default=None,
         )
         search = Search(wide, CLIENTS, limit_ms, server)
-        found, _ = search.descend(Setting(1, CORES, CORES, 1, 0))
+        found, now = search.descend(Setting(1, CORES, CORES, 1, 0))
         assert len(search.runs) <= len(wide) * len(CLIENTS) / 5
+        assert now.clients == found.clients
         if best is None:
             close += 1
             continue

@@ -72,7 +72,7 @@ class Dataset:
             return replace(self, class_names=tuple(numbered))
         used = {names[class_id] for image in self.images for class_id in image.class_ids}
         strangers = sorted(used.difference(known))
-        if strangers and _numbered_alike(names, labels):
+        if strangers and numbered_alike(names, labels):
             either = zip(names, labels, strict=True)
             return replace(self, class_names=tuple(label or own for own, label in either))
         if strangers and (None not in labels or len(strangers) == len(used)):
@@ -161,7 +161,8 @@ def read_class_names(data: Path) -> tuple[str, ...] | None:
     return yolo_class_names(data) if data.is_dir() or is_yaml(data) else coco_class_names(data)
 
 
-def _numbered_alike(names: Sequence[str], labels: Sequence[str | None]) -> bool:
+def numbered_alike(names: Sequence[str], labels: Sequence[str | None]) -> bool:
+    """Return True if the classes of labels and model are as many, and most names are equal."""
     if len(names) != len(labels):
         return False
     known = sum(label is not None for label in labels)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,20 @@ class LabelledImage:
     rotated: NDArray[np.float32] | None = None
     outlines: tuple[Outline, ...] | None = None
     keypoints: NDArray[np.float32] | None = None
+
+    def take(self, chosen: NDArray[np.intp]) -> Self:
+        """Return the image with the objects of these indices alone."""
+        outlines = None if self.outlines is None else tuple(self.outlines[i] for i in chosen)
+        return replace(
+            self,
+            boxes=self.boxes[chosen],
+            class_ids=self.class_ids[chosen],
+            crowd=self.crowd[chosen],
+            areas=self.areas[chosen],
+            rotated=None if self.rotated is None else self.rotated[chosen],
+            outlines=outlines,
+            keypoints=None if self.keypoints is None else self.keypoints[chosen],
+        )
 
     def data(self) -> bytes:
         """Return the encoded image; NotFound where the file cannot be read."""

@@ -38,23 +38,47 @@ def mean_ap(dataset: Dataset, answers: Sequence[CompactDetections]) -> Accuracy:
 
     Raises InvalidOption where the detections are rotated and the labels are not.
     """
+    own, indices = coco_indices(dataset, answers)
+    accuracy = _accuracy(own, indices, dataset)
+    if own in ("IoU", "rotated IoU"):
+        return accuracy
+    boxes = _accuracy("IoU", indices, dataset)
+    return replace(accuracy, box_map50_95=boxes.map50_95, box_map50=boxes.map50)
+
+
+def coco_indices(
+    dataset: Dataset, answers: Sequence[CompactDetections]
+) -> tuple[Overlap, list[COCO]]:
+    """Return by what objects are compared, and the labels and the answers as COCO's documents.
+
+    Raises InvalidOption as `mean_ap`.
+    """
     images = dataset.images
     classes = sorted({int(class_id) for image in images for class_id in image.class_ids})
     own = _overlap_of(dataset, answers)
-    indices = []
-    for document in (
+    documents = (
         _labels_document(classes, images, rotated=own == "rotated IoU"),
         _answers_document(classes, images, answers),
-    ):
-        index = COCO()
-        index.dataset = document
-        index.createIndex()
-        indices.append(index)
-    accuracy = _accuracy(own, indices, dataset, classes)
-    if own in ("IoU", "rotated IoU"):
-        return accuracy
-    boxes = _accuracy("IoU", indices, dataset, classes)
-    return replace(accuracy, box_map50_95=boxes.map50_95, box_map50=boxes.map50)
+    )
+    return own, [indexed(document) for document in documents]
+
+
+def indexed(document: Row) -> COCO:
+    """Return a document of COCO's form as its evaluation reads it."""
+    index = COCO()
+    index.dataset = document
+    index.createIndex()
+    return index
+
+
+def judge(overlap: Overlap, indices: Sequence[COCO], dataset: Dataset) -> COCOeval_faster:
+    """Return COCO's evaluation of answers, `indices[1]`, by labels, `indices[0]`."""
+    kind = _RotatedJudge if overlap == "rotated IoU" else COCOeval_faster
+    found = kind(*indices, _KINDS.get(overlap, "bbox"))
+    if overlap == "OKS":
+        points = next(one.keypoints for one in dataset.images if one.keypoints is not None)
+        found.params.kpt_oks_sigmas = sigmas(points.shape[1])
+    return found
 
 
 def _overlap_of(dataset: Dataset, answers: Sequence[CompactDetections]) -> Overlap:
@@ -77,23 +101,17 @@ def _overlap_of(dataset: Dataset, answers: Sequence[CompactDetections]) -> Overl
     return "OKS" if len(counts) == 1 and None not in counts else "IoU"
 
 
-def _accuracy(
-    overlap: Overlap, indices: Sequence[Any], dataset: Dataset, classes: Sequence[int]
-) -> Accuracy:
-    kind = _RotatedJudge if overlap == "rotated IoU" else COCOeval_faster
-    judge = kind(*indices, _KINDS.get(overlap, "bbox"))
-    if overlap == "OKS":
-        points = next(one.keypoints for one in dataset.images if one.keypoints is not None)
-        judge.params.kpt_oks_sigmas = sigmas(points.shape[1])
-    judge.evaluate()
-    judge.accumulate()
+def _accuracy(overlap: Overlap, indices: Sequence[COCO], dataset: Dataset) -> Accuracy:
+    found = judge(overlap, indices, dataset)
+    found.evaluate()
+    found.accumulate()
     # Its axes are overlap .50 to .95, recall 0 to 1, class, area, most an image.
-    precision = np.asarray(judge.eval["precision"])[..., -1]
-    areas = list(judge.params.areaRngLbl)
+    precision = np.asarray(found.eval["precision"])[..., -1]
+    areas = list(found.params.areaRngLbl)
     everything = precision[..., areas.index("all")]
     per_class = {
         class_name(dataset.class_names, class_id): _mean(everything[:, :, index])
-        for index, class_id in enumerate(classes)
+        for index, class_id in enumerate(found.params.catIds)
     }
     return Accuracy(
         images=len(dataset.images),
@@ -174,7 +192,7 @@ def _answers_document(
 
 def _points(keypoints: NDArray[np.float32]) -> Row:
     seen = (keypoints[..., 2] > 0).sum(axis=1)
-    rows = keypoints.astype(np.float64).reshape(len(keypoints), -1)
+    rows = keypoints.astype(np.float64).reshape(len(keypoints), 3 * keypoints.shape[1])
     return {"keypoints": rows.tolist(), "num_keypoints": seen.tolist()}
 
 
