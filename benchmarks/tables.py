@@ -107,16 +107,19 @@ def accuracy(value: float) -> str:
 
 
 def serve() -> str:
-    """Images over HTTP, by model and precision."""
+    """Images over HTTP, by model and precision: for one client and for a crowd."""
     runs = [(m, p) for m in ("yolov8n", "yolox_nano") for p in ("fp32", "bf16", "int8")]
-    rows = []
+    loads, rows = ("1", "16"), []
     for model, precision in runs:
         measured = newest(f"serve-{model}-{precision}")["http"]
-        for clients, row in ((each, measured[each]) for each in ("1", "16")):
-            waits = [f"{row[name]:.0f} ms" for name in ("p50_ms", "p99_ms")]
-            first = f"{model} {precision}" if clients == "1" else ""
-            rows.append([first, clients, rate(row, 1), ratio(row["ratios"]), *waits])
-    return markdown(["", "clients", "images/s", "ratio to the bare loop", "p50", "p99"], rows)
+        rows.append([f"{model} {precision}"])
+        for row in map(measured.__getitem__, loads):
+            waits = (f"{row[name]:.0f}" for name in ("p50_ms", "p99_ms"))
+            rows[-1] += [rate(row, 1), ratio(row["ratios"]), " / ".join(waits)]
+    figures = ("images/s", "ratio", "p50 / p99, ms")
+    head = [f"{clients} clients: {figures[0]}" for clients in loads]
+    head[0] = head[0].replace("clients", "client")
+    return markdown(["", *(title for each in head for title in (each, *figures[1:]))], rows)
 
 
 def triton() -> str:
