@@ -130,30 +130,24 @@ def triton() -> str:
 
     def measured(title: str, load: str) -> list[str]:
         rows = [loads[load][clients] for clients in TRITON]
-        return [title, *map(rate, rows), between([row["generator_cpu"] for row in rows], ".1f")]
+        return [title, *map(rate, rows)]
 
     return markdown(
-        ["", *(f"{n} client{'s' * (n > 1)}" for n in TRITON), "generator, cores"],
+        ["requests/s", *(f"{n} client{'s' * (n > 1)}" for n in TRITON)],
         [
-            measured("requests/s: HTTP, binary tensors", "HTTP"),
-            measured("requests/s: the same, from perf_analyzer", "perf_analyzer http"),
-            measured("requests/s: gRPC, from perf_analyzer", "perf_analyzer grpc"),
-            measured(
-                "requests/s: bare ASGI answer that parses and adds, no checks or model", "bare"
-            ),
-            ["ratio: HTTP to bare"] + [ratio(loads["HTTP"][n]["ratios"]) for n in TRITON] + [""],
-            ["requests/s: a Triton 2.51 with a Python backend, HTTP, other machine"]
-            + [between(runs, ",") for *runs, _ in TRITON.values()]
-            + [""],
-            ["requests/s: bare, on that machine"]
-            + [f"{bare:,}" for *_, bare in TRITON.values()]
-            + [""],
+            measured("HTTP, binary tensors", "HTTP"),
+            measured("the same, from perf_analyzer", "perf_analyzer http"),
+            measured("gRPC, from perf_analyzer", "perf_analyzer grpc"),
+            measured("bare ASGI answer that parses and adds", "bare"),
+            ["ratio: HTTP to bare"] + [ratio(loads["HTTP"][n]["ratios"]) for n in TRITON],
+            ["a Triton 2.51 with a Python backend, other machine"]
+            + [between(runs, ",") for *runs, _ in TRITON.values()],
+            ["bare, on that machine"] + [f"{bare:,}" for *_, bare in TRITON.values()],
             ["ratio: that Triton to bare, worst and best run"]
             + [
                 f"x{between([run / bare for run in runs], '.2f')}"
                 for *runs, bare in TRITON.values()
-            ]
-            + [""],
+            ],
         ],
     )
 
