@@ -1,13 +1,12 @@
-"""Makes the pictures of docs/ that commands draw: the terminal of a build, and the plot of bench.
+"""Draws docs/build.svg: the terminal of a build.
 
-    python -m tools.pictures ../shared [build] [bench]
+    python -m tools.pictures ../shared/models/yolov8n.onnx ../shared/data/coco64/calibration
 
-Both show the speed of this machine: run it where nothing else does.
+It shows the speed of this machine: run it where nothing else does.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -18,10 +17,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
-DOCS = Path(__file__).parents[1] / "docs"
-MODEL = "yolov8n"
-BUILD = f"fovea build {MODEL}.onnx --precision auto --calibration images/"
-BENCH = f"fovea bench {MODEL} --images images/ --clients 1,4,16 --plot bench.svg"
+FILE = Path(__file__).parents[1] / "docs" / "build.svg"
 WIDTH = 110
 
 
@@ -43,25 +39,14 @@ def terminal(command: str, printed: str) -> str:
     return console.export_svg(title="", code_format=without)
 
 
-def main() -> None:
-    """Make the pictures that are named, or both."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("shared", type=Path, help="Folder with models/ and data/.")
-    parser.add_argument("pictures", nargs="*", default=["build", "bench"])
-    asked = parser.parse_args()
-    shared = asked.shared.resolve()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        (folder / f"{MODEL}.onnx").symlink_to(shared / "models" / f"{MODEL}.onnx")
-        (folder / "images").symlink_to(shared / "data" / "coco64" / "calibration")
-        if "build" in asked.pictures:
-            (DOCS / "build.svg").write_text(terminal(BUILD, run(BUILD, folder)))
-        else:
-            run(f"fovea build {MODEL}.onnx", folder)
-        if "bench" in asked.pictures:
-            run(BENCH, folder)
-            (DOCS / "bench.svg").write_bytes((folder / "bench.svg").read_bytes())
+def main(model: Path, images: Path) -> None:
+    """Build the model in three precisions, and draw what the build prints."""
+    command = f"fovea build {model.name} --precision auto --calibration images/"
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, model.name).symlink_to(model.resolve())
+        Path(folder, "images").symlink_to(images.resolve())
+        FILE.write_text(terminal(command, run(command, Path(folder))))
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))
