@@ -22,7 +22,7 @@ PRINTED = {
     "A classifier": r"police van|minibus",
     "Small objects on large images": r"person",
     "Masks as arrays": r"person +\(1080, 810\) \d{4,} pixels",
-    "How much load a model stands, and the settings for a p99": r"images/s",
+    "How much load a model takes, and the settings for a p99": r"images/s",
     "Noticing that a new version is worse": r"mAP50-95",
 }
 # A file that a recipe writes.
