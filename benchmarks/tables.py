@@ -107,15 +107,19 @@ def accuracy(value: float) -> str:
 
 
 def serve() -> str:
-    """Images over HTTP, by model and precision."""
+    """Images over HTTP, by model and precision: for one client and for a crowd."""
     runs = [(m, p) for m in ("yolov8n", "yolox_nano") for p in ("fp32", "bf16", "int8")]
-    rows = []
+    loads, rows = ("1", "16"), []
     for model, precision in runs:
-        for clients, row in newest(f"serve-{model}-{precision}")["http"].items():
-            waits = [f"{row[name]:.0f} ms" for name in ("p50_ms", "p99_ms")]
-            first = f"{model} {precision}" if clients == "1" else ""
-            rows.append([first, clients, rate(row, 1), ratio(row["ratios"]), *waits])
-    return markdown(["", "clients", "images/s", "ratio to the bare loop", "p50", "p99"], rows)
+        measured = newest(f"serve-{model}-{precision}")["http"]
+        rows.append([f"{model} {precision}"])
+        for row in map(measured.__getitem__, loads):
+            waits = (f"{row[name]:.0f}" for name in ("p50_ms", "p99_ms"))
+            rows[-1] += [rate(row, 1), ratio(row["ratios"]), " / ".join(waits)]
+    figures = ("images/s", "ratio", "p50 / p99, ms")
+    head = [f"{clients} clients: {figures[0]}" for clients in loads]
+    head[0] = head[0].replace("clients", "client")
+    return markdown(["", *(title for each in head for title in (each, *figures[1:]))], rows)
 
 
 def triton() -> str:
@@ -126,30 +130,24 @@ def triton() -> str:
 
     def measured(title: str, load: str) -> list[str]:
         rows = [loads[load][clients] for clients in TRITON]
-        return [title, *map(rate, rows), between([row["generator_cpu"] for row in rows], ".1f")]
+        return [title, *map(rate, rows)]
 
     return markdown(
-        ["", *(f"{n} client{'s' * (n > 1)}" for n in TRITON), "generator, cores"],
+        ["requests/s", *(f"{n} client{'s' * (n > 1)}" for n in TRITON)],
         [
-            measured("requests/s: HTTP, binary tensors", "HTTP"),
-            measured("requests/s: the same, from perf_analyzer", "perf_analyzer http"),
-            measured("requests/s: gRPC, from perf_analyzer", "perf_analyzer grpc"),
-            measured(
-                "requests/s: bare ASGI answer that parses and adds, no checks or model", "bare"
-            ),
-            ["ratio: HTTP to bare"] + [ratio(loads["HTTP"][n]["ratios"]) for n in TRITON] + [""],
-            ["requests/s: a Triton 2.51 with a Python backend, HTTP, other machine"]
-            + [between(runs, ",") for *runs, _ in TRITON.values()]
-            + [""],
-            ["requests/s: bare, on that machine"]
-            + [f"{bare:,}" for *_, bare in TRITON.values()]
-            + [""],
+            measured("HTTP, binary tensors", "HTTP"),
+            measured("the same, from perf_analyzer", "perf_analyzer http"),
+            measured("gRPC, from perf_analyzer", "perf_analyzer grpc"),
+            measured("bare ASGI answer that parses and adds", "bare"),
+            ["ratio: HTTP to bare"] + [ratio(loads["HTTP"][n]["ratios"]) for n in TRITON],
+            ["a Triton 2.51 with a Python backend, other machine"]
+            + [between(runs, ",") for *runs, _ in TRITON.values()],
+            ["bare, on that machine"] + [f"{bare:,}" for *_, bare in TRITON.values()],
             ["ratio: that Triton to bare, worst and best run"]
             + [
                 f"x{between([run / bare for run in runs], '.2f')}"
                 for *runs, bare in TRITON.values()
-            ]
-            + [""],
+            ],
         ],
     )
 

@@ -16,6 +16,12 @@ def test_the_pages_show_the_committed_figures():
         assert f"\n\n{table}\n\n" in (ROOT / page).read_text(), f"{page} lacks:\n{table}"
 
 
+def test_the_plot_shows_the_committed_figures():
+    command = [sys.executable, ROOT / "benchmarks" / "plot.py"]
+    plot = subprocess.check_output(command, text=True)
+    assert plot == (ROOT / "docs" / "speed.svg").read_text()
+
+
 def test_cells_that_were_reckoned_by_hand():
     """No formula of tables.py has a part in these; reckon them again where figures are new."""
     pages = ("precision", "triton")

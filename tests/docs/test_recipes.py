@@ -20,11 +20,9 @@ PRINTED = {
     "From a YOLO export to production": r'"class_name": ?"person"',
     "INT8 with a gate": r"precision +│ int8",
     "A classifier": r"police van|minibus",
-    "In place of Triton": r"\(1, 84, 8400\)",
-    "A detector for Frigate": r'"label": ?"person"',
     "Small objects on large images": r"person",
     "Masks as arrays": r"person +\(1080, 810\) \d{4,} pixels",
-    "How much load a model stands, and the settings for a p99": r"images/s",
+    "How much load a model takes, and the settings for a p99": r"images/s",
     "Noticing that a new version is worse": r"mAP50-95",
 }
 # A file that a recipe writes.

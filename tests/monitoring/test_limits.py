@@ -19,7 +19,7 @@ from tests.web_store import web_store
 from fovea_server.commands.flags import GROUPS
 from fovea_server.settings import Settings
 
-PAGE = (ROOT / "docs" / "operations.md").read_text()
+PAGE = (ROOT / "docs" / "server.md").read_text()
 ALERTS = {rule["alert"] for rule in rules()}
 
 

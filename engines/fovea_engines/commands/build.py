@@ -96,8 +96,8 @@ def build(
             metavar="N",
             min=1,
             max=MAX_BATCH,
-            help="Most images in one call. 1 is best on a CPU: there, a core an image is "
-            "faster than batches. On a GPU try 8 or 16.",
+            help="Most images in one call. 1 is best on a CPU, where one core per image "
+            "is faster than batches. On a GPU try 8 or 16.",
             show_default="1, or that of --profile",
         ),
     ] = None,

@@ -172,8 +172,8 @@ LabelsOption = Annotated[
     str | None,
     model_option(
         metavar="SET|FILE",
-        help="Class names: a text file with one a line; or coco (80), coco91 (COCO's ids 0 to 90) "
-        "or imagenet (1000).",
+        help="Class names: a text file with one per line; or coco (80), coco91 (COCO's ids 0 to "
+        "90) or imagenet (1000).",
         show_default="from the model",
         autocompletion=lambda: list(LABEL_SETS),
     ),
