@@ -26,6 +26,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_files.answers import count_images
 from fovea_files.commands.predict_output import complain, print_json, show, write_files
+from fovea_files.encoding import CodecName, choose_codec, slowness
 from fovea_files.formats.annotated import FOLDER as DRAWN
 from fovea_files.formats.registry import ANNOTATED, FILES, read_formats
 from fovea_files.predictors import LocalPredictor, Predictor, RemotePredictor
@@ -114,6 +115,14 @@ def predict(
             autocompletion=lambda: list(FILES),
         ),
     ] = None,
+    codec: Annotated[
+        CodecName,
+        _results_option(
+            metavar="CODEC",
+            help="Codec of annotated videos: h264 takes PyAV (the extra `streams`); vp9, without "
+            "PyAV slow; mpeg4, which no browser plays; auto: the first of them that is there.",
+        ),
+    ] = "auto",
     resume: Annotated[
         bool,
         _results_option("--resume", help="Go on with a run into --out that was interrupted."),
@@ -141,13 +150,19 @@ def predict(
 
     Example: fovea predict yolov8n street.mp4 --every 5 --out found
     """
-    needs = {"format": {"out": ()}, "resume": {"out": ()}}
+    needs = {"format": {"out": ()}, "codec": {"out": ()}, "resume": {"out": ()}}
     check_options(context, needs, clashes=[("repository", "url"), ("as_json", "out")])
     _check_order(model, sources, repository)
     formats = read_formats(format or [ANNOTATED])
     found = find_sources(sources, every=every, drawn=out and out / DRAWN)
-    if every > 1 and not any(source.is_video for source in found.files):
+    has_video = any(source.is_video for source in found.files)
+    if every > 1 and not has_video:
         raise InvalidOption("--every is of videos, and there is none: leave it out")
+    encoding = choose_codec(codec) if has_video and out and ANNOTATED in formats else None
+    if encoding is None and is_typed(context, "codec"):
+        raise InvalidOption("--codec is of annotated videos, and none is written: leave it out")
+    if encoding is not None and (slow := slowness(encoding)):
+        typer.echo(slow, err=True)
     if found.skipped:
         typer.echo(f"skipped {counted(found.skipped, 'file')} of other kinds", err=True)
     given: dict[str, Any] = {
@@ -167,7 +182,7 @@ def predict(
         with _open(context, model, repository, url, given, alone=alone) as predictor:
             _check_effect(context, predictor)
             if out is not None:
-                tally = write_files(predictor, found, formats, out, given, resume=resume)
+                tally = write_files(predictor, found, formats, encoding, out, given, resume=resume)
             elif as_json:
                 tally = print_json(predictor, model, found)
             else:
