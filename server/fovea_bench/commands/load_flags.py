@@ -14,12 +14,12 @@ from fovea_preprocess.errors import InvalidOption
 ServeFlags: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="-- FLAGS", help="After --: flags of `fovea serve`, for a server started here."
+        metavar="-- FLAGS", help="Flags of `fovea serve` for the server that this command starts."
     ),
 ]
 Plot: TypeAlias = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.svg", help="Draw what was measured.", dir_okay=False),
+    typer.Option(metavar="FILE.svg", help="Draw the results.", dir_okay=False),
 ]
 
 

@@ -31,7 +31,7 @@ def init(
 ) -> None:
     """Write a small project to start from: a demo model, a client, and a compose file.
 
-    Your own ONNX files go into its folder models/. Overwrites nothing.
+    Put your own ONNX files into its folder models/. Files that exist are not overwritten.
 
     Example: fovea init my-project
     """
