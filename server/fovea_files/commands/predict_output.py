@@ -103,7 +103,7 @@ def write_files(
                     "the same command with --resume goes on"
                 )
             raise
-    typer.echo(f"{counted(tally.images, 'image')}, written into {folder}:")
+    typer.echo(f"{counted(tally.images, 'image')} done, with the results in {folder}:")
     for name in dict.fromkeys(["jsonl", *formats]):
         typer.echo(f"  {name:<10} {FILES[name]}")
     return tally

@@ -54,7 +54,7 @@ def init(
     _show("Next:", *enter, "fovea build models/digits.onnx", "fovea serve")
     there = "Then, in another terminal with the same environment:"
     _show(there, *enter, "python detect.py digits digits.jpg")
-    typer.echo("\nYour own model goes the same way: README.md says how, and how to use Docker.")
+    typer.echo("\nREADME.md there has the same steps for your own model, and for Docker.")
 
 
 def _show(title: str, *commands: str) -> None:

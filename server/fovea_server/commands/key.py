@@ -210,9 +210,9 @@ def ls(file: _File = _FILE, as_json: _Json = False) -> None:
     for each in keys:
         models, scopes = ",".join(each.models) or "all", ",".join(each.scopes)
         ends = "never" if each.expires is None else f"{each.expires:%Y-%m-%d %H:%M}"
-        ends += " (over)" if each.is_expired(now) else ""
+        ends += " (expired)" if each.is_expired(now) else ""
         if graces := [one.until for one in each.secrets if one.until and one.until > now]:
-            ends += f", the one before {max(graces):%Y-%m-%d %H:%M}"
+            ends += f"; the old key {max(graces):%Y-%m-%d %H:%M}"
         limits = each.rate or "", _shown_quota(file, each)
         table.add_row(each.name, scopes, models, *limits, f"{each.created:%Y-%m-%d}", ends)
     # A row is a line, also where it is longer than a terminal is wide.
@@ -299,7 +299,7 @@ def _show_token(file: Path, name: str, token: str, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"name": name, "key": token}, indent=2))
         return
-    typer.echo(f"The key of {name} is in {file} as its SHA-256; it is shown this once:", err=True)
+    typer.echo(f"The new key of {name}, shown only once ({file} has its SHA-256):", err=True)
     typer.echo(token)
 
 
