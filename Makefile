@@ -37,7 +37,7 @@ $(VENV)/base: pyproject.toml locks/build.txt locks/serve.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/base constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,otel,ray,rtx]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,otel,ray,rtx,streams]'
 	touch $@
 
 # The Python bindings of TensorRT 10 and 11, a megabyte each, in folders of their own: both are

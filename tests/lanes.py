@@ -50,6 +50,7 @@ _SMOKE = TESTS / "e2e" / "test_http.py"
 LONG = (
     *("docs/test_readme.py", "e2e/test_every_head.py", "engines/build/test_every_detector.py"),
     *("docs/test_recipes.py", "e2e/test_tune.py", "proxies/test_drain.py", "e2e/test_keys.py"),
+    "e2e/test_key_limits.py",
     *("engines/backends/tensorrt/test_rtx.py", "engines/build/test_fuse.py", "e2e/test_bench.py"),
     *("engines/detect/test_contradictions.py", "engines/diff/test_faults.py"),
     *("e2e/test_lifecycle.py", "docker/test_starter.py", "e2e/test_heavy_images.py"),

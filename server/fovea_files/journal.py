@@ -38,6 +38,7 @@ class RunSettings:
     options: dict[str, Any]
     every: int
     formats: tuple[str, ...]
+    codec: str | None
 
 
 class Journal(Closing):

@@ -81,13 +81,15 @@ def save(
     model: Predicting,
     sources: Sequence[Source],
     formats: Sequence[str],
+    codec: str | None,
     folder: Path,
     journal: Journal,
     done: Done,
 ) -> Tally:
     """Predict all images that the journal does not have, or has as they were; write all formats.
 
-    `done` is told the tally so far, once before the first image and with the entry after each.
+    `codec` is for annotated videos, None where there are none. `done` is told the tally so far,
+    once before the first image and with the entry after each.
     """
     before = Resumed.read(journal, sources)
     tally = before.tally
@@ -95,7 +97,7 @@ def save(
     with ExitStack() as stack:
         annotated = None
         if ANNOTATED in formats:
-            annotated = stack.enter_context(Annotated(folder, model))
+            annotated = stack.enter_context(Annotated(folder, model, codec))
         for some in _shares(before.changed):
             again = stack.enter_context(closing(_drawn(predictor, some, annotated)))
             journal.replace(_counted(again, tally, done))

@@ -1,8 +1,7 @@
-"""Reads the frames of videos, and writes videos of frames."""
+"""Reads the frames of videos."""
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,38 +78,3 @@ def _open(path: Path) -> cv2.VideoCapture:
     if not capture.isOpened():
         raise InvalidImage("no video that can be read: it is cut off, damaged, or of another kind")
     return capture
-
-
-class VideoFile:
-    """A video that is written frame by frame; it has its name once it is whole."""
-
-    def __init__(self, path: Path, rate: float, size: tuple[int, int]) -> None:
-        self._path, self._frames = path, 0
-        self._part = path.with_name(f"{path.stem}.part{path.suffix}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        code = cv2.VideoWriter.fourcc(*"mp4v")
-        self._writer = cv2.VideoWriter(str(self._part.absolute()), cv2.CAP_FFMPEG, code, rate, size)
-        if not self._writer.isOpened():
-            raise OSError(f"{self._part} cannot be written")
-
-    def add(self, frame: Pixels) -> None:
-        """Append a frame, uint8 RGB of the size of all."""
-        self._frames += 1
-        self._writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
-
-    def finish(self) -> None:
-        """Complete the file."""
-        self._writer.release()
-        # OpenCV does not report a disk that is full.
-        try:
-            whole = VideoHeader.read(self._part).frames == self._frames
-        except InvalidImage:
-            whole = False
-        if not whole:
-            raise OSError(errno.EIO, "a video was not written whole: is the disk full?", self._path)
-        self._part.replace(self._path)
-
-    def abandon(self) -> None:
-        """Remove what was written."""
-        self._writer.release()
-        self._part.unlink(missing_ok=True)

@@ -47,38 +47,40 @@ class Listening(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FOVEA_", extra="forbid", frozen=True)
 
     allow_http: bool = Field(True, description="serve HTTP")
-    http_address: str = Field("127.0.0.1", description="address of HTTP; 0.0.0.0 for every one")
+    http_address: str = Field("127.0.0.1", description="address of HTTP; 0.0.0.0 listens on all")
     http_port: int = Field(8000, ge=0, le=65535, description="port of HTTP")
     http_max_input_size: int = Field(
-        64 << 20, ge=1, description="largest request body, bytes, also after decompression"
+        64 << 20, ge=1, description="largest request body in bytes, also after decompression"
     )
     http_restricted_api: Texts = Field(
         (),
-        description="APIS:KEY=VALUE: endpoints that ask for a header; KEY@FILE for a VALUE in a "
-        "file, which other users do not see; may be repeated",
+        description="APIS:KEY=VALUE: these endpoints ask for a header; KEY@FILE reads the VALUE "
+        "from a file, which other users cannot see; may be repeated",
     )
     http_server_cert: Path | None = Field(None, description="certificate for HTTPS, PEM")
     http_server_key: Path | None = Field(None, description="its key, PEM")
     cors_origin: Origins = Field(
-        (), description="origin whose pages may use HTTP; * for every one; may be repeated"
+        (), description="origin whose pages may use HTTP; * allows all; may be repeated"
     )
     allowed_host: HostNames = Field(
         (),
-        description="name by which clients may ask for HTTP and the metrics, beside localhost, "
-        "addresses and names of the local network; * for every one; may be repeated",
+        description="public name of the server that requests may use; localhost, addresses and "
+        "names of the local network always work; * allows all; may be repeated",
     )
     page: bool = Field(
-        True, description="serve the page at /, where people try the models; --no-page for none"
+        True, description="serve the page at /, where people try the models; --no-page turns it off"
     )
     api: Texts = Field(
         (),
-        description="deepstack, roboflow or label-studio: serve that HTTP API as well; "
-        "NAME=MODEL says which model answers where a request names none; may be repeated",
+        description="serve another HTTP API as well: deepstack, roboflow or label-studio; "
+        "NAME=MODEL picks the model for requests that name none; may be repeated",
     )
     label_studio_url: str | None = Field(
-        None, description="where Label Studio is; default what it says when it connects"
+        None, description="address of Label Studio; default the one that it gives when it connects"
     )
-    label_studio_token: str | None = Field(None, description="token of a user there, with the url")
+    label_studio_token: str | None = Field(
+        None, description="token of a Label Studio user; takes --label-studio-url"
+    )
 
     allow_grpc: bool = Field(True, description="serve gRPC")
     grpc_address: str = Field(
@@ -89,7 +91,7 @@ class Listening(BaseSettings):
         default_factory=lambda data: _above(data["http_port"], 1),
         ge=0,
         le=65535,
-        description="port of gRPC; default the one above that of HTTP: 8001",
+        description="port of gRPC; default the HTTP port + 1: 8001",
     )
     grpc_restricted_protocol: Texts = Field(
         (),
@@ -100,14 +102,20 @@ class Listening(BaseSettings):
         "none", description="compression of gRPC answers"
     )
     grpc_use_ssl: bool = Field(False, description="serve gRPC over TLS")
-    grpc_use_ssl_mutual: bool = Field(False, description="and ask clients for certificates")
+    grpc_use_ssl_mutual: bool = Field(False, description="also ask clients for certificates")
     grpc_server_cert: Path | None = Field(None, description="certificate for gRPC, PEM")
     grpc_server_key: Path | None = Field(None, description="its key, PEM")
-    grpc_root_cert: Path | None = Field(None, description="what signs the clients', PEM")
-    grpc_keepalive_time: int = Field(7_200_000, ge=0, description="ms between pings of a client")
-    grpc_keepalive_timeout: int = Field(20_000, ge=0, description="ms to wait for their answer")
+    grpc_root_cert: Path | None = Field(
+        None, description="authority that signs the clients' certificates, PEM"
+    )
+    grpc_keepalive_time: int = Field(
+        7_200_000, ge=0, description="milliseconds between pings to a client"
+    )
+    grpc_keepalive_timeout: int = Field(
+        20_000, ge=0, description="milliseconds to wait for the answer to a ping"
+    )
     grpc_keepalive_permit_without_calls: bool = Field(
-        False, description="ping clients without calls too"
+        False, description="also ping clients that have no call open"
     )
 
     @classmethod
@@ -133,80 +141,86 @@ class Settings(Listening):
         # DEFAULT_REPOSITORY of the engines, whose imports `fovea health` cannot wait for.
         (Path("repository"),),
         min_length=1,
-        description="folder of models to serve, or its address in a store (s3://BUCKET/PREFIX, "
-        "gs://, az://, hf://, https://); may be repeated, but no name may be in two",
+        description="folder of models, or its address in a store (s3://BUCKET/PREFIX, gs://, "
+        "az://, hf://, https://); may be repeated, if no two have a model of the same"
+        " name",
     )
     model_name: str | None = Field(
         None,
-        description="name of the model where the repository is the folder of a single one "
+        description="name of the model, if the repository is the folder of one model "
         "(VERSION/model.*), as KServe mounts it",
     )
     repository_cache: Path | None = Field(
         None,
-        description="folder that remote repositories are pulled to; default "
-        "~/.cache/fovea/repositories",
+        description="folder for copies of remote repositories; default ~/.cache/fovea/repositories",
     )
     repository_max_gb: float = Field(
-        64.0, gt=0, description="largest remote repository that is pulled, GiB"
+        64.0, gt=0, description="largest remote repository to copy, GiB"
     )
     model_control_mode: ModelControlMode = Field(
         ModelControlMode.NONE,
-        description="none: every model, at start; poll: as the repository changes; "
-        "explicit: those of --load-model, and as requests ask",
+        description="when models are loaded: none: all at the start; poll: also when the "
+        "repository changes; explicit: those of --load-model, and on request",
     )
     load_model: Texts = Field(
-        (), description="a model to load at start in explicit mode; * for all; may be repeated"
+        (), description="model to load at the start in explicit mode; * loads all; may be repeated"
     )
-    repository_poll_secs: float = Field(15.0, gt=0, description="seconds between looks, poll mode")
+    repository_poll_secs: float = Field(
+        15.0, gt=0, description="seconds between looks at the repository in poll mode"
+    )
     model_config_name: str = Field(
-        "", description="read configs/NAME.pbtxt of a model where it has one"
+        "", description="read a model's configs/NAME.pbtxt, if it has one, for its config.pbtxt"
     )
     disable_auto_complete_config: bool = Field(
-        False, description="take config.pbtxt as it is; a model without one is not served"
+        False, description="do not complete config.pbtxt; a model without one is not served"
     )
     default_max_batch_size: int = Field(
-        4, ge=0, description="max_batch_size of a model that says none and has a batch dimension"
+        4,
+        ge=0,
+        description="max_batch_size of models with a batch dimension whose config.pbtxt has none",
     )
-    model_load_thread_count: int = Field(2, ge=1, description="models loaded side by side")
+    model_load_thread_count: int = Field(
+        2, ge=1, description="how many models are loaded at the same time"
+    )
     strict_readiness: bool = Field(
-        True, description="ready only when every model that was to be loaded at start is"
+        True, description="the server is ready only when all models to load at the start are ready"
     )
     exit_on_error: bool = Field(False, description="stop when a model fails to load at start")
     drain_secs: float = Field(
         0.0,
         ge=0,
         allow_inf_nan=False,
-        description="time after SIGTERM in which requests are still accepted, and the server says "
-        "that it is not ready, so that load balancers turn to others",
+        description="seconds after SIGTERM in which the server still accepts requests, but says "
+        "that it is not ready, so that load balancers leave it",
     )
-    exit_timeout_secs: float = Field(30.0, ge=0, description="time to finish what was accepted")
-    id: str = Field("triton", description="name in the server's metadata; clients may look at it")
+    exit_timeout_secs: float = Field(30.0, ge=0, description="seconds to finish accepted requests")
+    id: str = Field("triton", description="server name in the metadata, which some clients check")
     rebuild: bool = Field(
-        False, description="build TensorRT engines again that do not fit the GPU or TensorRT here"
+        False, description="rebuild TensorRT engines that do not fit this GPU or TensorRT"
     )
-    threads: int | None = Field(None, ge=1, description="cores to use; default all it may use")
+    threads: int | None = Field(None, ge=1, description="cores to use; default all")
 
     keys_file: Path | None = Field(
         None,
-        description="file of keys, as `fovea key` makes it: requests need one of them, but for "
-        "health and the page; it is followed while the server runs",
+        description="file of `fovea key`: all requests need a key of it, except for health and "
+        "the page; the server follows changes of the file",
     )
     quota_file: Path | None = Field(
         None,
-        description="what keys have used of their quotas; default KEYS_FILE.used",
+        description="file that counts the use of quotas; default KEYS_FILE.used",
     )
     no_keys: bool = Field(
         False,
-        description="without keys, let other machines do all, and not only predict and ask for "
-        "health: for a server behind a gateway that checks who asks",
+        description="without keys, other machines may do everything, not only predict and ask for"
+        " health: for a server behind a gateway that checks requests",
     )
     jwt_issuer: str | None = Field(
         None,
-        description="address of a provider of OpenID Connect, whose tokens are taken as keys",
+        description="address of an OpenID Connect provider, whose tokens are accepted as keys",
     )
-    jwt_audience: str | None = Field(None, description="whom its tokens must be for")
+    jwt_audience: str | None = Field(None, description="audience that its tokens must have")
     jwt_scope_claim: str = Field(
-        "scope", description="claim of the tokens with the scopes; dots lead into objects"
+        "scope", description="claim with the scopes; dots lead into objects"
     )
 
     allow_metrics: bool = Field(True, description="serve metrics for Prometheus")
@@ -218,37 +232,39 @@ class Settings(Listening):
         default_factory=lambda data: _above(data["http_port"], 2),
         ge=0,
         le=65535,
-        description="port of the metrics; default two above that of HTTP: 8002",
+        description="port of the metrics; default the HTTP port + 2: 8002",
     )
-    metrics_interval_ms: int = Field(2000, ge=1, description="ms between looks at CPU and GPU")
+    metrics_interval_ms: int = Field(
+        2000, ge=1, description="milliseconds between readings of CPU and GPU"
+    )
 
     allow_client_shm: bool = Field(
-        False, description="let clients name shared memory of this machine"
+        False, description="let clients use shared memory of this machine"
     )
     cache_config: str | None = Field(
-        None, description="local,size=BYTES: the response cache; models choose to use it"
+        None, description="local,size=BYTES: cache of responses, for models that ask for it"
     )
 
     trace_config: Texts = Field(
         (),
         description="triton,file=FILE, level=TIMESTAMPS, rate=N, count=N or "
-        "triton,log-frequency=N: requests that leave timestamps in a file; may be repeated",
+        "triton,log-frequency=N: write timestamps of requests into a file; may be repeated",
     )
 
     otel: bool = Field(
         False,
-        description="send traces to an OpenTelemetry collector, over OTLP; OTEL_... variables say "
-        "where it is",
+        description="send traces to an OpenTelemetry collector over OTLP; OTEL_... variables have"
+        " its address",
     )
     otel_ratio: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="share of the requests that are traced, of those whose caller does not say",
+        description="share of requests to trace, among those whose caller does not decide",
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="lowest level that is logged; debug includes health probes and scrapes"
+        "info", description="lowest level to log; debug includes health probes and scrapes"
     )
     log_verbose: int = Field(0, ge=0, description="above 0: as --log-level=debug")
     log_info: bool = Field(True, description="log events, not only warnings and errors")
@@ -258,38 +274,40 @@ class Settings(Listening):
     log_format: LogFormat = Field(
         "default", description="default: local times; ISO8601: UTC; json: one object per line, UTC"
     )
-    log_file: Path | None = Field(None, description="file of the log; default stderr")
+    log_file: Path | None = Field(None, description="log file; default stderr")
 
-    max_held_mb: float = Field(512.0, gt=0, description="bodies of all requests together, MiB")
+    max_held_mb: float = Field(
+        512.0, gt=0, description="memory for the bodies of all requests together, MiB"
+    )
     max_image_mb: float = Field(64.0, gt=0, description="largest encoded image, MiB")
-    max_megapixels: float = Field(64.0, gt=0, description="largest image after decoding")
+    max_megapixels: float = Field(64.0, gt=0, description="largest image, megapixels")
     max_images: int = Field(64, ge=1, description="most images in one request")
     body_timeout_s: float = Field(
-        20.0, gt=0, description="time in which a body must arrive, or go on with 8 KiB/s"
+        20.0, gt=0, description="seconds in which a body must arrive, unless 8 KiB/s go on coming"
     )
 
     max_queue: int = Field(
         256,
         ge=1,
-        description="most requests of one model accepted and not yet answered; each image counts",
+        description="most unanswered requests of one model; each image counts",
     )
     decode_threads: int | None = Field(
         None,
         ge=1,
-        description="threads that decode images ahead of a GPU, for each model; default one a core",
+        description="threads per model that decode images for a GPU; default one per core",
     )
     max_queue_delay_ms: float = Field(
         0.0,
         ge=0,
         le=10_000,
-        description="how long a batch of images that is not full waits for more, on a GPU",
+        description="milliseconds that a batch which is not full waits for more images, on a GPU",
     )
 
     allow_url: bool = Field(False, description="fetch images that requests name by URL")
     url_allow_private: bool = Field(
-        False, description="also from private and loopback addresses (cameras on the LAN)"
+        False, description="fetch from private and loopback addresses, too (cameras on the LAN)"
     )
-    url_timeout_s: float = Field(5.0, gt=0, description="time for one fetch, redirects included")
+    url_timeout_s: float = Field(5.0, gt=0, description="seconds for one fetch, with redirects")
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:

@@ -81,7 +81,11 @@ def test_the_repository_and_the_keys_are_the_volumes_and_are_declared(
     mounts = dict(mount.split(":") for mount in service["volumes"])
     assert mounts == {"repository": "/repository", "keys": "/keys"}
     assert set(mounts) <= set(compose["volumes"])
-    assert service["environment"] == {"FOVEA_KEYS_FILE": "/keys/keys.json"}
+    # Without a value it is the one of the shell, if there is one.
+    assert service["environment"] == {
+        "FOVEA_KEYS_FILE": "/keys/keys.json",
+        "FOVEA_LOG_FORMAT": None,
+    }
 
 
 @pytest.mark.parametrize("name", ["prometheus", "grafana"])
@@ -101,6 +105,11 @@ def test_monitoring_is_pinned_closed_and_seen_from_this_machine_only(
             assert (root / source).is_dir()
         else:
             assert source in compose["volumes"]
+
+
+def test_no_log_fills_the_disk(compose: dict[str, Any]) -> None:
+    for service in compose["services"].values():
+        assert set(service["logging"]["options"]) == {"max-size", "max-file"}
 
 
 def test_grafana_keeps_the_plugins_of_its_image(compose: dict[str, Any]) -> None:

@@ -1,11 +1,9 @@
-"""Keys on a real server: what each lets in, over every transport, and while their file changes."""
+"""What a key lets in, over every transport, and while the file of the keys changes."""
 
 import asyncio
 import json
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,8 +14,8 @@ from pathlib import Path
 from queue import Queue
 
 import httpx
-import numpy as np
 import pytest
+from tests.keyed import key, tensor, until
 from tests.serving import RunningServer, start_server
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
@@ -135,12 +133,6 @@ def test_metrics_ask_for_theirs(guarded, key):
     assert {answer.status_code} == (expected("metrics", key) or {200})
 
 
-def tensor() -> grpc.InferInput:
-    given = grpc.InferInput("images", [1, 3, 320, 320], "FP32")
-    given.set_data_from_numpy(np.zeros((1, 3, 320, 320), np.float32))
-    return given
-
-
 CALLS: list[tuple[str, Callable[[grpc.InferenceServerClient, dict[str, str]], object]]] = [
     ("predict", lambda client, headers: client.infer("digits", [tensor()], headers=headers)),
     ("any", lambda client, headers: client.get_server_metadata(headers=headers)),
@@ -235,18 +227,6 @@ def test_no_key_is_in_the_command_line(guarded):
     assert not [token for token in guarded.tokens.values() if token.encode() in listed]
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def key(*arguments: object) -> str:
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "key", *map(str, arguments)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
 def test_keys_change_under_load(demo_repository, serve, scene, tmp_path):
     """No request that was allowed fails; what is revoked does not pass for long."""
     file = tmp_path / "keys.json"
@@ -287,130 +267,6 @@ def test_keys_change_under_load(demo_repository, serve, scene, tmp_path):
         for thread in threads:
             thread.join()
     assert set(statuses) == {200}
-
-
-def test_a_rate_counts_images(demo_repository, serve, scene, tmp_path):
-    file = tmp_path / "keys.json"
-    token = key("add", "cam", "--keys", file, "--rate", "0.2/s")
-    server = serve(demo_repository, f"--keys={file}")
-    headers = {"x-api-key": token}
-
-    def ask(images: int) -> httpx.Response:
-        files = [("image", scene)] * images
-        return httpx.post(server.url + PREDICT, files=files, headers=headers)
-
-    assert ask(1).status_code == 200
-    refused = ask(1)
-    assert refused.status_code == 429
-    assert refused.json()["error"]["code"] == "rate_limited"
-    wait_s = int(refused.headers["retry-after"])
-    assert 1 <= wait_s <= 5
-    time.sleep(wait_s)
-    # It is taken from a full bucket, and the next one waits for both.
-    assert ask(2).status_code == 200
-    assert int(ask(1).headers["retry-after"]) > 5
-    left = httpx.get(server.url + "/v1/keys/self", headers=headers).json()
-    assert (left["images_per_s"], left["images_left"]) == (0.2, 0.0)
-    with (
-        grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
-        pytest.raises(InferenceServerException, match=r"may send 0\.2/s images") as error,
-    ):
-        client.infer("digits", [tensor()], headers=headers)
-    assert error.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
-    answer = httpx.post(
-        server.url + "/v2/models/digits/infer",
-        json={
-            "inputs": [
-                {
-                    "name": "images",
-                    "datatype": "FP32",
-                    "shape": [1, 3, 320, 320],
-                    "data": [0.0] * 307200,
-                }
-            ]
-        },
-        headers=headers,
-    )
-    assert answer.status_code == 429
-    assert "retry-after" in answer.headers
-
-
-def test_sixteen_clients_get_the_rate_and_their_times_are_right(
-    demo_repository, serve, scene, tmp_path
-):
-    file = tmp_path / "keys.json"
-    token = key("add", "cam", "--keys", file, "--rate", "20/s")
-    server = serve(demo_repository, f"--keys={file}")
-    served: list[float] = []
-    refused: list[int] = []
-    ends = time.monotonic() + 12
-
-    def ask() -> None:
-        with httpx.Client(headers={"x-api-key": token}) as client:
-            while time.monotonic() < ends:
-                answer = client.post(server.url + PREDICT, content=scene)
-                if answer.status_code == 200:
-                    served.append(time.monotonic())
-                    continue
-                assert answer.status_code == 429
-                refused.append(int(answer.headers["retry-after"]))
-                time.sleep(refused[-1])
-
-    threads = [threading.Thread(target=ask) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    # The first second has what the bucket held. A busy machine serves less, and never more.
-    steady = [when for when in served if ends - 10 <= when < ends]
-    assert 10 * 20 * 0.7 < len(steady) < 10 * 20 * 1.05
-    # What comes in within the second that they are told to wait is more than all of them need.
-    assert set(refused) == {1}
-    assert len(refused) < len(served)
-
-
-def test_a_quota_is_shared_and_outlives_a_kill(demo_repository, serve, scene, tmp_path):
-    file = tmp_path / "keys.json"
-    token = key("add", "cam", "--keys", file, "--quota", "20/month")
-    flags = demo_repository, f"--keys={file}"
-    first, second = serve(*flags), serve(*flags)
-    headers = {"x-api-key": token}
-
-    def left(server: RunningServer) -> int:
-        own = httpx.get(server.url + "/v1/keys/self", headers=headers).json()
-        assert own["quota"] == 20
-        return int(own["quota_left"])
-
-    def ask(server: RunningServer, images: int) -> httpx.Response:
-        files = [("image", scene)] * images
-        return httpx.post(server.url + PREDICT, files=files, headers=headers)
-
-    assert ask(first, 5).status_code == ask(second, 4).status_code == 200
-    until(lambda: left(first) == left(second) == 11)
-    second.process.kill()
-    second.process.wait()
-    third = serve(*flags)
-    assert left(third) == 11
-    refused = ask(third, 12)
-    assert refused.status_code == 429
-    assert "has 11 of its 20 images of this month left" in refused.text
-    assert int(refused.headers["retry-after"]) <= 31 * 86_400
-    metrics = httpx.get(f"http://127.0.0.1:{first.metrics_port}/metrics", headers=headers)
-    assert metrics.status_code == 403
-    assert first.stop() == third.stop() == 0
-
-
-def test_requests_are_counted_by_key(demo_repository, serve, scene, tmp_path):
-    file = tmp_path / "keys.json"
-    token = key("add", "cam", "--keys", file, "--scope", "predict,metrics", "--rate", "3/h")
-    server = serve(demo_repository, f"--keys={file}")
-    headers = {"x-api-key": token}
-    for images in (2, 9):
-        httpx.post(server.url + PREDICT, files=[("image", scene)] * images, headers=headers)
-    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics", headers=headers).text
-    assert 'fovea_key_requests_total{key="cam",status="200"} 1\n' in metrics
-    assert 'fovea_key_requests_total{key="cam",status="429"} 1\n' in metrics
-    assert 'fovea_key_images_total{key="cam"} 2\n' in metrics
 
 
 def test_our_clients_send_the_key_of_the_environment(guarded, fovea, monkeypatch, scene, tmp_path):
@@ -545,15 +401,3 @@ def test_bodies_of_strangers_hold_little_memory(patterned):
             == 401
         )
     )
-
-
-def test_a_wrong_shape_costs_no_more_than_a_batch(demo_repository, serve, tmp_path):
-    file = tmp_path / "keys.json"
-    token = key("add", "cam", "--keys", file, "--quota", "1000/day")
-    server = serve(demo_repository, f"--keys={file}")
-    headers = {"x-api-key": token}
-    given = {"name": "images", "datatype": "FP32", "shape": [1000, 0, 0, 0], "data": []}
-    url = f"{server.url}/v2/models/digits/infer"
-    assert httpx.post(url, json={"inputs": [given]}, headers=headers).status_code == 400
-    own = httpx.get(server.url + "/v1/keys/self", headers=headers).json()
-    assert own["quota_left"] >= 1000 - 64

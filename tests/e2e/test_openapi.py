@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.metadata import version
 from typing import Any
 
 import httpx
@@ -50,6 +51,7 @@ def check(spec: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
 
 def test_the_document_is_valid_and_names_every_operation(spec, operations):
     openapi_spec_validator.validate(spec)
+    assert spec["info"]["version"] == version("fovea-serve")
     assert set(operations) == OPERATIONS
     assert all(each["description"] for each in operations.values())
 

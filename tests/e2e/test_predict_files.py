@@ -78,7 +78,7 @@ def test_every_format_of_objects(fovea, source, images, tmp_path, task):
     )  # fmt: skip
     assert code == 0, err
     assert "skipped 1 file" in err
-    assert "2 images, written into out" in out
+    assert "2 images done, with the results in out" in out
     results = tmp_path / "out"
     found = lines(results)
     assert [line["file"] for line in found] == [

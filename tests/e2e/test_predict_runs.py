@@ -208,10 +208,12 @@ def test_a_run_whose_server_has_gone_goes_on_here(fovea, serve, demo_repository,
     [
         (("--conf", "0.5"), 'options was {}, and now is {"conf": 0.5}'),
         (("--format", "csv"), "formats was annotated, and now is csv"),
+        (("clip.avi", "--codec", "mpeg4"), "codec was null, and now is mpeg4"),
     ],
 )
 def test_other_options_do_not_go_on(fovea, demo_repository, tmp_path, change, says):
     shutil.copy(DEMO / "scene-1.jpg", tmp_path)
+    write_video(tmp_path / "clip.avi", 1)
     given = ("predict", MODEL, "scene-1.jpg", "--repository", demo_repository, "--out", "out")
     assert fovea(*given, "--resume")[0] == 0  # there was nothing to go on with
     code, _, err = fovea(*given)
@@ -275,6 +277,7 @@ def test_a_folder_is_a_line_an_image(fovea, source, mixed):
     [
         (("--every", "2"), "--every is of videos, and there is none"),
         (("--format", "csv"), "--format has no effect without --out"),
+        (("--out", "out", "--codec", "vp9"), "--codec is of annotated videos, and none is written"),
         (("--resume",), "--resume has no effect without --out"),
         (("--out", "out", "--json"), "give --json or --out, not both"),
         (("--out", "out", "--format", "xml"), "'xml' is none of annotated, coco, yolo, csv, jsonl"),

@@ -1,5 +1,6 @@
 """Which versions of a model are served, and that each answers as itself."""
 
+import json
 import time
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def names(response) -> list[str]:
     return sorted(d["class_name"] for d in response.json()["images"][0]["detections"])
 
 
-def test_versions_side_by_side_answer_each_with_its_own_labels(two_versions, serve, scene):
+def test_versions_side_by_side_answer_each_with_its_own_labels(two_versions, serve, scene, fovea):
     server = serve(with_policy(two_versions, "all {}"))
 
     def predict(path: str) -> httpx.Response:
@@ -47,6 +48,19 @@ def test_versions_side_by_side_answer_each_with_its_own_labels(two_versions, ser
     for version, status in ((1, 200), (2, 200), (3, 400)):
         ready = httpx.get(f"{server.url}/v2/models/digits/versions/{version}/ready")
         assert ready.status_code == status
+    # The policy changes, and the server has loaded the old version all the same.
+    with_policy(two_versions, "latest { }")
+    given = ("digits", "--repository", two_versions, "--url", server.url)
+    code, out, err = fovea("versions", *given, "--prune", "--keep=1", "--yes", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert [(one["served"], one["server"]) for one in document["versions"]] == [
+        (False, "READY"), (True, "READY"),
+    ]  # fmt: skip
+    assert (document["deleted"], len(list((two_versions / "digits").glob("[12]")))) == ([], 2)
+    server.stop()
+    code, _, err = fovea("versions", *given, "--prune", "--keep=1", "--yes")
+    assert (code, "is a server running there?" in err) == (1, True), err
 
 
 @pytest.mark.parametrize(

@@ -78,15 +78,14 @@ def build(
     backend: Annotated[
         Backend,
         model_option(
-            help="Runtime; auto times those for CPUs on this machine, for a few seconds, and keeps "
-            "the fastest."
+            help="Runtime. auto times those for CPUs for a few seconds, and keeps the fastest."
         ),
     ] = "auto",
     goal: Annotated[
         Goal,
         model_option(
             "--for",
-            help="Speed that auto chooses by: images/s under load, or the time of a lone image.",
+            help="What auto compares: images/s under load, or the time of a single image.",
         ),
     ] = "throughput",
     size: SizeOption = None,
@@ -96,8 +95,8 @@ def build(
             metavar="N",
             min=1,
             max=MAX_BATCH,
-            help="Most images in one call. 1 is best on a CPU, where one core per image "
-            "is faster than batches. On a GPU try 8 or 16.",
+            help="Most images in one call. A CPU is fastest with 1, as each core then has an "
+            "image of its own. On a GPU try 8 or 16.",
             show_default="1, or that of --profile",
         ),
     ] = None,
@@ -107,8 +106,8 @@ def build(
     precision: Annotated[
         Literal["auto", Precision],
         precision_option(
-            help="Arithmetic of the engine. auto keeps the fastest that passes the check, of fp32, "
-            "bf16 where the CPU has it, and int8 with --calibration."
+            help="Arithmetic of the engine. auto tries fp32, bf16 if the CPU has it, and int8 "
+            "with --calibration, and keeps the fastest that passes the check."
         ),
     ] = "fp32",
     calibration: CalibrationOption = None,
@@ -117,8 +116,8 @@ def build(
         list[str] | None,
         precision_option(
             metavar="auto|none|PATTERN",
-            help="What INT8 leaves in float: auto searches for blocks where the agreement is "
-            "poor; else names of blocks or layers, with wildcards. May be repeated.",
+            help="Blocks or layers that stay in float with INT8: names with wildcards, or auto, "
+            "which searches for them if the agreement is poor. May be repeated.",
             show_default="auto",
         ),
     ] = None,
@@ -126,7 +125,7 @@ def build(
         Path | None,
         check_option(
             metavar="DIR",
-            help="Images to check the engine on, and those of --data.",
+            help="Images on which the engine is checked, and to which --data belongs.",
             show_default="those of --calibration, or 3 that ship with Fovea",
             exists=True,
             file_okay=False,
@@ -147,7 +146,7 @@ def build(
             metavar="DROP",
             min=0,
             max=1,
-            help="Largest allowed loss of mAP50-95, top-1 or mIoU. Needs --data.",
+            help="Largest loss of mAP50-95, top-1 or mIoU that passes. Needs --data.",
         ),
     ] = 0.01,
     preprocess: PreprocessOption = None,
@@ -155,15 +154,15 @@ def build(
         Path | None,
         _graph_option(
             metavar="FILE.onnx",
-            help="Also write the graph as TensorRT takes it (INT8 signed, the rest FP16), and "
-            "judge it.",
+            help="Also write and check the graph in the form for TensorRT: signed INT8, and the "
+            "rest in FP16.",
         ),
     ] = None,
     image_front: Annotated[
         bool | None,
         _graph_option(
             "--image-front/--no-image-front",
-            help="Take uint8 images, and normalise them in the graph.",
+            help="The graph takes uint8 images and normalises them.",
             show_default="for TensorRT",
         ),
     ] = None,
@@ -171,7 +170,7 @@ def build(
         bool | None,
         _graph_option(
             "--nms-tail/--no-nms-tail",
-            help="Suppress duplicates in the graph. --iou of requests then has no effect.",
+            help="The graph suppresses duplicates; --iou of requests then has no effect.",
             show_default="for TensorRT",
         ),
     ] = None,
@@ -184,11 +183,11 @@ def build(
 ) -> None:
     """Build an ONNX model into a checked engine.
 
-    The graph is simplified, brought to the precision, compiled, and run beside the source model.
-    In FP32 boxes must agree within 1 pixel, weighted by score, and scores within 0.01. Other
-    precisions must find what the source finds, or with labels (--data) lose no more than
-    --max-drop; else nothing is published, and what was served goes on being served. The engine
-    becomes the next version of the model, with its figures in card.md; building the same again
+    The build simplifies the graph, converts it to the precision, compiles it, and compares the
+    engine with the source model. In FP32 boxes must agree within 1 pixel, weighted by score, and
+    scores within 0.01. Other precisions must find what the source model finds, or with labels
+    (--data) lose at most --max-drop. An engine that passes becomes the next version of the model,
+    with its figures in card.md. Otherwise the version before stays in service. The same build again
     does nothing.
 
     Example: fovea build yolov8n.onnx --name people

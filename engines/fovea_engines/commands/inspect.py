@@ -54,8 +54,8 @@ def inspect(
         str | None,
         typer.Argument(
             metavar="MODEL|PATH",
-            help="A name in the repository, an .onnx file, or the folder of a version, of a model "
-            "or of a repository.",
+            help="Name in the repository, .onnx file, or folder of a version, a model or a "
+            "repository.",
             show_default="the repository",
             autocompletion=model_names,
         ),
@@ -63,13 +63,11 @@ def inspect(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     head: HeadOption = None,
     layers: Annotated[
-        bool, typer.Option("--layers", help="The layers of a TensorRT engine, one a row.")
+        bool, typer.Option("--layers", help="List the layers of a TensorRT engine.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model is, and why.
-
-    Its tensors, its head and why that one, its labels, and how well the engine agrees.
+    """Show a model's tensors, head, labels and agreement, or the models of a repository.
 
     Example: fovea inspect yolov8n.onnx
 

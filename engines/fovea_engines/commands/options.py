@@ -80,7 +80,7 @@ ServedModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Name of the model; or the path of its folder, or a version's.",
+        help="Name of the model, or the path of its folder or of a version's folder.",
         autocompletion=model_names,
     ),
 ]
@@ -88,7 +88,7 @@ UrlOption = Annotated[
     str | None,
     model_option(
         metavar="URL",
-        help="Ask this server, e.g. http://127.0.0.1:8000, with the key in FOVEA_API_KEY, if any.",
+        help="Ask this server, e.g. http://127.0.0.1:8000; FOVEA_API_KEY may have its key.",
         show_default="none",
     ),
 ]
@@ -96,13 +96,13 @@ TileOption = Annotated[
     str | None,
     typer.Option(
         metavar="SIDE|CxR",
-        help="Cut the image into tiles: their side in pixels, or columns and rows: 3x2.",
+        help="Cut the image into tiles: 640 is their side in pixels, 3x2 are columns and rows.",
         show_default="off",
     ),
 ]
 OverlapOption = Annotated[
     float | None,
-    typer.Option(help="Share of a tile that the next one repeats.", show_default="0.2"),
+    typer.Option(help="Share of a tile that its neighbour has, too.", show_default="0.2"),
 ]
 BackendOption = Annotated[Backend, model_option(help=f"Runtime; auto is {DEFAULT_CPU_BACKEND}.")]
 SizeOption = Annotated[
@@ -115,7 +115,7 @@ HeadOption = Annotated[
         "--head",
         "--family",
         metavar="FAMILY",
-        help="Head family, where it is not recognised.",
+        help="Head family, if it is not recognised.",
         show_default="recognised",
         autocompletion=lambda: list(FAMILIES),
     ),
@@ -124,30 +124,32 @@ ForceHeadOption = Annotated[
     bool,
     model_option(
         "--force-head",
-        help="Build --head though metadata or numbers speak against it; the card says so.",
+        help="Build with --head although metadata or numbers contradict it; the card says so.",
     ),
 ]
 CalibrationOption = Annotated[
     Path | None,
     precision_option(
         metavar="DIR|FILE.json",
-        help="Images as the camera takes them, a hundred or more; INT8 ranges are measured on "
-        "them. Or the calibration.json of another build.",
+        help="A hundred or more images from the camera, on which INT8 ranges are measured; or "
+        "calibration.json of another build.",
         exists=True,
     ),
 ]
 CalibratorOption = Annotated[
     Method,
-    precision_option(help="How a range is chosen: all but the rarest values, all, or by entropy."),
+    precision_option(
+        help="Values in an INT8 range: all but the rarest, all, or those that entropy chooses."
+    ),
 ]
 PreprocessOption = Annotated[
     str | None,
     model_option(
         metavar="NAME|FILE.json",
-        help=f"How the model was trained to see: {', '.join(PRESETS)}; that of its family, but "
-        f"{', '.join(list(VARIANTS)[1:])}; family itself; or a file with fields of the card's "
-        "preprocess.",
-        show_default="that of its family",
+        help=f"How images were prepared in training: {', '.join(PRESETS)}; family, as its family "
+        f"has it; a change of that: {', '.join(list(VARIANTS)[1:])}; or a file with fields of the "
+        "card's preprocess.",
+        show_default="family",
         autocompletion=lambda: list(NAMES),
     ),
 ]
@@ -155,7 +157,8 @@ ProfileOption = Annotated[
     list[str] | None,
     _tensorrt_option(
         metavar="MIN,OPT,MAX",
-        help="Batches that the engine takes, and the one it is fastest with. May be repeated.",
+        help="Smallest and largest batch, and between them the one that is optimised. May be "
+        "repeated.",
         show_default="1,N,N of --max-batch",
     ),
 ]
@@ -164,7 +167,7 @@ WorkspaceOption = Annotated[
     _tensorrt_option(
         metavar="MIB",
         min=1,
-        help="Most GPU memory that a layer may use besides its tensors.",
+        help="Most GPU memory of a layer beside its tensors.",
         show_default="all",
     ),
 ]
@@ -172,8 +175,8 @@ LabelsOption = Annotated[
     str | None,
     model_option(
         metavar="SET|FILE",
-        help="Class names: a text file with one per line; or coco (80), coco91 (COCO's ids 0 to "
-        "90) or imagenet (1000).",
+        help="Class names: a text file with one name per line; or coco (80), coco91 (COCO's ids 0"
+        " to 90) or imagenet (1000).",
         show_default="from the model",
         autocompletion=lambda: list(LABEL_SETS),
     ),
@@ -185,7 +188,7 @@ LevelOption = Annotated[
         metavar="0-5",
         min=0,
         max=5,
-        help="How long kernels are looked for: more builds slower and runs faster.",
+        help="Effort in the search for kernels: a higher level builds slower and runs faster.",
     ),
 ]
 CapabilityOption = Annotated[
@@ -193,8 +196,8 @@ CapabilityOption = Annotated[
     _tensorrt_option(
         "--compute-capability",
         metavar="80,89,...",
-        help="GPUs to build for, without having them (--backend tensorrt-rtx): 80 A100, 86 A10 "
-        "and RTX 30, 89 L4 and RTX 40, 120 RTX 50.",
+        help="GPUs to build for, which need not be here (--backend tensorrt-rtx): 80 A100, 86 A10"
+        " and RTX 30, 89 L4 and RTX 40, 120 RTX 50.",
         show_default="the GPU that is here",
     ),
 ]

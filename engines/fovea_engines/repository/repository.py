@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -114,7 +114,8 @@ class ModelRepository:
         The last of them answers requests that name none. InvalidModel: the file is damaged, or
         names no version that is there.
         """
-        return read_config(self.root / check_name(name) / CONFIG_FILE).served(self.versions(name))
+        config = read_config(self.root / check_name(name) / CONFIG_FILE)
+        return replace(config, name=name).served(self.versions(name))
 
     def folder(self, name: str, version: int | None = None) -> Path:
         """Return the folder of a version, by default the latest; `NotFound` lists its versions."""
@@ -200,6 +201,20 @@ class ModelRepository:
                 swap(staging, folder)
                 _sync(folder.parent)
                 _sync(self.root)
+
+    def remove(self, name: str, version: int) -> None:
+        """Remove a version: it goes in one step. The next build removes what a kill has left.
+
+        Raises:
+            NotFound: the version does not exist.
+            InvalidOption: it is served.
+        """
+        with self._staging(name) as staging, locked(self.root):
+            folder = self.folder(name, version)
+            if version in self.served(name):
+                raise InvalidOption(f"version {version} of {name} is served: it stays")
+            folder.rename(staging / folder.name)
+            _sync(folder.parent)
 
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:

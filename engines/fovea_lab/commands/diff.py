@@ -80,11 +80,11 @@ def diff(
 ) -> None:
     """Find the first layer at which two models part.
 
-    Two exports, two precisions, or a file and the engine built from it (its name in the
-    repository, or a folder: repository/yolov8n, or repository/yolov8n/1). Layers are matched by
-    name; where names differ, by the order of operators and shapes. Casts and quantisation count
-    to the layer they follow. Where an OpenVINO engine differs, it is compiled anew for each of
-    its tensors: that takes minutes.
+    The models are two exports, two precisions, or a file and the engine built from it. An engine is
+    a name in the repository, or a folder: repository/yolov8n/1. Layers are matched by name, or by
+    the order of operators and shapes if names differ. Casts and quantisation belong to the layer
+    before them. An OpenVINO engine that differs is compiled again for each of its tensors, which
+    takes minutes.
 
     Exits with 1 where something diverges, or an output could not be judged.
 

@@ -122,9 +122,9 @@ def edit(
 ) -> None:
     """Change an ONNX file: cut it, free its batch, normalise its input, rename, and more.
 
-    Each edit is checked: the model before and the edited one run on the same values, and what
-    should not change may not, else nothing is written. Edits are made in the order in which the
-    options are listed here, so that names are those of MODEL.onnx.
+    Each edit is checked: both models run on the same values, and if an output changes that should
+    not, nothing is written. Edits are made in the order of the options below, whose names are
+    those of MODEL.onnx.
 
     Example: fovea edit yolov10n.onnx --out raw.onnx --output /model.23/Concat_3_output_0
 

@@ -57,9 +57,9 @@ def sensitivity(
 ) -> None:
     """Rank the blocks of a model by what they lose in INT8.
 
-    One block at a time is left in float, and the network compared with the source model on
-    images. That takes seconds a block. `fovea build --keep-float auto` does the same by itself
-    where the agreement is poor; here it is done in any case, and nothing is published.
+    One block at a time stays in float, and the network is compared with the source model on
+    images, which takes seconds per block. `fovea build --keep-float auto` searches in the same way
+    if the agreement is poor. This command always searches, and publishes nothing.
 
     Example: fovea sensitivity yolov8n.onnx --calibration images/
     """

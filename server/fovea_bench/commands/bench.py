@@ -54,7 +54,7 @@ def bench(
         model_option(
             metavar="N",
             min=1,
-            help="Version of the model; without --url also one that is not served.",
+            help="Version of the model; without --url it need not be served.",
             show_default="the one that is served",
         ),
     ] = None,
@@ -71,15 +71,15 @@ def bench(
         Path | None,
         _request_option(
             metavar="LABELS",
-            help="Labels of the --images, as `fovea eval` takes them: at the end of each level all "
-            "are sent once more under its load, and the answers are judged.",
+            help="Labels of the --images, as for `fovea eval`: each level ends with all images "
+            "once more, to measure the accuracy under its load.",
             exists=True,
         ),
     ] = None,
     tensors: Annotated[
         bool,
         _request_option(
-            "--tensors", help="Send random tensors instead, over the v2 protocol, in binary."
+            "--tensors", help="Send random tensors instead, in binary over the v2 protocol."
         ),
     ] = False,
     shape: Annotated[
@@ -93,15 +93,16 @@ def bench(
         str,
         _load_option(
             metavar="N,N,...",
-            help="Levels of closed loop: clients that each send one request after the other.",
+            help="Closed loop: numbers of clients, each of which sends one request after the "
+            "other.",
         ),
     ] = "1,4,16",
     rate: Annotated[
         str | None,
         _load_option(
             metavar="R,R,...",
-            help="Levels of open loop: requests a second, due at random (Poisson) however slow the "
-            "answers are. Latency counts from when one was due, so that a stall shows.",
+            help="Open loop: requests/s that are due at random times (Poisson), however slow the "
+            "answers are. Latency counts from the due time, so it shows stalls.",
             show_default="none",
         ),
     ] = None,
@@ -110,19 +111,19 @@ def bench(
         _load_option(
             metavar="SECONDS",
             min=0.1,
-            help="Length of each level; a p99 takes 100 answers, and 1000 to be steady.",
+            help="Length of each level; a p99 takes 100 answers, a steady one 1000.",
         ),
     ] = 10.0,
     warmup: Annotated[
         float,
-        _load_option(metavar="SECONDS", min=0, help="Seconds of load before each level counts."),
+        _load_option(metavar="SECONDS", min=0, help="Load before each level that does not count."),
     ] = 2.0,
     timeout: Annotated[
         float,
         _load_option(
             metavar="SECONDS",
             min=0.001,
-            help="Seconds after which a request without an answer has failed.",
+            help="Time after which an unanswered request has failed.",
         ),
     ] = 30.0,
     plot: PlotOption = None,
@@ -130,12 +131,11 @@ def bench(
 ) -> None:
     """Measure how fast a model is served, level by level of load.
 
-    Starts the server (`fovea serve`, in a process of its own, stopped at the end), or asks a
-    running one (--url). The load comes from a process of its own, too. It shares the machine with
-    the server: its CPU is shown, and where that is near one core, the load is the limit.
+    Starts a server, or asks a running one (--url). The load comes from another process on this
+    machine. The table shows its CPU: near one core, the load is the limit and not the server.
 
-    Shows for each level the answers a second, latencies, errors, where the time goes in the server,
-    and with labels the accuracy under load. Ctrl-C shows what was measured so far.
+    Each level has a row with answers/s, latencies, errors and the time of each stage in the server;
+    with --data also the accuracy under load. Ctrl-C stops, and shows the results so far.
 
     Example: fovea bench yolov8n --images val2017 --plot latency.svg
 

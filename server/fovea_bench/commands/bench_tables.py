@@ -121,7 +121,9 @@ def _stages(levels: Sequence[Level]) -> Table:
 
 
 def _cores(levels: Iterable[Level]) -> Table:
-    table = _table("cores used", "by the server", "its CPU ms each", "by the load", "rows a batch")
+    table = _table(
+        "cores used", "by the server", "CPU ms per answer", "by the load", "rows per batch"
+    )
     for level in levels:
         used = level.server_cpu
         spent_ms = 1e3 * used / level.rate if used and level.rate else None

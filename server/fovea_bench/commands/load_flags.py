@@ -12,7 +12,7 @@ from fovea_preprocess.errors import InvalidOption
 ServeFlags: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="-- FLAGS", help="After --: flags of `fovea serve`, for a server started here."
+        metavar="-- FLAGS", help="Flags of `fovea serve` for the server that this command starts."
     ),
 ]
 

@@ -26,6 +26,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_files.answers import count_images
 from fovea_files.commands.predict_output import complain, print_json, show, write_files
+from fovea_files.encoding import CodecName, choose_codec, slowness
 from fovea_files.formats.annotated import FOLDER as DRAWN
 from fovea_files.formats.registry import ANNOTATED, FILES, read_formats
 from fovea_files.predictors import LocalPredictor, Predictor, RemotePredictor
@@ -59,7 +60,7 @@ def predict(
     conf: Annotated[
         float | None,
         typer.Option(
-            help="Least score of an object, 0 to 1; a classifier has --top-k.", show_default="0.25"
+            help="Lowest score of an object, 0 to 1; a classifier has --top-k.", show_default="0.25"
         ),
     ] = None,
     iou: Annotated[
@@ -72,19 +73,19 @@ def predict(
         str | None,
         typer.Option(
             metavar="CLASSES",
-            help='Classes to keep, names or ids, e.g. person,2; "2" in quotes is a name.',
+            help='Classes to keep, by name or id, e.g. person,2; "2" in quotes is a name.',
             show_default="all",
         ),
     ] = None,
     max_det: Annotated[
-        int | None, typer.Option(help="Most detections an image.", show_default="300")
+        int | None, typer.Option(help="Most detections per image.", show_default="300")
     ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option(help="Of a classifier: most classes an image.", show_default="5"),
+        typer.Option(help="Most classes per image, of a classifier.", show_default="5"),
     ] = None,
     agnostic: Annotated[
-        bool, typer.Option("--agnostic", help="Suppress across classes as well.")
+        bool, typer.Option("--agnostic", help="Drop overlapping boxes of different classes, too.")
     ] = False,
     mask: Annotated[
         str | None,
@@ -97,7 +98,7 @@ def predict(
     tile: TileOption = None,
     overlap: OverlapOption = None,
     every: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Take each N-th frame of a video.")
+        int, typer.Option(metavar="N", min=1, help="Take every N-th frame of a video.")
     ] = 1,
     out: Annotated[
         Path | None,
@@ -107,16 +108,25 @@ def predict(
         list[str] | None,
         _results_option(
             metavar="FORMAT,...",
-            help="annotated: images and videos with what was found drawn in; coco: a dataset in "
-            "one JSON file; yolo: a label file for each image; csv: a row for each object; jsonl: "
-            "a line of JSON for each image, which is always written.",
+            help="annotated: images and videos with the results drawn in; coco: a dataset in one "
+            "JSON file; yolo: a label file per image; csv: a row per object; jsonl: a line "
+            "of JSON per image, always written.",
             show_default=ANNOTATED,
             autocompletion=lambda: list(FILES),
         ),
     ] = None,
+    codec: Annotated[
+        CodecName,
+        _results_option(
+            metavar="CODEC",
+            help="Codec of annotated videos: h264, which takes PyAV (the extra `streams`); vp9, "
+            "slow without PyAV; mpeg4, which browsers do not play; auto, the first that is "
+            "there.",
+        ),
+    ] = "auto",
     resume: Annotated[
         bool,
-        _results_option("--resume", help="Go on with a run into --out that was interrupted."),
+        _results_option("--resume", help="Continue an interrupted run into --out."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document, as the server answers.")
@@ -124,14 +134,13 @@ def predict(
 ) -> None:
     """Find what is on images and videos.
 
-    Opens the engine right here, or asks a running server (--url). Shows a table for each image, or
-    a line where a folder, a glob or a video is given; with --out it writes files instead.
+    Runs the engine in this process, or asks a running server (--url). Prints a table per image, or
+    a line per image of a folder, a glob or a video; --out writes files instead.
 
-    A folder stands for all images below it. Names in the results are relative to the folder that
-    holds all sources. An image that cannot be read fails only itself; the exit code is 1 when any
-    has failed.
+    A folder stands for all images below it. An image that cannot be read does not stop the others,
+    and the exit code is then 1.
 
-    Ctrl-C keeps what was found, and the same command with --resume goes on.
+    Ctrl-C keeps the results so far, and the same command with --resume continues.
 
     Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
 
@@ -141,13 +150,19 @@ def predict(
 
     Example: fovea predict yolov8n street.mp4 --every 5 --out found
     """
-    needs = {"format": {"out": ()}, "resume": {"out": ()}}
+    needs = {"format": {"out": ()}, "codec": {"out": ()}, "resume": {"out": ()}}
     check_options(context, needs, clashes=[("repository", "url"), ("as_json", "out")])
     _check_order(model, sources, repository)
     formats = read_formats(format or [ANNOTATED])
     found = find_sources(sources, every=every, drawn=out and out / DRAWN)
-    if every > 1 and not any(source.is_video for source in found.files):
+    has_video = any(source.is_video for source in found.files)
+    if every > 1 and not has_video:
         raise InvalidOption("--every is of videos, and there is none: leave it out")
+    encoding = choose_codec(codec) if has_video and out and ANNOTATED in formats else None
+    if encoding is None and is_typed(context, "codec"):
+        raise InvalidOption("--codec is of annotated videos, and none is written: leave it out")
+    if encoding is not None and (slow := slowness(encoding)):
+        typer.echo(slow, err=True)
     if found.skipped:
         typer.echo(f"skipped {counted(found.skipped, 'file')} of other kinds", err=True)
     given: dict[str, Any] = {
@@ -167,7 +182,7 @@ def predict(
         with _open(context, model, repository, url, given, alone=alone) as predictor:
             _check_effect(context, predictor)
             if out is not None:
-                tally = write_files(predictor, found, formats, out, given, resume=resume)
+                tally = write_files(predictor, found, formats, encoding, out, given, resume=resume)
             elif as_json:
                 tally = print_json(predictor, model, found)
             else:
@@ -205,7 +220,8 @@ def _check_effect(context: typer.Context, predictor: Predictor) -> None:
         if typed and (model := predictor.describe()).task in _FINDS_NO_OBJECTS:
             instead = "; --top-k says how many classes are shown" * (model.task == "classify")
             raise InvalidOption(
-                f"--{typed[0].replace('_', '-')} has no effect on model '{model.name}', whose task "
+                f"--{typed[0].replace('_', '-')} has no effect on model '{model.name}', whose "
+                f"task "
                 f"is {model.task}: leave it out{instead}"
             )
 

@@ -66,6 +66,7 @@ def write_files(
     predictor: Predictor,
     sources: Sources,
     formats: Sequence[str],
+    codec: str | None,
     folder: Path,
     options: dict[str, Any],
     *,
@@ -78,7 +79,9 @@ def write_files(
     model = predictor.describe()
     check_formats(formats, model, options.get("mask"))
     every = sources.files[0].every
-    settings = RunSettings(model.name, model.version, model.task, options, every, tuple(formats))
+    settings = RunSettings(
+        model.name, model.version, model.task, options, every, tuple(formats), codec
+    )
     so_far = None
     with Journal(folder, settings, resume=resume) as journal:
         try:
@@ -92,7 +95,7 @@ def write_files(
                     else:
                         progress.add(tally, entry)
 
-                tally = save(predictor, model, sources.files, formats, folder, journal, done)
+                tally = save(predictor, model, sources.files, formats, codec, folder, journal, done)
         except BaseException:
             if so_far is not None and so_far.images:
                 complain(
@@ -100,7 +103,7 @@ def write_files(
                     "the same command with --resume goes on"
                 )
             raise
-    typer.echo(f"{counted(tally.images, 'image')}, written into {folder}:")
+    typer.echo(f"{counted(tally.images, 'image')} done, with the results in {folder}:")
     for name in dict.fromkeys(["jsonl", *formats]):
         typer.echo(f"  {name:<10} {FILES[name]}")
     return tally

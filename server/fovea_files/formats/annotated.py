@@ -11,10 +11,11 @@ from fovea_client import ImageResult
 from fovea_engines.detect.draw.draw import draw, encode
 from fovea_engines.session import Closing
 from fovea_files.client_results import finding, skeleton_of
+from fovea_files.encoding import VideoFile
 from fovea_files.entry import Entry, InputImage
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source
-from fovea_files.video import VideoFile, VideoHeader
+from fovea_files.video import VideoHeader
 
 FOLDER = "annotated"
 
@@ -25,9 +26,10 @@ Drawn = bytes | NDArray[np.uint8]
 class Annotated(Closing):
     """The folder of annotated images; a video that is not complete when it is closed is removed."""
 
-    def __init__(self, folder: Path, model: Predicting) -> None:
+    def __init__(self, folder: Path, model: Predicting, codec: str | None) -> None:
         self._folder = folder / FOLDER
         self._model = model
+        self._codec = codec
         self._video: tuple[Source, VideoFile] | None = None
 
     def draw(self, entry: Entry, image: InputImage) -> Drawn | None:
@@ -52,9 +54,11 @@ class Annotated(Closing):
             self._video[1].add(drawn)
 
     def _open(self, source: Source, frame: NDArray[np.uint8]) -> VideoFile:
+        assert self._codec is not None, "there are videos"
         height, width = frame.shape[:2]
         rate = VideoHeader.read(source.path).rate / source.every
-        return VideoFile(self._folder / f"{source.stem}.mp4", rate, (width, height))
+        path = self._folder / f"{source.stem}.mp4"
+        return VideoFile(path, self._codec, rate, (width, height))
 
     def finish(self) -> None:
         """Complete the video that is being written, if there is one."""

@@ -14,13 +14,13 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.commands.program import Program
 
 # \b keeps the lines as they are.
-_HELP = """Takes an ONNX vision model to a checked, served engine: image in, boxes out.
+_HELP = """Turns an ONNX vision model into a tested engine, and serves it.
 
 \b
   fovea init my-project           a project to start from
-  fovea build model.onnx          checks and compiles a model
-  fovea predict model image.jpg   finds what is on an image
-  fovea serve                     HTTP, gRPC, a page to try it
+  fovea build model.onnx          compiles a model, and checks the engine
+  fovea predict model image.jpg   finds objects on an image
+  fovea serve                     HTTP, gRPC, and a page to try the models
 """
 
 app = typer.Typer(

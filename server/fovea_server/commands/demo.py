@@ -35,26 +35,25 @@ def demo(
     task: Annotated[
         Task,
         typer.Option(
-            help="detect: boxes; segment: masks, too; pose: the centre and the corners of each "
+            help="detect: boxes; segment: masks, too; pose: centre and corners of each "
             "digit, as keypoints; obb: rotated boxes; classify: the digit on a small image."
         ),
     ] = "detect",
     folder: Annotated[
         Path,
         typer.Option(
-            metavar="DIR", help="Where the engine and the annotated image go.", file_okay=False
+            metavar="DIR", help="Folder for the engine and the annotated image.", file_okay=False
         ),
     ] = Path("demo-output"),
     host: Annotated[
-        str, typer.Option(help="Address of HTTP; 0.0.0.0 for every one.")
+        str, typer.Option(help="Address of HTTP; 0.0.0.0 listens on all.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of HTTP.", min=0, max=65535)] = 8000,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
 ) -> None:
-    """Build, serve and ask a demo model.
+    """Build and serve a demo model, and send it an image.
 
-    There is one for each task. They find handwritten digits on photographs, and were trained by the
-    program in tools/demo_models of the source tree.
+    Each task has a model, which finds handwritten digits on photographs.
 
     Example: fovea demo --task segment --once
     """

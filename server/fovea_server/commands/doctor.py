@@ -106,7 +106,7 @@ class Advice:
 def doctor(
     as_json: AsJson = False,
 ) -> None:
-    """Tell what will not work here, and the cure.
+    """Check this machine: what will not work, and how to mend it.
 
     Exits with 1 when no model can be served on the CPU.
 
@@ -204,7 +204,8 @@ def _processor_and_memory(machine: Machine) -> Iterator[str]:
         )
     if memory.available < _LEAST_MEMORY:
         yield (
-            f"Only {memory.available / 2**20:.0f} MiB of memory are free, and a served model needs "
+            f"Only {memory.available / 2**20:.0f} MiB of memory are free, and a served model "
+            f"needs "
             "about 300: stop something else or serve smaller models."
         )
     if memory.shared < _LEAST_SHARED_MEMORY:
@@ -254,13 +255,15 @@ def gpu_findings(
         yield from _to_run(packages, toolkit)
     if {"tensorrt-cu12", "tensorrt-cu13"} <= packages.keys():
         yield (
-            "tensorrt-cu12 and tensorrt-cu13 are both installed, and overwrite each other's files: "
+            "tensorrt-cu12 and tensorrt-cu13 are both installed, and overwrite each other's "
+            "files: "
             "uninstall the one whose CUDA the driver does not run, and install the other again."
         )
     if "onnxruntime-gpu" in packages:
         yield (
             "onnxruntime-gpu is installed, and Fovea does not use it: GPUs are used by TensorRT "
-            "alone. It has the files of onnxruntime, which runs models on the CPU: uninstall both, "
+            "alone. It has the files of onnxruntime, which runs models on the CPU: uninstall "
+            "both, "
             f"then {install('onnxruntime')}."
         )
     if not gpus and (idle := _IDLE & packages.keys()):

@@ -58,11 +58,13 @@ def with_flags(
     command: Callable[..., None],
     settings: Collection[str] = tuple(Settings.model_fields),
     hidden: Iterable[str] = (*WITHOUT_EFFECT, *REFUSED, *RENAMED),
+    *,
+    listed: bool = True,
 ) -> Callable[..., None]:
     """Declare an option for each of these settings to typer, which passes them as `**given`.
 
     The options collect text, None where a flag was not given; `validated` judges it. The help does
-    not show the `hidden` flags.
+    not show the `hidden` flags, and those of the settings only if they are `listed`.
     """
     titles = {first: title for title, first in GROUPS.items()}
     options: dict[str, list[inspect.Parameter]] = {title: [] for title in GROUPS}
@@ -70,7 +72,7 @@ def with_flags(
     for name, field in Settings.model_fields.items():
         title = titles.get(name, title)
         if name in settings:
-            options[title].append(_setting(name, field, title))
+            options[title].append(_setting(name, field, title, hidden=not listed))
     parameters = [
         *inspect.signature(command, eval_str=True).parameters.values(),
         *chain.from_iterable(options.values()),
@@ -82,7 +84,7 @@ def with_flags(
     return command
 
 
-def _setting(name: str, field: FieldInfo, title: str) -> inspect.Parameter:
+def _setting(name: str, field: FieldInfo, title: str, *, hidden: bool) -> inspect.Parameter:
     metavar = _metavar(field.annotation)
     option = typer.Option(
         flag(name),
@@ -91,6 +93,7 @@ def _setting(name: str, field: FieldInfo, title: str) -> inspect.Parameter:
         metavar=metavar,
         help=_sentences(field.description or name),
         show_default=_default(field),
+        hidden=hidden,
         autocompletion=(lambda: metavar.split("|")) if "|" in metavar else None,
     )
     many = get_origin(field.annotation) is tuple

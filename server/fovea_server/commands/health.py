@@ -71,14 +71,14 @@ class HealthCommand(SwitchCommand):
             raise
 
 
-@partial(with_flags, settings=_SETTINGS, hidden=())
+@partial(with_flags, settings=_SETTINGS, hidden=(), listed=False)
 def health(
     url: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Ask the server at this address, e.g. http://10.0.0.5:8000, over HTTP.",
-            show_default="the server of the settings",
+            help="Ask the server at this address over HTTP, e.g. http://10.0.0.5:8000.",
+            show_default="the server on this machine",
         ),
     ] = None,
     live: Annotated[
@@ -93,9 +93,9 @@ def health(
 ) -> None:
     """Ask the server on this machine, or the one at --url, whether it is ready.
 
-    Exits with 1 where it is not, and says why. Reads the same settings as `fovea serve`:
-    FOVEA_HTTP_PORT and the others in the environment, and the flags below. Where the server has
-    no HTTP, it is asked over gRPC.
+    Exits with 1 if it is not, and says why. Without --url it finds the server by the flags of
+    `fovea serve` for addresses, ports, TLS and restricted APIs, and by their variables
+    (FOVEA_HTTP_PORT). A server without HTTP is asked over gRPC.
 
     Example: fovea health --live
 

@@ -31,7 +31,7 @@ def init(
 ) -> None:
     """Write a small project to start from: a demo model, a client, and a compose file.
 
-    Your own ONNX files go into its folder models/. Overwrites nothing.
+    Put your own ONNX files into its folder models/. Files that exist are not overwritten.
 
     Example: fovea init my-project
     """
@@ -54,7 +54,7 @@ def init(
     _show("Next:", *enter, "fovea build models/digits.onnx", "fovea serve")
     there = "Then, in another terminal with the same environment:"
     _show(there, *enter, "python detect.py digits digits.jpg")
-    typer.echo("\nYour own model goes the same way: README.md says how, and how to use Docker.")
+    typer.echo("\nREADME.md there has the same steps for your own model, and for Docker.")
 
 
 def _show(title: str, *commands: str) -> None:

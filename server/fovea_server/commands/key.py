@@ -29,41 +29,44 @@ _File = Annotated[
         "--keys", metavar="FILE", dir_okay=False, envvar="FOVEA_KEYS_FILE", help="File of the keys."
     ),
 ]
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Who has the key; it is no secret.")]
+_Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the key's owner; it is no secret.")
+]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 _Scope = Annotated[
     list[str] | None,
     typer.Option(
         metavar="|".join(SCOPES),
-        help="What it lets one do, several with commas: predict asks models to infer, control "
-        "loads models and changes settings, metrics reads the metrics. A new key has predict.",
+        help="What the key allows: predict, control (load models, change settings), metrics; "
+        "several with commas. A new key has predict.",
     ),
 ]
 _Model = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="Only for models of these names, as cam-*, several with commas.",
+        help="Models that the key is for: names or patterns such as cam-*, several with commas.",
     ),
 ]
 _Rate = Annotated[
     str | None,
     typer.Option(
         metavar="N/s|N/m|N/h",
-        help="Most images: 20/s. What is over it is refused (429), and told when to come back.",
+        help="Most images in a time: 20/s. The server refuses more (429), and says when to try "
+        "again.",
     ),
 ]
 _Quota = Annotated[
     str | None,
     typer.Option(
         metavar="N/hour|N/day|N/month",
-        help="Most images in a period of UTC: 1e6/day.",
+        help="Most images in an hour, day or month of UTC: 1e6/day.",
     ),
 ]
 _Expires = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="It holds for so long from now: 90d, 12h, 30m. Default for ever."
+        metavar="TIME", help="Time from now until the key ends: 90d, 12h, 30m. Default never."
     ),
 ]
 _FILE = Path("keys.json")
@@ -73,7 +76,7 @@ _FILE = Path("keys.json")
 def key() -> None:
     """Make, list, change, replace and remove the keys of a server.
 
-    A server that was started with --keys FILE follows the file: no restart is needed.
+    A server with --keys FILE follows changes of the file without a restart.
     """
 
 
@@ -88,7 +91,9 @@ def add(
     expires: _Expires = None,
     as_json: _Json = False,
 ) -> None:
-    """Make a key, and print it: it is shown this once, and the file keeps its SHA-256 alone.
+    """Make a key, and print it.
+
+    It is printed only once: the file has its SHA-256, and not the key.
 
     Example: fovea key add gate-camera --model 'cam-*' --rate 20/s --expires 90d
     """
@@ -119,7 +124,9 @@ def set_(
     expires: _Expires = None,
     as_json: _Json = False,
 ) -> None:
-    """Change what a key allows, or its time; who has it goes on with it. "" takes a limit away.
+    """Change what a key allows.
+
+    The key itself stays the same. "" removes a limit.
 
     Example: fovea key set gate-camera --rate 50/s --expires 90d
     """
@@ -138,12 +145,14 @@ def rotate(
     name: _Name,
     file: _File = _FILE,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="The key from before holds for so long yet; 0s.")
+        str, typer.Option(metavar="TIME", help="Time for which the old key still holds, from 0s.")
     ] = "1d",
     expires: _Expires = None,
     as_json: _Json = False,
 ) -> None:
-    """Replace a key by a new one, and print that; both hold until the time of grace is over.
+    """Replace a key, and print the new one.
+
+    The old key still holds for the time of --grace.
 
     Example: fovea key rotate gate-camera --grace 2h
     """
@@ -168,7 +177,9 @@ def rotate(
 
 @program.command(cls=Command)
 def rm(name: _Name, file: _File = _FILE, as_json: _Json = False) -> None:
-    """Remove a key: a running server refuses it within a second or two.
+    """Remove a key.
+
+    A running server refuses it within two seconds.
 
     Example: fovea key rm gate-camera
     """
@@ -178,7 +189,7 @@ def rm(name: _Name, file: _File = _FILE, as_json: _Json = False) -> None:
 
 @program.command(cls=Command)
 def ls(file: _File = _FILE, as_json: _Json = False) -> None:
-    """List the keys of a file, without the keys themselves, which nobody knows.
+    """List what each key of a file allows, and how much of its quota is used.
 
     Example: fovea key ls --json
     """
@@ -199,9 +210,9 @@ def ls(file: _File = _FILE, as_json: _Json = False) -> None:
     for each in keys:
         models, scopes = ",".join(each.models) or "all", ",".join(each.scopes)
         ends = "never" if each.expires is None else f"{each.expires:%Y-%m-%d %H:%M}"
-        ends += " (over)" if each.is_expired(now) else ""
+        ends += " (expired)" if each.is_expired(now) else ""
         if graces := [one.until for one in each.secrets if one.until and one.until > now]:
-            ends += f", the one before {max(graces):%Y-%m-%d %H:%M}"
+            ends += f"; the old key {max(graces):%Y-%m-%d %H:%M}"
         limits = each.rate or "", _shown_quota(file, each)
         table.add_row(each.name, scopes, models, *limits, f"{each.created:%Y-%m-%d}", ends)
     # A row is a line, also where it is longer than a terminal is wide.
@@ -288,7 +299,7 @@ def _show_token(file: Path, name: str, token: str, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"name": name, "key": token}, indent=2))
         return
-    typer.echo(f"The key of {name} is in {file} as its SHA-256; it is shown this once:", err=True)
+    typer.echo(f"The new key of {name}, shown only once ({file} has its SHA-256):", err=True)
     typer.echo(token)
 
 

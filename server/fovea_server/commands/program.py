@@ -35,6 +35,7 @@ _PANELS: dict[str, dict[str, str]] = {
     "Models": {
         "build": "fovea_engines.commands.build:build",
         "inspect": "fovea_engines.commands.inspect:inspect",
+        "versions": "fovea_server.commands.versions:versions",
     },
     "Serving": {
         "serve": "fovea_server.commands.serve:program",
@@ -44,6 +45,7 @@ _PANELS: dict[str, dict[str, str]] = {
     "Images": {},
 }
 _CORE = {name: where for panel in _PANELS.values() for name, where in panel.items()}
+_OTHER_GPU = re.compile(r"'--backend': '(cuda|gpu|trt)' is not one of")
 _ABSENT = re.compile(r"'([^']*)' does not exist$")
 # Options of Ultralytics and trtexec -> what Fovea has instead.
 _ELSEWHERE = {
@@ -174,7 +176,9 @@ def _message(error: typer.TyperException) -> str:
 
 
 def _advice(message: str) -> str:
-    """Name the file that a path which is not there may mean."""
+    """Name the backends of GPUs, or the file that a path which is not there may mean."""
+    if _OTHER_GPU.search(message):
+        return ": a GPU is used by tensorrt and tensorrt-rtx, and by no CUDA of ONNX Runtime"
     found = _ABSENT.search(message)
     if found is None:
         return ""

@@ -59,16 +59,15 @@ def serve(
         str | None,
         typer.Argument(
             metavar="REPOSITORY",
-            help="Folder of models, as `fovea build` makes it, or its address in a store "
-            "(s3://bucket/prefix); or --repository.",
+            help="Folder of models, or its address in a store (s3://bucket/prefix).",
         ),
     ] = None,
     **given: object,
 ) -> None:
     """Serve every model of a repository over HTTP and gRPC.
 
-    The flags are Triton's wherever Triton has the thing. Each can also be given in the
-    environment, as FOVEA_ and its name in capitals (FOVEA_HTTP_PORT for --http-port); a flag wins.
+    Flags have the names of Triton's, if Triton has them. Each can also be set in the environment:
+    FOVEA_HTTP_PORT for --http-port. A flag wins over the environment.
 
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
     """

@@ -40,7 +40,7 @@ def page(seed):
 COPIES = "only 1 of 16 images differ, and the others are copies or nearly so: give more scenes"
 SMALL = "16 of 16 images are enlarged more than 4 times to 128x128 (one has 16x12 pixels): give"
 PAGES = "16 of 16 images are mostly of one colour, as pages of text are: unless the camera sees"
-FEW = "16 images to calibrate on: a hundred or more show"
+FEW = "only 16 images to calibrate on: a hundred or more cover"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def test_a_key_is_shown_once_and_the_file_has_its_digest(fovea, tmp_path):
     code, token, told = fovea("key", "add", "cam-1", "--model", "cam-*", "--rate=20/s")
     file = tmp_path / "keys.json"
     assert code == 0
-    assert "shown this once" in told
+    assert "shown only once" in told
     assert token.strip() not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     [key] = read_keys(file).keys

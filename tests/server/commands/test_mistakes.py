@@ -36,6 +36,7 @@ MISTAKES = [
     (("predict", "images/a.jpg", "people"), "images: fovea predict people images/a.jpg"),
     (("predict", "images/a.jpg", "images"), "images: fovea predict MODEL images/a.jpg images"),
     (("predict", "images", "people", "--repository", "models"), "fovea predict people images"),
+    (("build", "model.onnx", "--backend", "cuda"), "a GPU is used by tensorrt and tensorrt-rtx"),
     (("demo", "--task", "detection"), "is not one of 'detect', 'segment'"),
     (("demo", "--folder", "file/below"), "give another path, or mend its permissions"),
 ]

@@ -65,7 +65,7 @@ class Variety:
         images, half, found = counted(self._count, "image"), self._count / 2, []
         if self._count < _FEW:
             found.append(
-                f"{images} to calibrate on: a hundred or more show what the camera will see"
+                f"only {images} to calibrate on: a hundred or more cover what the camera sees"
             )
         if len(self._scenes) < half:
             found.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING, cast
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -50,10 +51,12 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
             "http://127.0.0.1:8000/v1/models/yolov8n/predict`. This address also takes forms and "
             "JSON, and draws, as Content-Type and Accept say. Clients are generated from "
             "`/openapi.json`, where each of these is an operation of its own.\n\n"
-            "Triton's v2 protocol is served beside it, at `/v2`: see the protocol's own "
-            "documentation."
+            "The [v2 protocol](https://github.com/kserve/open-inference-protocol) with "
+            "[Triton's extensions]"
+            "(https://github.com/triton-inference-server/server/tree/main/docs/protocol) is served "
+            "beside it, at `/v2`."
         ),
-        version="1",
+        version=version("fovea-serve"),
         openapi_tags=[
             {"name": "predict", "description": "Images in, boxes out."},
             {"name": "models", "description": "The models that are served, and their statistics."},

@@ -120,8 +120,11 @@ def _from_json(body: bytes | bytearray) -> tuple[list[Source], dict[str, Any]]:
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
     images = given.pop("images", None) if isinstance(given, dict) else None
-    if not isinstance(images, list) or not images:
-        raise InvalidRequest(f'the body must be {{"images": [...]}}, and {_SHAPE}')
+    if images == []:
+        raise InvalidRequest(f"images is empty: send at least one, where {_SHAPE}")
+    if not isinstance(images, list):
+        has = f" and has {', '.join(map(repr, given))}" if given and isinstance(given, dict) else ""
+        raise InvalidRequest(f'the body must be {{"images": [...]}}{has[:80]}: {_SHAPE}')
     return [_from_json_image(index, image) for index, image in enumerate(images)], given
 
 

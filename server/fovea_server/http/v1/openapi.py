@@ -131,6 +131,8 @@ def docs_page(app: FastAPI, scripts: str) -> Callable[[Request], Awaitable[Respo
             swagger_js_url=f"{root}{scripts}/swagger-ui-bundle.js",
             swagger_css_url=f"{root}{scripts}/swagger-ui.css",
             swagger_favicon_url=f"{root}{scripts}/favicon.png",
+            # The schemas stand below the routes, closed until they are clicked.
+            swagger_ui_parameters={"defaultModelsExpandDepth": 0},
         )
         # The one script in the page starts Swagger UI.
         own = re.findall(rb"<script>(.*?)</script>", bytes(page.body), re.DOTALL)

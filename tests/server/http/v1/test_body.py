@@ -67,7 +67,8 @@ def test_form_images_and_options():
     [
         (b"{", JSON, "not JSON"),
         (b"[]", JSON, "the body"),
-        (b'{"images":[]}', JSON, "images"),
+        (b'{"images":[]}', JSON, "images is empty: send at least one"),
+        (b'{"image":"a"}', JSON, r"must be .* and has 'image': each of images is"),
         (b'{"images":[{}]}', JSON, "each of images is"),
         (b'{"images":[{"data":"", "url":""}]}', JSON, "each of images is"),
         (b'{"images":[{"data":1}]}', JSON, r"images\[0\] is not understood: each of images is"),
