@@ -13,7 +13,8 @@ const VISIBLE = 0.5; // Keypoints of a lower score are mostly hidden, and guesse
 const measuring = document.createElement("canvas").getContext("2d");
 
 /**
- * @param {{canvas: HTMLCanvasElement, svg: SVGElement}} layers that lie over the image
+ * @param {{canvas?: HTMLCanvasElement, svg: SVGElement}} layers that lie over the image; masks and maps,
+ *     whose canvas has the image's own size, are only painted where it is given
  * @param {object} answer of one image, with its size in pixels
  * @param {object[]} items those of it to draw
  * @param {{bones: number[][], alone: Set<object>}} how bones of a skeleton; what only this model has
@@ -22,7 +23,7 @@ export function draw({ canvas, svg }, answer, items, { bones, alone }) {
   const { width, height } = svg.getBoundingClientRect();
   const scale = width / answer.width;
   svg.replaceChildren();
-  drawMap(canvas, answer) || drawMasks(canvas, answer, items);
+  if (canvas) drawMap(canvas, answer) || drawMasks(canvas, answer, items);
   if (answer.classes) {
     svg.append(...bars(items, height));
     return;

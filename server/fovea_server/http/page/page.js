@@ -9,14 +9,18 @@ import { filtered, ofClasses, rowsOf } from "./found.js";
 import { Fovea } from "./fovea.js";
 import { pick, watch } from "./images.js";
 import { askForKey, keyed } from "./key.js";
+import { layersOff, showLayers, wireLayers } from "./layers.js";
 import { follow } from "./live.js";
 import { showOptions, wireOptions } from "./options.js";
 import { Pane } from "./pane.js";
 import { ask, missing, optionsFor } from "./request.js";
-import { showChips, showFound } from "./sidebar.js";
-import { showThumbnails } from "./strip.js";
+import { answerOf, FORMS } from "./results.js";
+import { download, picture } from "./save.js";
+import { showChips, showFound, showSaves } from "./sidebar.js";
+import { showThumbnails, step } from "./strip.js";
 import { wireTheme } from "./theme.js";
 import { summary } from "./words.js";
+import { Zoom } from "./zoom.js";
 
 const fovea = keyed(new Fovea(new URL("..", import.meta.url)));
 const at = (id) => document.getElementById(id);
@@ -28,12 +32,14 @@ const state = {
   iou: 0.7,
   tile: "", // as the option of that name; "" for none
   overlap: 0.2,
+  shrink: true, // large images, where the model sees no less of them
   classes: new Map(), // name -> id of the chosen ones; all are shown while there is none
   pinned: null, // the row that stays lit
   camera: false,
 };
 let choices = [];
 let panes = [];
+const zoom = new Zoom(at("panes"));
 
 // Requests
 
@@ -45,19 +51,34 @@ function askAll(image) {
   }
 }
 
-async function askOne(image, choice) {
+/** Resolves when the image is answered, or not to be. */
+function askOne(image, choice) {
   const former = image.requests.get(choice.key);
-  if (former && !missing(former, state, choice)) return;
+  if (former && !missing(former, state, choice)) return former.over;
   former?.abort.abort();
   const request = { asked: optionsFor(state, choice), abort: new AbortController() };
   image.requests.set(choice.key, request);
+  request.over = answered(image, choice, request);
   if (image === state.current) render();
-  const entry = await ask(fovea, image, choice, request.asked, request.abort.signal);
+  return request.over;
+}
+
+async function answered(image, choice, request) {
+  const entry = await ask(fovea, image, choice, request.asked, request.abort.signal, (share, bytes) => {
+    Object.assign(request, { share, bytes });
+    const pane = panes.find((each) => each.choice.key === choice.key);
+    if (image === state.current && image.requests.get(choice.key) === request) pane?.follow(request);
+  });
   // A later request counts, whichever is answered first.
   if (image.requests.get(choice.key) !== request) return;
   image.requests.delete(choice.key);
   image.answers.set(choice.key, entry);
   if (image === state.current) render();
+}
+
+/** Stop asking about an image. */
+function cancel(image) {
+  for (const { abort } of image.requests.values()) abort.abort(new Error("Cancelled."));
 }
 
 // Images
@@ -82,13 +103,27 @@ async function measure(blob) {
   return (await fovea.predict(name, blob, { version })).images[0];
 }
 
+/** Show an image; undefined for none. */
 function select(image) {
-  state.current = image;
+  if (!state.camera) zoom.reset();
+  state.current = image ?? null;
   state.pinned = null;
-  for (const pane of panes) pane.show(image);
+  for (const pane of panes) pane.show(state.current);
   render();
   showStrip();
-  askAll(image);
+  if (image) askAll(image);
+}
+
+/** Take images out of the page, and show the one beside. */
+function remove(images) {
+  const place = state.images.indexOf(state.current);
+  for (const image of images) {
+    cancel(image);
+    URL.revokeObjectURL(image.url);
+  }
+  state.images = state.images.filter((each) => !images.includes(each));
+  select(state.images[Math.min(place, state.images.length - 1)]);
+  if (!state.current) at("files").focus();
 }
 
 async function runCamera() {
@@ -137,7 +172,7 @@ function render() {
   if (!panes.length) return;
   showOptions(panes.map(({ choice }) => choice.task), state.classes);
   if (!image) {
-    for (const pane of panes) pane.warn(null);
+    showNothing();
     return;
   }
   const entries = panes.map(({ choice }) => image.answers.get(choice.key));
@@ -150,8 +185,7 @@ function render() {
   const alone = new Set(rows.filter(({ mark }) => mark.endsWith("only")).map(({ left, right }) => left ?? right));
   colourByName(panes.length === 2 ? panes[0].model?.labels ?? [] : []);
   panes.forEach((pane, index) => {
-    const busy = !entries[index] || image.requests.has(pane.choice.key);
-    pane.report(entries[index], kept[index], alone, busy);
+    pane.report(entries[index], kept[index], alone, image.requests.get(pane.choice.key) ?? null);
   });
   showChips(at("classes"), lists, state.classes, toggleClass);
   showFound(at("found"), rows, state.pinned, light, pin);
@@ -162,7 +196,19 @@ function render() {
   // A sentence for each frame would drown a screen reader.
   if (!state.camera && entries.every(Boolean)) announce(`${said} ${note}`.trim());
   light(null);
-  showRequest(image);
+  showLayers(at("layers"), entries.map((entry) => entry?.answer));
+  const [{ choice: { task } }] = panes;
+  showSaves(at("saves"), entries.some((entry) => entry?.answer), task, state.images.length, save);
+  showRequest(image, entries[0]?.answer && answerOf(entries[0].answer, kept[0]));
+}
+
+function showNothing() {
+  for (const pane of panes) pane.warn(null);
+  at("summary").textContent = "Nothing yet.";
+  at("note").textContent = "";
+  for (const id of ["found", "classes"]) at(id).replaceChildren();
+  for (const id of ["layers", "saves", "save"]) at(id).hidden = true;
+  showCode(null);
 }
 
 /** What an answer does not tell yet of what is set. */
@@ -172,17 +218,19 @@ function noteOn(image, choice, entry) {
   return image.requests.has(choice.key) ? `Asking for ${what}…` : `For ${what} a new request is needed.`;
 }
 
-function showRequest(image) {
+function showRequest(image, answer) {
   const [{ choice: { name, version, task }, model }] = panes;
   const labels = model?.labels ?? [];
-  showCode({ ...state, url: fovea.url, model: name, version, task, labels, file: image.name });
+  showCode({ ...state, url: fovea.url, model: name, version, task, labels, file: image.name, answer });
   const save = at("save");
   save.hidden = image.onDisk;
   Object.assign(save, { href: image.url, download: image.name, textContent: `Save ${image.name}` });
 }
 
 function showStrip() {
-  showThumbnails(at("strip"), state.images, state.current, select);
+  showThumbnails(at("strip"), state.images, state.current, select, (image) => remove([image]));
+  at("remove").hidden = !state.current || state.camera;
+  at("clear").hidden = state.images.length < 2 || state.camera;
 }
 
 function light(row) {
@@ -199,6 +247,35 @@ function pin(row) {
 function toggleClass(class_name, class_id) {
   if (!state.classes.delete(class_name)) state.classes.set(class_name, class_id);
   render();
+}
+
+// Files
+
+/** Save what is shown of the current image, or in one of `FORMS` what was found on all. */
+async function save(form) {
+  const { name } = state.current;
+  const stem = name.replace(/\.[^.]*$/, "");
+  const [{ choice, model }] = panes;
+  if (form === "Picture") {
+    download(await picture(panes, layersOff(at("panes"))), `${stem}-annotated.jpg`);
+  } else if (form === "JSON") {
+    const found = resultOf(state.current, choice);
+    download(new Blob([JSON.stringify(answerOf(found.answer, found.items))]), `${stem}.json`);
+  } else {
+    await Promise.all(state.images.map((image) => {
+      const entry = image.answers.get(choice.key);
+      return entry?.answer && !missing(entry, state, choice) ? null : askOne(image, choice);
+    }));
+    const results = state.images.map((image) => resultOf(image, choice)).filter(Boolean);
+    download(FORMS[form].write(results, model), FORMS[form].name);
+    const lost = state.images.filter((image) => !image.answers.get(choice.key)?.answer);
+    alarm(lost.length ? new Error(`${FORMS[form].name} is without ${lost.map((each) => each.name).join(", ")}, which the model has not answered`) : null);
+  }
+}
+
+function resultOf(image, { key }) {
+  const { answer, asked } = image.answers.get(key) ?? {};
+  return answer && { name: image.name, answer, items: ofClasses(filtered(answer, asked, state), state.classes) };
 }
 
 // Models
@@ -290,6 +367,24 @@ function closeOne({ key, target }) {
   else if (panes.length === 2) toggleCompare();
 }
 
+/** Keys that hold on the whole page, but for where one means something else. */
+function onKey(event) {
+  const { key, target } = event;
+  closeOne(event);
+  if (event.defaultPrevented || event.ctrlKey || event.altKey || event.metaKey || !state.current) return;
+  if (target.matches("input:not([type=checkbox]), select, pre")) return;
+  const next = event.shiftKey ? null : step(key, state.images, state.current);
+  if (next) select(next);
+  else if (event.shiftKey ? !zoom.pan(key) && !zoom.key(key) : !zoom.key(key)) return;
+  event.preventDefault();
+}
+
+/** Buttons over the pictures. */
+function onPanes({ target }) {
+  if (target.matches(".cancel")) cancel(state.current);
+  if (target.matches(".again")) askAll(state.current);
+}
+
 wireOptions(state, render, () => state.current && askAll(state.current));
 wireTheme(at("theme"));
 at("files").addEventListener("change", ({ target }) => {
@@ -300,5 +395,9 @@ watch(addFiles);
 at("camera").title = withoutCamera() ?? "";
 at("camera").addEventListener("click", () => (state.camera ? stopCamera() : runCamera()));
 at("compare").addEventListener("click", toggleCompare);
-addEventListener("keydown", closeOne);
+at("remove").addEventListener("click", () => remove([state.current]));
+at("clear").addEventListener("click", () => remove(state.images));
+at("panes").addEventListener("click", onPanes);
+wireLayers(at("layers"), at("panes"));
+addEventListener("keydown", onKey);
 followModels();

@@ -3,6 +3,7 @@
 import { colourOf, css } from "./colours.js";
 import { button, make, refill } from "./dom.js";
 import { counts, percent } from "./found.js";
+import { FORMS } from "./results.js";
 
 /** Show a chip for each class; `lists` are what each model found, before classes are chosen. */
 export function showChips(container, lists, chosen, onToggle) {
@@ -45,4 +46,13 @@ function place({ left, right, overlap }) {
   if (left && right) return `overlap ${overlap.toFixed(3)}`;
   const [x1, y1, x2, y2] = [box.x1, box.y1, box.x2, box.y2].map(Math.round);
   return `${x1}, ${y1}  ${x2 - x1} × ${y2 - y1}`;
+}
+
+/** Show buttons that save what was found: on this image, and in the forms of the task on all. */
+export function showSaves(container, answered, task, count, onSave) {
+  container.hidden = !answered;
+  const forms = Object.keys(FORMS).filter((name) => FORMS[name].tasks.includes(task));
+  const all = count > 1 ? ` of all ${count}` : "";
+  refill(container, [["Picture", ""], ["JSON", ""], ...forms.map((name) => [name, all])].map(([name, what]) =>
+    button("pill", name, () => onSave(name), name + what)));
 }

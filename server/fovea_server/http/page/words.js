@@ -10,6 +10,9 @@ const KINDS = {
   depth: "depths",
 };
 
+/** Bytes, for people. */
+export const size = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+
 /**
  * What one model found, or how two differ.
  * @param {(object | undefined)[]} entries one of each model, undefined while it is asked
