@@ -1,5 +1,6 @@
 """The page's files over HTTP, and the client in them under Node."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -147,8 +148,11 @@ def test_the_client_is_one_small_file(demo_server):
 def test_the_page_is_small(demo_server):
     """All that a browser loads, compressed as it is sent; the types are for programmers."""
     folder = Path(page.__file__).parent
-    loaded = [path for path in folder.iterdir() if path.suffix in (".js", ".css")]
+    loaded = [path for path in folder.iterdir() if path.suffix in (".js", ".css", ".svg")]
     answers = [httpx.get(f"{demo_server.url}/page/{path.name}") for path in loaded]
     answers.append(httpx.get(demo_server.url, headers=HTML))
     sent = sum(int(answer.headers["content-length"]) for answer in answers)
-    assert sent < 40_000
+    assert sent < 45_000
+    # The client has its comments, for those who read it.
+    assert answers[loaded.index(folder / "fovea.js")].text == (folder / "fovea.js").read_text()
+    assert not any(re.search(r"^ *//", answer.text, re.M) for path, answer in zip(loaded, answers, strict=False) if path.name != "fovea.js")

@@ -5,6 +5,7 @@ import { film, withoutCamera } from "./camera.js";
 import { choicesOf } from "./choices.js";
 import { showCode } from "./codebox.js";
 import { colourByName } from "./colours.js";
+import { fetchExample } from "./examples.js";
 import { filtered, ofClasses, rowsOf } from "./found.js";
 import { Fovea } from "./fovea.js";
 import { pick, watch } from "./images.js";
@@ -94,6 +95,10 @@ async function addFiles(files, { onDisk }) {
       alarm(error, file.name);
     }
   }
+}
+
+async function addExample(file) {
+  await fetchExample(file).then((image) => addFiles([image], { onDisk: false }), alarm);
 }
 
 /** Have the server measure a file that browsers do not show, such as TIFF. */
@@ -281,7 +286,7 @@ function resultOf(image, { key }) {
 // Models
 
 function addPane(choice) {
-  const pane = new Pane(panes.length ? "Model on the right" : "Model", changeModel);
+  const pane = new Pane(panes.length ? "Model on the right" : "Model", changeModel, addExample);
   pane.offer(choices, choice);
   panes.push(pane);
   at("panes").append(pane.element);

@@ -2,18 +2,24 @@
 
 import { write } from "./announce.js";
 import { cardRows } from "./card.js";
-import { make } from "./dom.js";
+import { button, make } from "./dom.js";
 import { draw, light } from "./draw.js";
+import { examplesOf } from "./examples.js";
 import { size } from "./words.js";
 
 const STAGES = ["decode", "letterbox", "queue", "infer", "postprocess"];
 
 export class Pane {
-  /** @param {(pane: Pane) => void} onChoice the user has picked another model */
-  constructor(title, onChoice) {
+  /**
+   * @param {(pane: Pane) => void} onChoice the user has picked another model
+   * @param {(file: string) => void} onExample the user wants to see this example
+   */
+  constructor(title, onChoice, onExample) {
     this.element = document.getElementById("pane").content.cloneNode(true).firstElementChild;
     const find = (selector) => this.element.querySelector(selector);
     this.view = find(".view");
+    this.examples = find(".examples");
+    this.onExample = onExample;
     this.zoom = find(".zoom");
     this.image = find("img");
     this.layers = { canvas: find("canvas"), svg: find("svg") };
@@ -66,6 +72,10 @@ export class Pane {
       make("dt", { textContent: term }),
       make("dd", { textContent: text }),
     ]));
+    const examples = examplesOf(model);
+    this.examples.hidden = !examples.length;
+    this.examples.replaceChildren("or try", ...examples.map(({ title, file }) =>
+      button("pill", file, () => this.onExample(file), title)));
     this.redraw();
   }
 

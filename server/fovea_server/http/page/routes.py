@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,12 @@ from fovea_preprocess.errors import NotFound
 from fovea_server.http.quality import weights
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".ts": "text/plain"}
+# Examples: one is drawn, the others are scenes of the demo.
+_IMAGES = {".svg": "image/svg+xml", ".jpg": "image/jpeg"}
+
+# Comments are for readers of the source, and would be a sixth of what is sent. The client, fovea.js,
+# keeps them: programmers read it.
+_COMMENT = re.compile(rb"^[ \t]*(?://.*|/\*[\s\S]*?\*/)\n", re.MULTILINE)
 
 # Nothing is loaded from other hosts, and no script or style stands in the page itself.
 _POLICY = (
@@ -27,7 +34,8 @@ _POLICY = (
 def page_routes() -> list[Route]:
     """Make a route for the page at `/`, and for each of its files under `/page/`."""
     folder = Path(__file__).parent
-    files = {path.name: _File(path) for path in folder.iterdir() if path.suffix in _TYPES}
+    paths = [*folder.iterdir(), *(folder.parents[1] / "demo").glob("*.jpg")]
+    files = {path.name: _File(path) for path in paths if path.suffix in _TYPES | _IMAGES}
     index = files.pop("index.html")
     return [
         Route("/", partial(_page, index), include_in_schema=False),
@@ -53,8 +61,9 @@ class _File:
     """A file, read and compressed once."""
 
     def __init__(self, path: Path) -> None:
-        self._type = _TYPES[path.suffix]
-        self._content = path.read_bytes()
+        self._type = (_TYPES | _IMAGES)[path.suffix]
+        text = path.suffix in (".js", ".css") and path.name != "fovea.js"
+        self._content = _COMMENT.sub(b"", path.read_bytes()) if text else path.read_bytes()
         self._packed = gzip.compress(self._content)
         self._headers = {
             "Cache-Control": "no-cache",

@@ -53,7 +53,11 @@ async function outlines(pane, hidden, width, height) {
   for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${shown.join(" ")}` })) {
     svg.setAttribute(name, value);
   }
-  const blob = new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" });
+  return rasterised(new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" }));
+}
+
+/** An image of a blob, ready to be drawn. */
+export async function rasterised(blob) {
   const image = Object.assign(new Image(), { src: URL.createObjectURL(blob) });
   await image.decode();
   URL.revokeObjectURL(image.src);
