@@ -155,4 +155,8 @@ def test_the_page_is_small(demo_server):
     assert sent < 45_000
     # The client has its comments, for those who read it.
     assert answers[loaded.index(folder / "fovea.js")].text == (folder / "fovea.js").read_text()
-    assert not any(re.search(r"^ *//", answer.text, re.M) for path, answer in zip(loaded, answers, strict=False) if path.name != "fovea.js")
+    assert not any(
+        re.search(r"^ *//", answer.text, re.M)
+        for path, answer in zip(loaded, answers, strict=False)
+        if path.name != "fovea.js"
+    )
