@@ -76,7 +76,8 @@ FOCUSED = """
 () => {
     const { activeElement: each } = document;
     const seen = each.matches('.hidden, .tabs input') ? each.labels[0] : each;
-    return [each.id || each.dataset.zoom || each.className || each.tagName, getComputedStyle(seen).outlineStyle];
+    const name = each.id || each.dataset.zoom || each.className || each.tagName;
+    return [name, getComputedStyle(seen).outlineStyle];
 }
 """
 

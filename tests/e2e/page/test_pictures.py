@@ -40,11 +40,11 @@ def test_a_picture_is_zoomed_and_moved(drawn):
     drawn.mouse.move(left, top)
     drawn.mouse.dblclick(left, top)
     # What was under the pointer is there still.
-    assert [1 / 3, 1 / 3, 3] == seen(drawn)
+    assert seen(drawn) == [1 / 3, 1 / 3, 3]
     drawn.mouse.down()
     drawn.mouse.move(left - box["width"] / 4, top, steps=5)
     drawn.mouse.up()
-    assert [5 / 12, 1 / 3, 3] == seen(drawn)
+    assert seen(drawn) == [5 / 12, 1 / 3, 3]
     # Outlines follow, and are no thicker.
     outline = drawn.locator(".outline").first
     width = float(outline.get_attribute("width"))
@@ -52,7 +52,7 @@ def test_a_picture_is_zoomed_and_moved(drawn):
     scale = 3 * box["width"] / drawn.locator(".view img").evaluate("(image) => image.naturalWidth")
     assert width == pytest.approx(side * scale, rel=1e-3)
     drawn.mouse.dblclick(left, top)
-    assert [0.5, 0.5, 1] == seen(drawn)
+    assert seen(drawn) == [0.5, 0.5, 1]
     # The page scrolls where nothing can be smaller.
     drawn.mouse.wheel(0, 100)
     drawn.evaluate(SCROLLED)
@@ -64,9 +64,9 @@ def test_a_picture_is_zoomed_and_moved(drawn):
     assert zoomed(drawn) == "100 %"
     drawn.keyboard.press("+")
     drawn.get_by_role("button", name="Zoom in").click()
-    assert [0.5, 0.5, 2.25] == seen(drawn)
+    assert seen(drawn) == [0.5, 0.5, 2.25]
     drawn.keyboard.press("Shift+ArrowLeft")
-    assert [0.5 - 0.15 / 2.25, 0.5, 2.25] == seen(drawn)
+    assert seen(drawn) == [0.5 - 0.15 / 2.25, 0.5, 2.25]
     # Both pictures that are compared show the same part.
     drawn.click("#compare")
     says(drawn, "#summary", "Both")
@@ -95,7 +95,7 @@ def test_two_fingers_zoom(browser, page_server):
         touch("touchMove", -apart, apart)
     touch("touchEnd")
     assert page.evaluate("visualViewport.scale") == 1
-    assert [0.5, 0.5, 2] == pytest.approx(page.evaluate(SEEN), abs=0.15)
+    assert pytest.approx(page.evaluate(SEEN), abs=0.15) == [0.5, 0.5, 2]
     context.close()
 
 

@@ -49,7 +49,7 @@ def test_a_slow_upload_tells_how_far_it_is_and_can_be_cancelled(page, page_serve
     assert not page.locator(".sending").is_visible()
     line.limit(-1)
     page.click(".again")
-    says(page, "#summary", "Nothing found|object|×")
+    says(page, "#summary", r"Nothing found|\d")
     assert not page.locator(".pane .problem").is_visible()
 
 
@@ -74,6 +74,20 @@ def test_one_that_the_server_gives_up_ends_with_the_reason(browser, demo_reposit
     server.process.wait()
 
 
+def test_silence_is_given_up(page, noise):
+    """A line that goes down tells nobody: a browser would wait for ever."""
+    page.clock.install()
+    line = Line(page)
+    line.limit(1)
+    page.set_input_files("#files", noise)
+    says(page, ".sending", "^Sending")
+    page.clock.fast_forward(31_000)
+    says(page, ".pane .problem", "^Nothing could be sent for 30 s: the line may be down")
+    line.limit(-1)
+    page.click(".again")
+    says(page, "#summary", r"Nothing found|\d")
+
+
 def photograph(folder, *, sideways: bool):
     """A photograph of 12 megapixels of the first scene, as telephones store those held upright."""
     scene = Image.open(DEMO / "scene-1.jpg").resize((4032, 2822), Image.Resampling.LANCZOS)
@@ -86,7 +100,7 @@ def photograph(folder, *, sideways: bool):
     return file
 
 
-SHRUNK = r"^Sent at (\d+) × (\d+): [\d.]+ kB instead of [\d.]+ [kM]B$"
+SHRUNK = r"^Sent at (\d+) . (\d+): [\d.]+ kB instead of [\d.]+ [kM]B$"
 
 
 @pytest.mark.parametrize("sideways", [False, True])

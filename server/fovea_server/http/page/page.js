@@ -67,8 +67,8 @@ function askOne(image, choice) {
 async function answered(image, choice, request) {
   const entry = await ask(fovea, image, choice, request.asked, request.abort.signal, (share, bytes) => {
     Object.assign(request, { share, bytes });
-    const pane = panes.find((each) => each.choice.key === choice.key);
-    if (image === state.current && image.requests.get(choice.key) === request) pane?.follow(request);
+    if (image !== state.current || image.requests.get(choice.key) !== request) return;
+    for (const pane of panes) if (pane.choice.key === choice.key) pane.follow(request);
   });
   // A later request counts, whichever is answered first.
   if (image.requests.get(choice.key) !== request) return;
@@ -167,6 +167,7 @@ function stopCamera() {
 
 function setCamera(on) {
   state.camera = on;
+  showStrip();
   at("camera").setAttribute("aria-pressed", on);
 }
 

@@ -19,8 +19,8 @@ _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 # Examples: one is drawn, the others are scenes of the demo.
 _IMAGES = {".svg": "image/svg+xml", ".jpg": "image/jpeg"}
 
-# Comments are for readers of the source, and would be a sixth of what is sent. The client, fovea.js,
-# keeps them: programmers read it.
+# Comments are for readers of the source, and would be a sixth of what is sent. The client,
+# fovea.js, keeps them: programmers read it.
 _COMMENT = re.compile(rb"^[ \t]*(?://.*|/\*[\s\S]*?\*/)\n", re.MULTILINE)
 
 # Nothing is loaded from other hosts, and no script or style stands in the page itself.
