@@ -154,3 +154,23 @@ def test_the_demo_model_has_examples(page):
     page.click("#remove")
     page.get_by_role("button", name="Digits", exact=True).click()
     answered(page)
+
+
+def test_a_model_of_street_scenes_has_a_drawn_street(page):
+    def with_buses(route):
+        model = route.fetch().json()
+        model["labels"] = ["stop sign", "bus"]
+        route.fulfill(json=model)
+
+    page.route("**/v1/models/digits", with_buses)
+    page.reload()
+    with page.expect_request("**/predict?*") as asked:
+        page.get_by_role("button", name="A street").click()
+    # Models read no SVG.
+    assert asked.value.headers["content-type"] == "image/jpeg"
+    page.locator("#saves").wait_for()
+    image = page.locator(".view img")
+    assert image.evaluate("({ naturalWidth, naturalHeight }) => [naturalWidth, naturalHeight]") == [
+        960,
+        640,
+    ]
