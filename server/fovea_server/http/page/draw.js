@@ -9,6 +9,7 @@ const LABEL_HEIGHT = 20;
 const LABEL_FONT = "600 12px system-ui, sans-serif";
 const BAR_WIDTH = 132;
 const BARS = 5;
+const LEAST_SCORE = 0.005; // A lower one is 0.00.
 const VISIBLE = 0.5; // Keypoints of a lower score are mostly hidden, and guessed.
 const measuring = document.createElement("canvas").getContext("2d");
 
@@ -86,7 +87,7 @@ function labels(items, alone, scale, area) {
 
 /** The best classes of an image, as bars in its lower left corner. */
 function bars(items, height) {
-  const shown = items.slice(0, BARS);
+  const shown = items.filter(({ score }) => score >= LEAST_SCORE).slice(0, BARS);
   const top = height - shown.length * (LABEL_HEIGHT + 4) - 8;
   return shown.map((item, index) => {
     const y = top + index * (LABEL_HEIGHT + 4);

@@ -1,5 +1,6 @@
 // One image, one model: asks the server, and knows when it must be asked again.
 
+import { shadeApart } from "./colours.js";
 import { decodeMap } from "./masks.js";
 
 // What the sliders hide is asked for too, down to this confidence, so that they need no request.
@@ -46,6 +47,7 @@ async function send(fovea, image, { name, version }, asked, signal) {
     const ms = performance.now() - began;
     const [answer] = images;
     if (answer.tensors) throw new Error(`The outputs of this model are not decoded: ${answer.reason}`);
+    shadeApart(answer.detections ?? []);
     await decodeMap(answer);
     return { asked, answer, timing, ms };
   } catch (error) {
