@@ -15,10 +15,10 @@ COLOURS = """
     [...Array(300).keys()].map((n) => [n >> 2, n % 4]).map(([id, shade]) =>
         [id, shade, colour(id, shade), ink(colour(id, shade))]))
 """
-SHADES = """
-(found) => import('/page/colours.js').then(({ shadeApart }) => {
+SHADED = """
+(found) => import('/page/colours.js').then(({ shadeApart, colourOf }) => {
     shadeApart(found);
-    return found.map(({ shade }) => shade);
+    return found.map(colourOf);
 })
 """
 FILTERED = """
@@ -44,10 +44,12 @@ def test_instances_have_the_shades_that_the_server_draws_in(page):
     classes = random.integers(0, 3, 60).tolist()
     named = [dict(zip(("x1", "y1", "x2", "y2"), box, strict=True)) for box in boxes]
     found = [{"box": b, "class_id": c, "mask": {}} for b, c in zip(named, classes, strict=True)]
-    expected = shades(classes, boxes)
-    assert page.evaluate(SHADES, found) == expected
-    assert set(expected) == {0, 1, 2, 3}
-    assert page.evaluate(SHADES, [each | {"mask": None} for each in found]) == [0] * 60
+    chosen = shades(classes, boxes)
+    assert set(chosen) == {0, 1, 2, 3}
+    drawn = list(map(colour, classes, chosen))
+    assert [tuple(each) for each in page.evaluate(SHADED, found)] == drawn
+    without = page.evaluate(SHADED, [each | {"mask": None} for each in found])
+    assert [tuple(each) for each in without] == list(map(colour, classes))
 
 
 def test_overlaps_are_suppressed_as_the_server_does(page):

@@ -3,6 +3,7 @@
 
 const PALETTE = "1e78ffff781e00ff96007800a50078f078ff96d2ffffd2002db487964b001e6987785af0ff4b5ac38700ffa5a5c32da5c387e100f0ffb4e10000a500b400000096b44b3cd25a692dd2695affa52d964b96ffb4ff69d2c39678ff87a500f05ac32d78b44be15a00875ae12d00ffc387871eb4874b5a00c3ffd2a5ffa5a569c35ae1005ab478f0c3ff789600c33c7887c35a8700d20f5aa5694bd2c3ffd2b400a53cc3694b871e5ae1ff87d200d2966996ff5a9669e13c87a51e4be18769d2e187a569c3876900693cb4e1a5d287c31e69a5d21e87870fa55ab44b5af05a1ed2b4786978f0a5780f96f087d287a5ff96ff96b4ff00b4c3873cd296699678b469e1963c2d87e1c35a00d2d23ce16987878700a596ff78c3e1960096785ab469e196";
 const SHADES = [0, 50, 25, 70];
+const shades = new WeakMap(); // of items
 let ids = new Map();
 
 /** Give classes of these names the colours of their places in the list, whatever their ids. */
@@ -11,7 +12,7 @@ export function colourByName(names) {
 }
 
 /** The colour of what has a class, and perhaps a shade. */
-export const colourOf = ({ class_name, class_id, shade }) => colour(ids.get(class_name) ?? class_id, shade);
+export const colourOf = (item) => colour(ids.get(item.class_name) ?? item.class_id, shades.get(item));
 
 /** Red, green and blue of a class, or of an instance of it that has another shade. */
 export function colour(classId, shade = 0) {
@@ -35,12 +36,13 @@ export function ink(background) {
 
 /** Give instances with masks, best first, shades: those of one class that touch get different ones. */
 export function shadeApart(items) {
-  items.forEach((item, index) => {
+  const masked = items.filter(({ mask }) => mask);
+  masked.forEach((item, index) => {
     const taken = SHADES.map(() => 0);
-    for (const other of items.slice(0, index)) {
-      if (other.class_id === item.class_id && touch(item.box, other.box)) taken[other.shade] += 1;
+    for (const other of masked.slice(0, index)) {
+      if (other.class_id === item.class_id && touch(item.box, other.box)) taken[shades.get(other)] += 1;
     }
-    item.shade = item.mask ? taken.indexOf(Math.min(...taken)) : 0;
+    shades.set(item, taken.indexOf(Math.min(...taken)));
   });
 }
 
