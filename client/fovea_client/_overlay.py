@@ -15,8 +15,9 @@ from fovea_client.shapes import Box
 
 LEAST_SCORE = 0.5  # of a keypoint that is drawn
 _OPACITY = 0.45
-# A class of this name is not coloured: it is what all others are not.
-_BACKGROUND = "background"
+# A class of these names is not coloured: it is what all others are not. Without names it mostly is
+# the first.
+_BACKGROUND = ("background", "0")
 # Of a label, in pixels of the page. Its text is stretched to the width that letters mostly have.
 _HEIGHT, _LETTERS, _LETTER, _MARGIN = 18, 12, 6.8, 5
 
@@ -32,7 +33,7 @@ def overlay(result: ImageResult, unit: float) -> str:
     areas = [
         _mask(area.mask, _css(colour(area.class_id)))
         for area in (result.semantic.classes if result.semantic else ())
-        if area.class_name.casefold() != _BACKGROUND
+        if area.class_name.casefold() not in _BACKGROUND
     ]
     # The best is drawn last, so that nothing covers it; labels are drawn over all boxes.
     shapes = [_shapes(each, _css(fill), unit) for each, fill in zip(found, fills, strict=True)]

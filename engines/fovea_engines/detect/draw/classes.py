@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.class_names import shown_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.draw.colours import colour
 from fovea_engines.detect.draw.tags import Tag, draw_tag, letter
@@ -36,7 +36,7 @@ def draw_classes(
     for class_id, score in best:
         if score < _LEAST_SCORE:
             break
-        line = letter(f"{class_name(labels, class_id)} {score:.2f}", scale)
+        line = letter(f"{shown_name(labels, class_id)} {score:.2f}", scale)
         if top + line.height > height:
             break
         shown = line._replace(width=min(line.width, width))

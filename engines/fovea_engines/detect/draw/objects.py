@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.class_names import shown_name
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.draw.colours import Colour, colour, shades
 from fovea_engines.detect.draw.tags import draw_tag, place
@@ -52,7 +52,7 @@ def draw_objects(
     if found.keypoints is not None:
         for points, fill in zip(found.keypoints[::-1], colours[::-1], strict=True):
             _draw_keypoints(canvas, points, skeleton, fill, line)
-    names = [class_name(labels, i) for i in class_ids]
+    names = [shown_name(labels, i) for i in class_ids]
     reach = np.array([-(line // 2)] * 2 + [line // 2 + 1] * 2)
     edges = np.clip(corners + reach, 0, [width, height] * 2)
     tags = place(

@@ -2,8 +2,10 @@
 
 import { write } from "./announce.js";
 import { cardRows } from "./card.js";
+import { ABSENT } from "./choices.js";
 import { make } from "./dom.js";
 import { draw, light } from "./draw.js";
+import { wireProbe } from "./probe.js";
 
 const STAGES = ["decode", "letterbox", "queue", "infer", "postprocess"];
 
@@ -27,6 +29,7 @@ export class Pane {
       onChoice(this);
     };
     this.choice = this.model = this.last = null;
+    wireProbe(this.view, this.layers.canvas, find(".probe"), () => this.last?.[0]);
     new ResizeObserver(() => this.redraw()).observe(this.view);
   }
 
@@ -37,16 +40,18 @@ export class Pane {
    */
   offer(choices, chosen = this.choice) {
     const found = choices.find(({ id }) => id === chosen.id);
-    const gone = { ...chosen, reason: "no longer served" };
+    const gone = { ...chosen, group: ABSENT, reason: "no longer served" };
     const former = this.choice;
     this.choice = found ?? gone;
     this.choices = found ? choices : [...choices, gone];
-    const options = this.choices.map(({ id, reason }) =>
-      make("option", { disabled: reason !== null, textContent: reason ? `${id} (${reason})` : id }));
+    const made = make("select");
+    for (const { id, group, reason } of this.choices) {
+      if (made.lastChild?.label !== group) made.append(make("optgroup", { label: group }));
+      const textContent = reason ? `${id} (${reason})` : id;
+      made.lastChild.append(make("option", { disabled: reason !== null, textContent }));
+    }
     // A list that is open would close.
-    const same = options.length === this.picker.length
-      && options.every(({ text }, index) => text === this.picker.options[index].text);
-    if (!same) this.picker.replaceChildren(...options);
+    if (made.innerHTML !== this.picker.innerHTML) this.picker.replaceChildren(...made.children);
     this.picker.selectedIndex = this.choices.indexOf(this.choice);
     return former?.key !== this.choice.key || former.reason !== this.choice.reason;
   }

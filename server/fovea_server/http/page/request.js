@@ -1,6 +1,7 @@
 // One image, one model: asks the server, and knows when it must be asked again.
 
 import { shadeApart } from "./colours.js";
+import { labelNameless } from "./found.js";
 import { decodeMap } from "./masks.js";
 
 // What the sliders hide is asked for too, down to this confidence, so that they need no request.
@@ -39,7 +40,7 @@ export async function ask(fovea, image, choice, asked, signal) {
   return entry;
 }
 
-async function send(fovea, image, { name, version }, asked, signal) {
+async function send(fovea, image, { name, version, names }, asked, signal) {
   const began = performance.now();
   try {
     const options = { version, signal, ...asked };
@@ -47,6 +48,7 @@ async function send(fovea, image, { name, version }, asked, signal) {
     const ms = performance.now() - began;
     const [answer] = images;
     if (answer.tensors) throw new Error(`The outputs of this model are not decoded: ${answer.reason}`);
+    labelNameless(answer, names);
     shadeApart(answer.detections ?? []);
     await decodeMap(answer);
     return { asked, answer, timing, ms };
