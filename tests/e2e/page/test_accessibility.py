@@ -67,6 +67,11 @@ def test_axe_finds_nothing(browser, page_server, axe, scheme, width, tmp_path):
         page.route("**/v1/models", lambda route: route.fulfill(json={"models": []}))
         page.locator(".pane .problem").first.wait_for()
         check("without a model")
+        if width > 1000:
+            page.unroute("**/v1/models")
+            page.context.set_offline(True)
+            says(page, "#away", "does not answer")
+            check("without the server")
         # Nothing is cut off on a phone.
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 

@@ -22,8 +22,9 @@ export const layersOff = (panes) => [...panes.classList].filter((each) => each.s
 /** Show the switches that these answers have something for. */
 export function showLayers(container, answers) {
   const objects = answers.flatMap((answer) => answer?.detections ?? []);
-  const maps = answers.some((answer) => answer?.semantic || answer?.saliency || answer?.depth);
-  const there = [objects.length, objects.length, maps || objects.some(({ mask }) => mask)].map(Boolean);
+  const areas = answers.some((answer) => answer?.semantic);
+  const maps = areas || answers.some((answer) => answer?.saliency || answer?.depth);
+  const there = [objects.length || areas, objects.length, maps || objects.some(({ mask }) => mask)].map(Boolean);
   there.forEach((each, index) => { container.children[index].hidden = !each; });
   container.hidden = !there.some(Boolean);
 }

@@ -1,8 +1,8 @@
 // The page: what the user chose, the requests that follow from it, and what is shown.
 
-import { alarm, announce } from "./announce.js";
+import { alarm, announce, write } from "./announce.js";
 import { film, withoutCamera } from "./camera.js";
-import { choicesOf } from "./choices.js";
+import { choicesOf, firstChoice, keepChoice, rivalOf } from "./choices.js";
 import { showCode } from "./codebox.js";
 import { colourByName } from "./colours.js";
 import { fetchExample } from "./examples.js";
@@ -287,11 +287,16 @@ function resultOf(image, { key }) {
 // Models
 
 function addPane(choice) {
-  const pane = new Pane(panes.length ? "Model on the right" : "Model", changeModel, addExample);
+  const pane = new Pane(panes.length ? "Model on the right" : "Model", pickModel, addExample);
   pane.offer(choices, choice);
   panes.push(pane);
   at("panes").append(pane.element);
   if (state.current) pane.show(state.current);
+  changeModel(pane);
+}
+
+function pickModel(pane) {
+  if (pane === panes[0]) keepChoice(pane.choice);
   changeModel(pane);
 }
 
@@ -318,9 +323,7 @@ function toggleCompare() {
     render();
     return;
   }
-  const others = choices.filter(({ reason }) => !reason);
-  const place = others.findIndex(({ id }) => id === panes[0].choice.id);
-  addPane(others[(place + 1) % others.length]);
+  addPane(rivalOf(panes[0].choice, choices));
 }
 
 const restartLive = follow(
@@ -334,13 +337,25 @@ const LISTED_MS = 3000;
 /** Show the first model as soon as one is ready, and follow what becomes of the models. */
 async function followModels() {
   for (;;) {
-    if (!document.hidden) await listModels().catch(unlisted);
+    if (!document.hidden) await listModels().then(listed, unlisted);
     await new Promise((done) => setTimeout(done, LISTED_MS));
   }
 }
 
+const AWAY = "The server does not answer. This page goes on by itself once it is back.";
+
+/** Ask anew what the server could not answer while it was away. */
+function listed() {
+  const away = at("away").textContent;
+  at("away").textContent = "";
+  if (away && state.current) askAll(state.current);
+}
+
 function unlisted(error) {
-  if (!panes.length && !askForKey(fovea, error)) alarm(error);
+  // 502 to 504 are of a proxy before it.
+  const away = error.status === 0 || error.status > 501;
+  if (away) write(at("away"), AWAY);
+  else if (!panes.length && !askForKey(fovea, error)) alarm(error);
 }
 
 async function listModels() {
@@ -349,7 +364,7 @@ async function listModels() {
   if (!panes.length) {
     alarm(ready.length ? null : new Error(NO_MODEL));
     if (ready.length) {
-      addPane(ready[0]);
+      addPane(firstChoice(choices));
       at("camera").disabled = withoutCamera() !== null;
     }
   } else {

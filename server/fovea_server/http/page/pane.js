@@ -2,9 +2,11 @@
 
 import { write } from "./announce.js";
 import { cardRows } from "./card.js";
+import { ABSENT } from "./choices.js";
 import { button, make } from "./dom.js";
 import { draw, light } from "./draw.js";
 import { examplesOf } from "./examples.js";
+import { wireProbe } from "./probe.js";
 import { size } from "./words.js";
 
 const STAGES = ["decode", "letterbox", "queue", "infer", "postprocess"];
@@ -38,6 +40,7 @@ export class Pane {
       onChoice(this);
     };
     this.choice = this.model = this.last = null;
+    wireProbe(this.view, this.layers.canvas, find(".probe"), () => this.last?.[0]);
     new ResizeObserver(() => this.drawInto({ svg: this.layers.svg })).observe(find(".picture"));
   }
 
@@ -48,16 +51,18 @@ export class Pane {
    */
   offer(choices, chosen = this.choice) {
     const found = choices.find(({ id }) => id === chosen.id);
-    const gone = { ...chosen, reason: "no longer served" };
+    const gone = { ...chosen, group: ABSENT, reason: "no longer served" };
     const former = this.choice;
     this.choice = found ?? gone;
     this.choices = found ? choices : [...choices, gone];
-    const options = this.choices.map(({ id, reason }) =>
-      make("option", { disabled: reason !== null, textContent: reason ? `${id} (${reason})` : id }));
+    const made = make("select");
+    for (const { id, group, reason } of this.choices) {
+      if (made.lastChild?.label !== group) made.append(make("optgroup", { label: group }));
+      const textContent = reason ? `${id} (${reason})` : id;
+      made.lastChild.append(make("option", { disabled: reason !== null, textContent }));
+    }
     // A list that is open would close.
-    const same = options.length === this.picker.length
-      && options.every(({ text }, index) => text === this.picker.options[index].text);
-    if (!same) this.picker.replaceChildren(...options);
+    if (made.innerHTML !== this.picker.innerHTML) this.picker.replaceChildren(...made.children);
     this.picker.selectedIndex = this.choices.indexOf(this.choice);
     return former?.key !== this.choice.key || former.reason !== this.choice.reason;
   }

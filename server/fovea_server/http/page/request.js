@@ -1,5 +1,7 @@
 // One image, one model: asks the server, and knows when it must be asked again.
 
+import { shadeApart } from "./colours.js";
+import { labelNameless } from "./found.js";
 import { decodeMap } from "./masks.js";
 import { enlarge, isLarge, SHRUNK, shrunk } from "./shrink.js";
 
@@ -25,7 +27,7 @@ let running = 0;
 export function optionsFor({ conf, iou, tile, overlap, shrink }, { task }) {
   // Which box stands for an object on several tiles depends on all that is found on them.
   if (tile && TILED.includes(task)) return { conf, iou, tile, overlap, shrink: false };
-  return { conf: Math.min(conf, LEAST_CONF), iou, shrink: shrink && SHRUNK.includes(task) };
+  return { conf: Math.min(conf, LEAST_CONF), iou, shrink };
 }
 
 /**
@@ -43,11 +45,11 @@ export async function ask(fovea, image, choice, asked, signal, onUpload) {
   return entry;
 }
 
-async function send(fovea, image, { name, version }, asked, signal, onUpload) {
+async function send(fovea, image, { name, version, names, task }, asked, signal, onUpload) {
   const watch = new Watch();
   const { shrink, ...options } = asked;
   try {
-    const model = shrink && isLarge(image) ? await fovea.model(name, version) : null;
+    const model = shrink && SHRUNK.includes(task) && isLarge(image) ? await fovea.model(name, version) : null;
     const sent = (model && await shrunk(image, model)) ?? image;
     const told = (share) => {
       if (share < 1) watch.within(UPLOAD_S, "Nothing could be sent");
@@ -66,6 +68,8 @@ async function send(fovea, image, { name, version }, asked, signal, onUpload) {
     const [answer] = images;
     if (answer.tensors) throw new Error(`The outputs of this model are not decoded: ${answer.reason}`);
     if (sent !== image) enlarge(answer, image);
+    labelNameless(answer, names);
+    shadeApart(answer.detections ?? []);
     await decodeMap(answer);
     return { asked, answer, timing, ms, smaller: sent === image ? null : sent };
   } catch (error) {

@@ -12,7 +12,7 @@ export const FORMS = {
 
 /** The answer of one image as the server gives it, with these of its objects. */
 export function answerOf({ levels, ...answer }, items) {
-  return answer.detections ? { ...answer, detections: items.map(({ shade, ...each }) => each) } : answer;
+  return answer.detections ? { ...answer, detections: items } : answer;
 }
 
 /**

@@ -1,6 +1,6 @@
 // What was found, in sentences for people and screen readers.
 
-import { counts, kindOf, percent } from "./found.js";
+import { counts, kindOf, labelOf, percent } from "./found.js";
 
 const KINDS = {
   detections: "boxes",
@@ -60,8 +60,8 @@ function sentence({ depth }, items) {
   }
   if (!items.length) return "Nothing found at this confidence.";
   if (!items[0].box) {
-    return `${items.slice(0, 3).map((each) => `${each.class_name} ${percent(each.score)}`).join(", ")}.`;
+    return `${items.slice(0, 3).map((each) => `${labelOf(each)} ${percent(each.score)}`).join(", ")}.`;
   }
-  const parts = counts([items]).map(({ class_name, numbers: [number] }) => `${number} × ${class_name}`);
+  const parts = counts([items]).map(({ label, numbers: [number] }) => `${number} × ${label}`);
   return parts.length === 1 ? `${parts[0]}.` : `${items.length} objects: ${parts.join(", ")}.`;
 }
