@@ -40,6 +40,7 @@ def test_models_come_and_go_and_the_choice_stays(browser, explicit):
         choose(page, DEMO / "scene-1.jpg")
         found = listed(page)
         assert page.locator("#compare").is_disabled()
+        assert "version_policy" in page.locator("#compare").get_attribute("title")
         control(explicit, "other", "load")
         page.locator("#compare:enabled").wait_for()
         picker = page.get_by_label(MODEL, exact=True)

@@ -332,6 +332,7 @@ const restartLive = follow(
 );
 
 const NO_MODEL = "No model that takes images is ready: /v1/models says why; `fovea build` makes one.";
+const ALONE = "There is no second model or version: version_policy { all {} } in config.pbtxt serves all versions.";
 const LISTED_MS = 3000;
 
 /** Show the first model as soon as one is ready, and follow what becomes of the models. */
@@ -370,7 +371,8 @@ async function listModels() {
   } else {
     for (const pane of panes) if (pane.offer(choices)) changeModel(pane);
   }
-  at("compare").disabled = ready.length < 2 && panes.length < 2;
+  const alone = ready.length < 2 && panes.length < 2;
+  Object.assign(at("compare"), { disabled: alone, title: alone ? ALONE : "" });
 }
 
 // Controls
