@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias, Unpack, cast
 
 import httpx
@@ -15,7 +17,7 @@ from fovea_client._requests import ImageFormat, PredictOptions, Request
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.errors import ServerError, UnexpectedAnswer
-from fovea_client.images import ImageSource, Url, check_channels, image_to_send
+from fovea_client.images import ImageSource, Source, Url, check_channels, image_to_send
 from fovea_client.models import Model, ModelSummary
 
 MOST_IN_FLIGHT = 100
@@ -30,7 +32,8 @@ def predict(model: str, images: Images, **options: Unpack[PredictOptions]) -> Ca
 
     def read(response: httpx.Response) -> Prediction:
         found = _prediction(response, len(several))
-        object.__setattr__(found, "sources", sources)  # as its own __init__ would: it is frozen
+        for result, source in zip(found.images, sources, strict=True):
+            _show(result, source)
         return found
 
     return Call(_requests.predict(model, several, **options), read)
@@ -49,14 +52,23 @@ def predict_one(
 
     def read(response: httpx.Response) -> ImageResult | ImageError:
         try:
-            return _prediction(response, 1).images[0]
+            found = _prediction(response, 1).images[0]
         except ServerError as error:
             if error.of_one_image:
                 return ImageError(error.code, error.message)
             raise
+        # Of many images only those are found again that take no memory until then.
+        if isinstance(image, str | os.PathLike):
+            _show(found, partial(image_to_send, image))
+        return found
 
     again = to_send.address if isinstance(to_send, Url) else to_send
     return Call(_requests.predict(model, [again], **options), read)
+
+
+def _show(result: ImageResult | ImageError, source: Source) -> None:
+    if isinstance(result, ImageResult):
+        object.__setattr__(result, "source", source)  # as its own __init__ would: it is frozen
 
 
 def _prediction(response: httpx.Response, count: int) -> Prediction:

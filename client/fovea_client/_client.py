@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fovea_client import _calls
 from fovea_client._attempts import Answer, Attempts, Call, Policy, server_address
 from fovea_client._calls import Images
+from fovea_client._display import show_lists
 from fovea_client._reading import BEFORE_TENSORS
 from fovea_client._requests import ImageFormat, PredictOptions
 from fovea_client._tensors import Parameters
@@ -60,6 +61,7 @@ class Client:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         url = server_address(url)
+        show_lists()
         sent = with_key(headers or {}, api_key)
         self._policy = Policy(url, timeout, retries, repeat_unanswered, sent)
         most = _calls.MOST_IN_FLIGHT

@@ -1,24 +1,30 @@
-"""Shows predictions in a notebook: the image as it was sent, and over it SVG."""
+"""Shows results in a notebook: the image in the size of a page, and over it what was found."""
 
 from __future__ import annotations
 
 import base64
+import io
 import os
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from functools import partial
 from html import escape
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fovea_client._masks import Mask
-from fovea_client.answers import Detection, ImageError, ImageResult, Prediction
+from fovea_client._overlay import overlay
+from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.images import Channels, ImageSource, PillowImage, Source, Url, image_to_send
 from fovea_client.png import write_rgb
 
-# Pixels of the longer side of an array in a notebook.
-_SHOWN = 1000
-LEAST_SCORE = 0.5  # of a keypoint that is drawn
+# Pixels of the longer side of an image on the page.
+_LEAST, _MOST, _IN_A_LIST = 240, 1000, 420
+# Images of a list: more would make the notebook a large file.
+_LISTED = 24
+_JPEG_QUALITY = 85
+# A lower score of a class would be written as 0.00.
+_LEAST_SCORE = 0.005
 
 
 def source_of(image: ImageSource, channels: Channels) -> Source:
@@ -31,92 +37,110 @@ def source_of(image: ImageSource, channels: Channels) -> Source:
     if isinstance(image, PillowImage):
         image, channels = np.asarray(image.convert("RGB")), "RGB"
     if isinstance(image, np.ndarray) and image.ndim == 3:
-        step = -(-max(image.shape) // _SHOWN)
+        step = -(-max(image.shape) // _MOST)
         small = image[::step, ::step].copy()
         return lambda: write_rgb(small if channels == "RGB" else small[:, :, ::-1])
     return lambda: None
 
 
-def as_html(prediction: Prediction) -> str:
-    """Write a prediction as HTML that loads nothing, but images that were sent by their address."""
-    gone = (lambda: None,) * len(prediction.images)
-    sources = getattr(prediction, "sources", gone)
-    return "".join(
-        f"<pre>{escape(result.message)}</pre>"
-        if isinstance(result, ImageError)
-        else _image(result, source)
-        for result, source in zip(prediction.images, sources, strict=True)
+def as_html(result: Prediction | ImageResult | ImageError, most: int = _MOST) -> str:
+    """Write results as HTML that loads nothing, but images that were sent by their address."""
+    match result:
+        case Prediction(images=(only,)):
+            return as_html(only, most)
+        case Prediction(images=images):
+            return list_as_html(images) or ""
+        case ImageError(message=message):
+            return f"<pre>{escape(message)}</pre>"
+    return _image(result, most)
+
+
+def list_as_html(results: Sequence[Any]) -> str | None:
+    """Write a list of results side by side; None for any other list."""
+    ours = Prediction | ImageResult | ImageError
+    if not results or not all(isinstance(each, ours) for each in results):
+        return None
+    shown = "".join(f"<div>{as_html(each, _IN_A_LIST)}</div>" for each in results[:_LISTED])
+    more = len(results) - _LISTED
+    return (
+        f'<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">{shown}</div>'
+        f"{f'<div>and {more} more</div>' if more > 0 else ''}"
     )
 
 
-def _image(result: ImageResult, source: Source) -> str:
+def show_lists() -> None:
+    """Have IPython, where it runs, show lists of results as it shows each of them."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    if shell:
+        html = shell.display_formatter.formatters["text/html"]
+        for kind in (list, tuple):
+            html.for_type(kind, _own_html)
+
+
+def _own_html(results: Sequence[Any]) -> str | None:
+    # A list of another package may have HTML of its own.
+    own = getattr(results, "_repr_html_", None)
+    html: str | None = own() if own else list_as_html(results)
+    return html
+
+
+def _image(result: ImageResult, most: int) -> str:
     width, height = result.width, result.height
+    shown = min(max(width, height, _LEAST), most)
+    unit = max(width, height) / shown
     try:
-        sent = source()
+        sent = getattr(result, "source", lambda: None)()
     except OSError:  # the file is not there any more
         sent = None
     address = sent.address if isinstance(sent, Url) else None
     if isinstance(sent, bytes):  # browsers recognise the format themselves, and turn it upright
-        address = f"data:image/jpeg;base64,{base64.b64encode(sent).decode()}"
+        data = base64.b64encode(_shrunk(sent, shown)).decode()
+        address = f"data:image/jpeg;base64,{data}"
     fill = "position:absolute;inset:0;width:100%;height:100%"
     image = f'<img src="{escape(address)}" alt="" style="{fill}">' if address else ""
-    size = max(width, height) / 40
-    shapes = "".join(_shapes(found, size) for found in reversed(result.detections))
-    lines = "".join(f"<div>{escape(line)}</div>" for line in _lines(result))
+    lines = "".join(f"<div>{escape(line)}</div>" for line in _lines(result, bool(address)))
     return (
-        f'<div style="position:relative;width:{width}px;max-width:100%;'
+        f'<div style="position:relative;width:{width / unit:.0f}px;max-width:100%;'
         f'aspect-ratio:{width}/{height};background:#8888">{image}'
-        f'<svg viewBox="0 0 {width} {height}" style="{fill}" font-family="sans-serif" '
-        f'font-size="{size:.1f}">{shapes}</svg></div>{lines}'
+        f'<svg viewBox="0 0 {width} {height}" style="{fill}" font-family="system-ui,sans-serif" '
+        f'font-weight="600">{overlay(result, unit)}</svg></div>{lines}'
     )
 
 
-def _shapes(found: Detection, size: float) -> str:
-    # Neighbouring classes get distant colours: steps by the golden angle.
-    colour = f"hsl({found.class_id * 137.5 % 360:.0f} 90% 60%)"
-    box = found.box
-    corners = [(c.x, c.y) for c in found.corners] or [
-        (box.x1, box.y1), (box.x2, box.y1), (box.x2, box.y2), (box.x1, box.y2)
-    ]  # fmt: skip
-    dots = "".join(
-        f'<circle cx="{p.x:.1f}" cy="{p.y:.1f}" r="{size / 4:.1f}" fill="{colour}"/>'
-        for p in found.keypoints
-        if p.score >= LEAST_SCORE
-    )
-    return (
-        f'{_mask(found.mask, colour)}{dots}<polygon points="{_points(corners)}" fill="none" '
-        f'stroke="{colour}" stroke-width="{size / 8:.1f}"/>'
-        f'<text x="{corners[0][0]:.1f}" y="{max(corners[0][1] - size / 4, size):.1f}" '
-        f'fill="#fff" stroke="#000" stroke-width="{size / 5:.1f}" paint-order="stroke">'
-        f"{escape(found.class_name)} {found.score:.2f}</text>"
-    )
+def _shrunk(sent: bytes, side: int) -> bytes:
+    """Return a JPEG of the size that is shown, where Pillow or OpenCV is installed."""
+    try:
+        from PIL import Image, ImageOps
+
+        with Image.open(io.BytesIO(sent)) as image:
+            image.draft("RGB", (side, side))
+            upright = ImageOps.exif_transpose(image).convert("RGB")
+        upright.thumbnail((side, side))
+        file = io.BytesIO()
+        upright.save(file, "JPEG", quality=_JPEG_QUALITY)
+        return file.getvalue()
+    except (ImportError, OSError):  # of a file that Pillow does not read, too
+        pass
+    try:
+        import cv2
+    except ImportError:
+        return sent
+    pixels = cv2.imdecode(np.frombuffer(sent, np.uint8), cv2.IMREAD_COLOR)
+    if pixels is None:
+        return sent
+    scale = min(1.0, side / max(pixels.shape))
+    small = cv2.resize(pixels, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    _, encoded = cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
+    return bytes(encoded)
 
 
-def _points(points: Iterable[tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-
-
-def _mask(mask: Mask | None, colour: str) -> str:
-    if mask is None:
-        return ""
-    paint = f'fill="{colour}" fill-opacity="0.45"'
-    if isinstance(mask, tuple):
-        outlines = (zip(outline[::2], outline[1::2], strict=True) for outline in mask)
-        return "".join(f'<polygon points="{_points(each)}" {paint}/>' for each in outlines)
-    return f'<path d="{"".join(_columns(mask.pixels))}" {paint}/>'
-
-
-def _columns(pixels: NDArray[np.bool_]) -> Iterator[str]:
-    """Yield a rectangle of SVG's paths for each run down a column."""
-    edges = np.diff(np.pad(pixels.T.astype(np.int8), ((0, 0), (1, 1))), axis=1)
-    begins, ends = np.argwhere(edges == 1).tolist(), np.argwhere(edges == -1).tolist()
-    for (x, begin), (_, end) in zip(begins, ends, strict=True):
-        yield f"M{x} {begin}h1V{end}h-1z"
-
-
-def _lines(result: ImageResult) -> Iterator[str]:
+def _lines(result: ImageResult, there: bool) -> Iterator[str]:
+    if not there:
+        yield "The image is gone: of many images, those that are given as paths are shown."
     for each in result.classes:
-        yield f"{each.class_name} {each.score:.2f}"
+        if each.score >= _LEAST_SCORE:
+            yield f"{each.class_name} {each.score:.2f}"
     for area in result.semantic.classes if result.semantic else ():
         yield f"{area.class_name} {area.share:.0%}"
     for tensor in result.tensors:

@@ -57,9 +57,19 @@ class Tensor:
     data: NDArray[Any]
 
 
+class Shown:
+    """Finds the image of a result again; no field, so not compared, dumped or pickled."""
+
+    __slots__ = ("source",)
+    source: Source
+
+
 @dataclass(frozen=True, slots=True)
-class ImageResult:
+class ImageResult(Shown):
     """Results of one image.
+
+    In a notebook it is shown as the image with what was found on it. For that it keeps an image
+    that was sent to `predict` as bytes, and of an array a small copy.
 
     Attributes:
         width: of the upright image, pixels.
@@ -81,6 +91,11 @@ class ImageResult:
     semantic: Semantic | None = None
     saliency: Saliency | None = None
     depth: Depth | None = None
+
+    def _repr_html_(self) -> str:
+        from fovea_client._display import as_html
+
+        return as_html(self)
 
     @property
     def boxes(self) -> NDArray[np.float32]:
@@ -178,19 +193,11 @@ class Timing:
     total: float
 
 
-class Shown:
-    """Finds the images of a prediction again; no field, so not compared, dumped or pickled."""
-
-    __slots__ = ("sources",)
-    sources: tuple[Source, ...]
-
-
 @dataclass(frozen=True, slots=True)
-class Prediction(Shown):
+class Prediction:
     """The answer to one request; `images` are in the order in which they were sent.
 
-    In a notebook it is shown as the images with what was found on them. For that it keeps an image
-    that was sent as bytes, and of an array a small copy; hold on to `images` alone to let go of it.
+    In a notebook it is shown as the images with what was found on them.
     """
 
     model: str

@@ -12,8 +12,8 @@ from typing import Any, Unpack
 from weakref import finalize
 
 from fovea_client._client import Client
-from fovea_client._display import LEAST_SCORE
 from fovea_client._masks import Mask, RunLengths
+from fovea_client._overlay import LEAST_SCORE
 from fovea_client._packages import imported
 from fovea_client._requests import PredictOptions
 from fovea_client.answers import Detection, ImageResult

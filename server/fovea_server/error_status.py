@@ -14,7 +14,8 @@ _STATUSES = {
     "method_not_allowed": (405, "INTERNAL"),
     "body_too_large": (413, "INVALID_ARG"),
     "answer_too_large": (413, "TOO_LARGE"),
-    "body_timeout": (408, "INVALID_ARG"),
+    # Not 408: after that, Chromium sends the body again by itself, for ever.
+    "body_timeout": (400, "INVALID_ARG"),
     "fetch_refused": (400, "INVALID_ARG"),
     # Triton has no code for this: it answers before there is an error.
     "restricted": (403, "RESTRICTED"),

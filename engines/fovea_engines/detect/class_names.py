@@ -28,6 +28,11 @@ def class_name(labels: Sequence[str] | None, class_id: int) -> str:
     return labels[class_id] if labels and class_id < len(labels) else str(class_id)
 
 
+def shown_name(labels: Sequence[str] | None, class_id: int) -> str:
+    """Return the label of a class as pictures have it: "class 6" where there is none."""
+    return labels[class_id] if labels and class_id < len(labels) else f"class {class_id}"
+
+
 def split_classes(text: str) -> tuple[int | str, ...]:
     """Parse class ids and names from text such as ``person,5``; ValueError where it cannot.
 

@@ -16,6 +16,12 @@ def axe() -> str:
     return (files(package) / "axe.min.js").read_text()
 
 
+SETTLED = """
+Promise.all(document.getAnimations().filter((each) => each.animationName === 'appear')
+    .map((each) => each.finished.then(() => null)))
+"""
+
+
 @pytest.mark.parametrize("width", [1300, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(browser, page_server, axe, scheme, width, tmp_path):
@@ -30,9 +36,24 @@ def test_axe_finds_nothing(browser, page_server, axe, scheme, width, tmp_path):
     with opened(browser, page_server, width=width, color_scheme=scheme) as page:
         page.evaluate(axe)
         check("empty")
+        page.route("**/predict?*", lambda route: route.abort(), times=1)
+        page.set_input_files("#files", DEMO / "scene-2.jpg")
+        page.locator(".again").wait_for()
+        check("failed")
+        page.click("#remove")
+        held = []
+        page.route("**/predict?*", lambda route: held.append(route), times=1)
+        page.set_input_files("#files", DEMO / "scene-2.jpg")
+        page.locator(".sending").wait_for()
+        page.evaluate(SETTLED)
+        check("sending")
+        held[0].continue_()
         choose(page, DEMO / "scene-1.jpg", DEMO / "scene-2.jpg")
         page.click("summary:has-text('Engine card')")
-        check("answered")
+        page.click("[data-zoom=in]")
+        page.get_by_role("button", name="Boxes").click()
+        page.get_by_label("Answer").check(force=True)
+        check("answered, zoomed, and as JSON")
         page.fill("#tile", "2x2")
         page.locator("#tile").blur()
         page.locator("#overlap").wait_for()
@@ -46,6 +67,11 @@ def test_axe_finds_nothing(browser, page_server, axe, scheme, width, tmp_path):
         page.route("**/v1/models", lambda route: route.fulfill(json={"models": []}))
         page.locator(".pane .problem").first.wait_for()
         check("without a model")
+        if width > 1000:
+            page.unroute("**/v1/models")
+            page.context.set_offline(True)
+            says(page, "#away", "does not answer")
+            check("without the server")
         # Nothing is cut off on a phone.
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -55,7 +81,8 @@ FOCUSED = """
 () => {
     const { activeElement: each } = document;
     const seen = each.matches('.hidden, .tabs input') ? each.labels[0] : each;
-    return [each.id || each.className || each.tagName, getComputedStyle(seen).outlineStyle];
+    const name = each.id || each.dataset.zoom || each.className || each.tagName;
+    return [name, getComputedStyle(seen).outlineStyle];
 }
 """
 
@@ -74,8 +101,9 @@ def test_the_keyboard_reaches_every_control_and_shows_where_it_is(page):
         name, outline = page.evaluate(FOCUSED)
         outlines.setdefault(name, set()).add(outline)
     assert list(outlines) == [
-        *("theme", "files", "camera", "compare", "SELECT", "SUMMARY", "BUTTON"),
-        *("conf", "iou", "tile", "overlap", "chip", "row", "INPUT", "copy"),
+        *("theme", "files", "camera", "compare", "SELECT", "out", "fit", "in", "SUMMARY"),
+        *("BUTTON", "remove", "clear", "conf", "iou", "tile", "overlap", "shrink", "chip", "row"),
+        *("pill", "INPUT", "copy"),
     ]
     assert set().union(*outlines.values()) == {"solid"}
 

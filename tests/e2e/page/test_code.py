@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 
+import httpx
 import pytest
 from tests.system import program
 
@@ -50,7 +51,11 @@ def test_curl(copied, drawn, tmp_path):
 
 
 def test_python(copied, drawn, tmp_path):
-    found = run([sys.executable, "-W", "error", "-c", copied("Python")], tmp_path)
+    code = copied("Python")
+    # Its first line says how to get the client.
+    client = httpx.head(re.search(r"pip install (\S+)", code)[1])
+    assert (client.status_code, client.headers["content-type"]) == (200, "application/zip")
+    found = run([sys.executable, "-W", "error", "-c", code], tmp_path)
     assert [tuple(line.split()[:2]) for line in found.splitlines()] == listed(drawn)
 
 

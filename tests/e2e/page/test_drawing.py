@@ -10,7 +10,10 @@ from fovea_engines.detect.draw.colours import colour
 from fovea_engines.detect.mask_encoding import run_lengths
 from fovea_engines.detect.masks import Bitmap
 
+from .conftest import DEMO, choose, listed
+
 WIDTH, HEIGHT = 100, 50
+TIMES, DEGREES = "\N{MULTIPLICATION SIGN}", "\N{DEGREE SIGN}"
 DRAWN = """
 async ([answer, bones]) => {
     const [{ draw }, { decodeMap }, { itemsOf }] = await Promise.all(
@@ -24,7 +27,9 @@ async ([answer, bones]) => {
     const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
     const numbers = (shape) => [...shape.attributes].map(({ name, value }) => [name, value]);
     const shapes = [...svg.querySelectorAll('.outline, .bone, .joint, .bar')];
-    return { shapes: shapes.map((each) => Object.fromEntries(numbers(each))), data: [...data] };
+    const texts = [...svg.querySelectorAll('text')].map((each) => each.textContent);
+    const found = shapes.map((each) => Object.fromEntries(numbers(each)));
+    return { shapes: found, data: [...data], texts };
 }
 """
 
@@ -35,6 +40,7 @@ def draw(page):
 
     def drawn(bones=(), **answer):
         found = page.evaluate(DRAWN, [{"width": WIDTH, "height": HEIGHT, **answer}, list(bones)])
+        drawn.texts = found["texts"]
         return found["shapes"], np.array(found["data"], np.uint8).reshape(HEIGHT, WIDTH, 4)
 
     return drawn
@@ -73,14 +79,18 @@ def test_an_object_with_all_that_it_may_have(draw):
 
 
 def test_classes_as_bars_and_as_areas(draw):
-    shapes, _ = draw(classes=[of_class(1), of_class(2)])
-    assert [each["class"] for each in shapes] == ["bar", "bar"]
+    scores = (0.9, 0.004)
+    shapes, _ = draw(classes=[of_class(1) | {"score": score} for score in scores])
+    assert [each["class"] for each in shapes] == ["bar"]
     (first, inside), (other, _) = painted(0, 0, 60, 50), painted(60, 0, 40, 50)
     area = {"class_id": 4, "class_name": "sky", "share": 0.6, "mask": first}
-    rest = {"class_id": 0, "class_name": "background", "share": 0.4, "mask": other}
-    _, canvas = draw(semantic={"classes": [area, rest]})
-    assert ((canvas[..., 3] == 255) == inside).all()
-    assert (canvas[inside][:, :3] == colour(4)).all()
+    # Without names, the first class mostly is the background.
+    for name in ("background", "0"):
+        rest = {"class_id": 0, "class_name": name, "share": 0.4, "mask": other}
+        _, canvas = draw(semantic={"classes": [area, rest]})
+        assert ((canvas[..., 3] == 255) == inside).all()
+        assert (canvas[inside][:, :3] == colour(4)).all()
+        assert draw.texts == ["sky 60.0 %"]
 
 
 def test_a_foreground_and_depths(draw):
@@ -95,6 +105,79 @@ def test_a_foreground_and_depths(draw):
         assert (canvas[..., 3] == 255).all()
         assert canvas[0, near, :3].tolist() == [252, 255, 164]
         assert canvas[0, -1 - near, :3].tolist() == [0, 0, 4]
+        # A hundredth at each end has the colour of the scale's end.
+        assert draw.texts == (["0.1 m", "8.9 m"] if unit else ["0.1", "8.9"])
+
+
+VALUES = """
+async ([answer, places]) => {
+    const [{ decodeMap }, { valueAt }] = await Promise.all(
+        ['masks', 'probe'].map((name) => import(`/page/${name}.js`)));
+    await decodeMap(answer);
+    return places.map(([x, y]) => valueAt(answer, x, y));
+}
+"""
+
+
+def test_the_value_under_the_pointer(page):
+    def values(*places, **answer):
+        return page.evaluate(VALUES, [{"width": WIDTH, "height": HEIGHT, **answer}, places])
+
+    levels = np.zeros((HEIGHT, WIDTH), np.uint16)
+    levels[10:20, 30:40] = 65535
+    depth = {"min": 0.5, "max": 10.5, "unit": "m", "png": png(levels)}
+    assert values((0, 0), (30, 10), (39, 19), (40, 10), depth=depth) == [
+        *("0.5 m", "10.5 m", "10.5 m", "0.5 m")
+    ]
+    far = {"min": 0, "max": 6000, "unit": None, "png": png(levels)}
+    assert values((35, 15), depth=far) == ["6000"]
+    cut = {"share": 0.5, "png": png((levels // 257).astype(np.uint8))}
+    assert values((35, 15), (0, 0), saliency=cut) == ["foreground 100.0 %", "foreground 0.0 %"]
+    mask, _ = painted(5, 6, 20, 30)
+    sky = {"class_id": 4, "class_name": "sky", "share": 0.1, "mask": mask}
+    assert values((5, 6), (24, 35), (25, 35), semantic={"classes": [sky]}) == ["sky", "sky", ""]
+
+
+def test_maps_have_a_legend_and_tell_the_class_under_the_pointer(page):
+    """The demo model has ten names, so its class 12 would have none."""
+    (left, _), (right, _) = painted(0, 0, 60, 50), painted(60, 0, 40, 50)
+    areas = [
+        {"class_id": 12, "class_name": "12", "pixels": 3000, "share": 0.6, "mask": left},
+        {"class_id": 3, "class_name": "3", "pixels": 2000, "share": 0.4, "mask": right},
+    ]
+    image = {"width": WIDTH, "height": HEIGHT, "orientation": 1, "semantic": {"classes": areas}}
+    stages = ("decode", "letterbox", "queue", "infer", "postprocess", "total")
+    timing = dict.fromkeys(stages, 1.0)
+    answer = {"model": "digits", "version": "2", "task": "semantic", "timing_ms": timing}
+    page.route("**/predict?*", lambda route: route.fulfill(json=answer | {"images": [image]}))
+    choose(page, DEMO / "scene-1.jpg")
+    assert [row[0] for row in listed(page)] == ["class 12", "3"]
+    assert page.locator(".view svg text").all_text_contents() == ["class 12 60.0 %", "3 40.0 %"]
+    box = page.locator(".view canvas").bounding_box()
+    for share, name in ((0.3, "class 12"), (0.8, "3")):
+        page.mouse.move(box["x"] + share * box["width"], box["y"] + 0.5 * box["height"])
+        assert page.inner_text(".probe") == name
+    page.mouse.move(1, 1)
+    assert not page.locator(".probe").is_visible()
+
+
+PLACES = """
+(found) => import('/page/sidebar.js').then(({ showFound }) => {
+    const list = document.createElement('ol');
+    const rows = found.map((left) => ({ left, right: null, mark: '' }));
+    showFound(list, rows, null, () => {}, () => {});
+    return [...list.querySelectorAll('small')].map((each) => each.textContent);
+})
+"""
+
+
+def test_turned_boxes_are_listed_with_their_size_and_angle(page):
+    box = {"x1": 10, "y1": 5, "x2": 40, "y2": 45}
+    turned = {"cx": 25, "cy": 25.4, "w": 106.9, "h": 74.7, "angle": 1.31206}
+    found = [of_class(3, box=box), of_class(3, box=box, rotated=turned)]
+    assert page.evaluate(PLACES, found) == [
+        *(f"10, 5  30 {TIMES} 40", f"25, 25  107 {TIMES} 75  75{DEGREES}")
+    ]
 
 
 def png(pixels: np.ndarray) -> str:

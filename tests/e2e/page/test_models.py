@@ -40,6 +40,7 @@ def test_models_come_and_go_and_the_choice_stays(browser, explicit):
         choose(page, DEMO / "scene-1.jpg")
         found = listed(page)
         assert page.locator("#compare").is_disabled()
+        assert "version_policy" in page.locator("#compare").get_attribute("title")
         control(explicit, "other", "load")
         page.locator("#compare:enabled").wait_for()
         picker = page.get_by_label(MODEL, exact=True)
@@ -71,6 +72,75 @@ def test_a_new_version_is_asked_by_itself(browser, explicit):
         with page.expect_request(lambda request: "digits/predict" in request.url):
             control(explicit, "digits", "load")
         page.locator(".facts").filter(has_text="openvino").wait_for()
+
+
+CHOICES = """
+(models) => import('/page/choices.js').then(({ choicesOf, rivalOf }) => {
+    const all = choicesOf(models);
+    const rivals = all.map((each) => rivalOf(each, all)?.id ?? null);
+    return [all.map(({ group, id }) => [group, id]), rivals];
+})
+"""
+
+
+def test_models_are_grouped_by_their_task(page):
+    def model(name, task, *versions, ready=True):
+        listed = [{"version": each, "ready": True} for each in versions or ("1",)]
+        return {
+            "name": name,
+            "task": task,
+            "ready": ready,
+            "accepts_images": task != "tensors",
+            "version": listed[-1]["version"],
+            "versions": listed,
+            "label_count": 3,
+        }
+
+    models = [
+        model("a", "depth"),
+        model("b", "tensors"),
+        model("c", "detect", "1", "2"),
+        model("d", "segment"),
+        model("e", None, ready=False),
+        model("f", "detect"),
+    ]
+    groups, rivals = page.evaluate(CHOICES, models)
+    assert groups == [
+        ["Objects", "c"],
+        ["Objects", "c, version 1"],
+        ["Objects", "f"],
+        ["Objects with masks", "d"],
+        ["Depth", "a"],
+        ["Not available", "b"],
+        ["Not available", "e"],
+    ]
+    # To compare with: another version, else the same task, else anything.
+    assert rivals[:5] == ["c, version 1", "c", "c", "c", "c"]
+    assert page.locator("optgroup").first.get_attribute("label") == "Objects"
+
+
+def test_the_last_choice_is_the_first_of_the_next_visit(page):
+    page.get_by_label(MODEL, exact=True).select_option("digits, version 1")
+    page.reload()
+    page.locator(".facts").filter(has_text="onnxruntime").wait_for()
+    assert page.get_by_label(MODEL, exact=True).input_value() == "digits, version 1"
+
+
+def test_the_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(browser, explicit):
+    with opened(browser, explicit) as page:
+        assert explicit.stop() == 0
+        page.set_input_files("#files", DEMO / "scene-1.jpg")
+        says(page, ".pane .problem", "does not answer")
+        says(page, "#away", "The server does not answer. This page goes on by itself")
+        ports = (explicit.port, explicit.grpc_port, explicit.metrics_port)
+        folder = explicit.repository.parent
+        flags = ["--model-control-mode=explicit", "--load-model=digits"]
+        again = start_server(explicit.repository, folder, flags, ports=ports)
+        explicit.process = again.process
+        # What could not be answered is asked again.
+        answered(page)
+        assert not page.locator("#away").is_visible()
+        assert not page.locator(".pane .problem").is_visible()
 
 
 def answer(**found: object) -> dict[str, object]:

@@ -10,6 +10,7 @@ import pytest
 
 from .conftest import DEMO, answered, choose, listed, pixels, says
 
+TIMES = "\N{MULTIPLICATION SIGN}"
 OUTLINES = """
 () => [...document.querySelectorAll('.outline')].map((each) => {
     const { x, y, width, height } = each.getBBox();
@@ -196,6 +197,11 @@ def test_the_engine_card_and_the_stages(drawn, page_server):
     about = httpx.get(f"{page_server.url}/v1/models/digits").json()
     for text in ("FP32", "openvino", about["card"]["device"], about["card"]["onnx_sha256"][:12]):
         assert text in card
+    side = about["preprocess"]["width"]
+    size = f"{side} {TIMES} {side}"
+    assert f"letterboxed to {size}, RGB, / 255; {about['card']['preprocess_from']}" in card
+    assert re.search(rf"Input\s+batch 1(?: to \d+)?, 3 {TIMES} {size} FP32", card)
+    assert re.search(r"Version\s+2; also served: 1", card)
     assert re.search(r"within [\d.e-]+ px and [\d.e-]+ of score on \d+ images", card)
     stages = drawn.locator(".stages").get_attribute("aria-label")
     assert re.match(r"\d+ ms: .*infer [\d.]+ ms", stages)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.run_lengths import decoded
 
-from fovea_engines.detect.draw.colours import colour, ink
+from fovea_engines.detect.draw.colours import colour, ink, shades
 from fovea_engines.detect.mask_encoding import run_lengths
 from fovea_engines.detect.masks import Bitmap
 from fovea_engines.detect.nms import detections
@@ -12,7 +12,14 @@ from fovea_engines.detect.options import PredictOptions
 
 COLOURS = """
 () => import('/page/colours.js').then(({ colour, ink }) =>
-    [...Array(300).keys()].map((id) => [colour(id), ink(colour(id))]))
+    [...Array(300).keys()].map((n) => [n >> 2, n % 4]).map(([id, shade]) =>
+        [id, shade, colour(id, shade), ink(colour(id, shade))]))
+"""
+SHADED = """
+(found) => import('/page/colours.js').then(({ shadeApart, colourOf }) => {
+    shadeApart(found);
+    return found.map(colourOf);
+})
 """
 FILTERED = """
 ([found, iou]) => import('/page/found.js').then(({ filtered }) =>
@@ -25,9 +32,24 @@ RUNS = "(counts) => import('/page/masks.js').then(({ runs }) => runs(counts))"
 
 def test_classes_have_the_colours_that_the_server_draws_in(page):
     letters = {(0, 0, 0): "#000", (255, 255, 255): "#fff"}
-    for class_id, (shown, letter) in enumerate(page.evaluate(COLOURS)):
-        assert shown == pytest.approx(colour(class_id), abs=1)
-        assert letter == letters[ink(colour(class_id))]
+    for class_id, shade, shown, letter in page.evaluate(COLOURS):
+        assert tuple(shown) == colour(class_id, shade)
+        assert letter == letters[ink(colour(class_id, shade))]
+
+
+def test_instances_have_the_shades_that_the_server_draws_in(page):
+    random = np.random.default_rng(4)
+    corners = random.integers(0, 300, (60, 2))
+    boxes = np.hstack([corners, corners + random.integers(9, 90, (60, 2))]).tolist()
+    classes = random.integers(0, 3, 60).tolist()
+    named = [dict(zip(("x1", "y1", "x2", "y2"), box, strict=True)) for box in boxes]
+    found = [{"box": b, "class_id": c, "mask": {}} for b, c in zip(named, classes, strict=True)]
+    chosen = shades(classes, boxes)
+    assert set(chosen) == {0, 1, 2, 3}
+    drawn = list(map(colour, classes, chosen))
+    assert [tuple(each) for each in page.evaluate(SHADED, found)] == drawn
+    without = page.evaluate(SHADED, [each | {"mask": None} for each in found])
+    assert [tuple(each) for each in without] == list(map(colour, classes))
 
 
 def test_overlaps_are_suppressed_as_the_server_does(page):

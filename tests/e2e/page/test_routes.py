@@ -1,5 +1,6 @@
 """The page's files over HTTP, and the client in them under Node."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -144,11 +145,21 @@ def test_the_client_is_one_small_file(demo_server):
     assert types.headers["content-type"] == "text/plain; charset=utf-8"
 
 
+def test_scripts_are_sent_without_comments_but_the_client_as_it_is(demo_server):
+    folder = Path(page.__file__).parent
+    client = httpx.get(f"{demo_server.url}/page/fovea.js").text
+    assert client == (folder / "fovea.js").read_text()
+    for name in ("page.js", "page.css"):
+        sent = httpx.get(f"{demo_server.url}/page/{name}").text
+        assert not re.search(r"^\s*(//|/\*)|^ ", sent, re.MULTILINE)
+        assert len(sent) > 0.6 * (folder / name).stat().st_size
+
+
 def test_the_page_is_small(demo_server):
     """All that a browser loads, compressed as it is sent; the types are for programmers."""
     folder = Path(page.__file__).parent
-    loaded = [path for path in folder.iterdir() if path.suffix in (".js", ".css")]
+    loaded = [path for path in folder.iterdir() if path.suffix in (".js", ".css", ".svg")]
     answers = [httpx.get(f"{demo_server.url}/page/{path.name}") for path in loaded]
     answers.append(httpx.get(demo_server.url, headers=HTML))
     sent = sum(int(answer.headers["content-length"]) for answer in answers)
-    assert sent < 40_000
+    assert sent < 45_000

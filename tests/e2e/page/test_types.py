@@ -12,6 +12,7 @@ USED = """
 import { Fovea, FoveaError, type Detection, type PredictOptions } from "./fovea.js";
 
 const options: PredictOptions = { conf: 0.4, classes: ["cat", 3], tile: 640, timeoutMs: 2000 };
+options.onUpload = (share) => console.log(share.toFixed(2));
 const fovea = new Fovea(new URL("http://127.0.0.1:8000"), { headers: { key: "secret" } });
 
 export async function names(image: Blob): Promise<string[]> {

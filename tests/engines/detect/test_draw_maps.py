@@ -39,6 +39,8 @@ def test_background_and_what_is_left_out_stay_as_they_are():
     for found, labels in (
         (ClassMap(halves(0, 1, dtype=np.uint16)), ["Background", "cat"]),
         (ClassMap(halves(NOTHING, 1, dtype=np.uint16)), None),
+        # Without names, the first class mostly is the background.
+        (ClassMap(halves(0, 1, dtype=np.uint16)), None),
     ):
         shown = draw(found, image(), labels)
         assert (shown[200, :200] == GREY).all()

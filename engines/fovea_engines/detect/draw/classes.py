@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.class_names import shown_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.draw.colours import colour
 from fovea_engines.detect.draw.tags import Tag, draw_tag, letter
@@ -17,6 +17,8 @@ from fovea_engines.detect.skeleton import Skeleton
 _SCALE, _SMALLEST = 0.0011, 0.35
 # More lines than these would hide the image.
 _LINES = 10
+# A lower score would be written as 0.00.
+_LEAST_SCORE = 0.005
 
 
 def draw_classes(
@@ -25,14 +27,16 @@ def draw_classes(
     labels: Sequence[str] | None,
     skeleton: Skeleton | None = None,
 ) -> NDArray[np.uint8]:
-    """Draw classes as `draw` does: the best ten, and as many as fit."""
+    """Draw classes as `draw` does: the best ten, as many as fit, and none that has 0.00."""
     canvas = np.ascontiguousarray(pixels).copy()
     height, width = canvas.shape[:2]
     scale = max(_SMALLEST, min(height, width) * _SCALE)
     top = 0
     best = list(zip(found.class_ids.tolist(), found.scores.tolist(), strict=True))[:_LINES]
     for class_id, score in best:
-        line = letter(f"{class_name(labels, class_id)} {score:.2f}", scale)
+        if score < _LEAST_SCORE:
+            break
+        line = letter(f"{shown_name(labels, class_id)} {score:.2f}", scale)
         if top + line.height > height:
             break
         shown = line._replace(width=min(line.width, width))

@@ -1,19 +1,40 @@
-"""Colours of classes, and of the letters on them."""
+"""Colours of classes, shades of their instances, and the letters on them.
+
+`python -m tools.colours` copies this file into the client, and its tables into the page.
+"""
 
 from __future__ import annotations
 
-import colorsys
+from collections.abc import Iterable, Sequence
 
 Colour = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""
 
+# Each is as far as it can be in OKLab from all before it, and twice as far from the ten before it.
+PALETTE = bytes.fromhex(
+    "1e78ffff781e00ff96007800a50078f078ff96d2ffffd2002db487964b001e6987785af0"
+    "ff4b5ac38700ffa5a5c32da5c387e100f0ffb4e10000a500b400000096b44b3cd25a692d"
+    "d2695affa52d964b96ffb4ff69d2c39678ff87a500f05ac32d78b44be15a00875ae12d00"
+    "ffc387871eb4874b5a00c3ffd2a5ffa5a569c35ae1005ab478f0c3ff789600c33c7887c3"
+    "5a8700d20f5aa5694bd2c3ffd2b400a53cc3694b871e5ae1ff87d200d2966996ff5a9669"
+    "e13c87a51e4be18769d2e187a569c3876900693cb4e1a5d287c31e69a5d21e87870fa55a"
+    "b44b5af05a1ed2b4786978f0a5780f96f087d287a5ff96ff96b4ff00b4c3873cd2966996"
+    "78b469e1963c2d87e1c35a00d2d23ce16987878700a596ff78c3e1960096785ab469e196"
+)
+# Per cent of the ink that an instance is mixed with: far apart, the first ones farthest.
+SHADES = (0, 50, 25, 70)
 
-def colour(class_id: int) -> Colour:
-    """Return the RGB colour of a class. Golden-ratio steps of hue keep neighbouring ids apart."""
-    hue = (0.58 + class_id * 0.618033988749895) % 1.0
-    # Every third class is darker: 80 classes share the circle.
-    red, green, blue = colorsys.hsv_to_rgb(hue, 0.85, (1.0, 0.85, 0.7)[class_id % 3])
-    return round(red * 255), round(green * 255), round(blue * 255)
+
+def colour(class_id: int, shade: int = 0) -> Colour:
+    """Return the colour of a class, or of an instance of it that has another shade."""
+    at = 3 * class_id % len(PALETTE)
+    red, green, blue = PALETTE[at : at + 3]
+    if not shade:
+        return red, green, blue
+    weight = SHADES[shade]
+    other = ink((red, green, blue))[0] * weight
+    red, green, blue = ((each * (100 - weight) + other) // 100 for each in (red, green, blue))
+    return red, green, blue
 
 
 def ink(background: Colour) -> Colour:
@@ -25,3 +46,23 @@ def ink(background: Colour) -> Colour:
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     # Contrast with black equals contrast with white where (l + .05)^2 = 1.05 * .05.
     return (0, 0, 0) if luminance > 0.179 else (255, 255, 255)
+
+
+def shades(class_ids: Sequence[int], boxes: Iterable[Sequence[float]]) -> list[int]:
+    """Choose shades for instances with masks: those of one class that touch get different ones.
+
+    The best come first, and an instance has the shade that the fewest before it have. So what is
+    filtered out changes nothing in what is better.
+    """
+    chosen: list[int] = []
+    seen: dict[int, list[tuple[Sequence[float], int]]] = {}
+    for class_id, box in zip(class_ids, boxes, strict=True):
+        others = seen.setdefault(class_id, [])
+        taken = [shade for other, shade in others if _touch(box, other)]
+        chosen.append(min(range(len(SHADES)), key=taken.count))
+        others.append((box, chosen[-1]))
+    return chosen
+
+
+def _touch(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one[0] <= other[2] and other[0] <= one[2] and one[1] <= other[3] and other[1] <= one[3]

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.class_names import shown_name
 from fovea_engines.detect.draw.colours import Colour, colour
 from fovea_engines.detect.draw.tags import Tag, draw_tag, letter
 from fovea_engines.detect.maps import NOTHING, ClassMap, DepthMap, SoftMask
@@ -18,8 +18,13 @@ Pixels = NDArray[np.uint8]
 
 # Share of a class's colour over the image.
 _OPACITY = 0.55
-# A class of this name is not coloured: it is what all others are not.
-_BACKGROUND = "background"
+# A class of these names is not coloured: it is what all others are not. Without names it mostly is
+# the first.
+_BACKGROUND = ("background", "class 0")
+# More classes than these would hide the image.
+_LINES = 10
+# A smaller share would be written as 0.0%.
+_LEAST_SHARE = 0.0005
 # Brightness of the background of a foreground.
 _DIMMED = 0.25
 # A few depths far from all others would leave one colour to these.
@@ -37,7 +42,7 @@ def draw_class_map(
     present = [
         class_id
         for class_id in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist()
-        if class_name(labels, class_id).casefold() != _BACKGROUND
+        if shown_name(labels, class_id).casefold() not in _BACKGROUND
     ]
     palette = np.zeros((NOTHING + 1, 3), np.uint8)
     for class_id in present:
@@ -47,7 +52,9 @@ def draw_class_map(
     tinted = cv2.addWeighted(canvas, 1 - _OPACITY, palette[ids], _OPACITY, 0)
     np.copyto(canvas, np.asarray(tinted, np.uint8), where=coloured[..., None])
     rows = [
-        (f"{class_name(labels, one)} {counts[one] / ids.size:.1%}", colour(one)) for one in present
+        (f"{shown_name(labels, one)} {share:.1%}", colour(one))
+        for one in present[:_LINES]
+        if (share := counts[one] / ids.size) >= _LEAST_SHARE
     ]
     _draw_list(canvas, rows)
     return canvas

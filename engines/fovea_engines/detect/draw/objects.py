@@ -8,9 +8,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.class_names import shown_name
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw.colours import Colour, colour
+from fovea_engines.detect.draw.colours import Colour, colour, shades
 from fovea_engines.detect.draw.tags import draw_tag, place
 from fovea_engines.detect.masks import Bitmap, Masks
 from fovea_engines.detect.rotated import corners as rotated_corners
@@ -40,6 +40,7 @@ def draw_objects(
     class_ids = found.class_ids.tolist()
     colours = [colour(class_id) for class_id in class_ids]
     if found.masks is not None:
+        colours = list(map(colour, class_ids, shades(class_ids, found.boxes.tolist())))
         _draw_masks(canvas, found.masks, colours, line)
     corners = np.clip(found.boxes.round(), 0, [width - 1, height - 1] * 2).astype(np.int64)
     # The best box is drawn last, so that nothing covers it; tags are drawn over all boxes.
@@ -51,7 +52,7 @@ def draw_objects(
     if found.keypoints is not None:
         for points, fill in zip(found.keypoints[::-1], colours[::-1], strict=True):
             _draw_keypoints(canvas, points, skeleton, fill, line)
-    names = [class_name(labels, i) for i in class_ids]
+    names = [shown_name(labels, i) for i in class_ids]
     reach = np.array([-(line // 2)] * 2 + [line // 2 + 1] * 2)
     edges = np.clip(corners + reach, 0, [width, height] * 2)
     tags = place(

@@ -1,1 +1,1 @@
-"""The page at `/`, where people try models: HTML, CSS and JavaScript as they are served."""
+"""The page at `/`, where people try models: HTML, CSS and JavaScript, without a build step."""

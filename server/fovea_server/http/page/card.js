@@ -9,7 +9,9 @@ export function cardRows(model) {
     ["Task", model.task],
     ["Engine", [model.backend, card?.backend_version].filter(Boolean).join(" ")],
     ["Precision", model.precision?.toUpperCase()],
-    ["Input", model.inputs.map(({ shape, datatype }) => `${shape.join(" × ")} ${datatype}`).join(", ")],
+    ["Version", versions(model)],
+    ["Input", model.inputs.map((each) => input(each, model.max_batch_size)).join("; ")],
+    ["Preprocessing", [preprocessing(model.preprocess), card?.preprocess_from].filter(Boolean).join("; ")],
     ["Classes", model.label_count || null],
   ];
   if (!card) return present([...rows, ["Card", model.card_reason]]);
@@ -19,7 +21,6 @@ export function cardRows(model) {
     ["Agreement", agreement(card)],
     ["Checked on", card.device],
     ["Head", card.family && `${card.family}: ${card.reason}`],
-    ["Preprocessing", card.preprocess_from],
     ["Calibration", card.calibration && `${card.calibration.method}, ${card.calibration.images} images`],
     ["Built", card.created && new Date(card.created).toLocaleString()],
     ["Built from", source(card)],
@@ -27,6 +28,34 @@ export function cardRows(model) {
 }
 
 const present = (rows) => rows.filter(([, text]) => text);
+
+function versions({ version, versions: all }) {
+  const others = all.filter((each) => each.ready && each.version !== version).map((each) => each.version);
+  return `${version}; ${others.length ? `also served: ${others.join(", ")}` : "version_policy { all {} } in config.pbtxt serves older ones, too"}`;
+}
+
+function input({ shape, datatype }, most) {
+  const [rows, ...row] = shape.map((size) => (size < 0 ? "any" : size));
+  const batch = rows === "any" && most ? (most === 1 ? 1 : `1 to ${most}`) : rows;
+  return `${batch === "any" ? "any batch" : `batch ${batch}`}, ${[row.join(" × "), datatype].join(" ")}`;
+}
+
+/** What becomes of an image, of a `PreprocessSpec`. */
+function preprocessing(spec) {
+  if (!spec) return null;
+  const size = `${spec.width} × ${spec.height}`;
+  const short = Math.round(spec.crop_ratio * Math.min(spec.width, spec.height));
+  const fit = {
+    letterbox: `letterboxed to ${size}`,
+    stretch: `stretched to ${size}`,
+    "center-crop": `short side to ${short}, the middle ${size}`,
+  }[spec.fit];
+  const factor = 1 / spec.scale;
+  const values = spec.scale === 1 ? "0 to 255" : `/ ${Number(factor.toPrecision(4))}`;
+  const mean = spec.mean.some(Boolean) && `− mean ${spec.mean.join(" ")}`;
+  const std = spec.std.some((each) => each !== 1) && `/ std ${spec.std.join(" ")}`;
+  return [fit, spec.channels, values, mean, std].filter(Boolean).join(", ");
+}
 
 function accuracy({ accuracy: measured }) {
   return Object.entries(measured).map(([precision, figures]) => {

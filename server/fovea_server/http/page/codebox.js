@@ -3,9 +3,11 @@
 import { WRITERS } from "./snippets.js";
 
 const [languages, code, copy] = ["languages", "code", "copy"].map((id) => document.getElementById(id));
+const TABS = { ...WRITERS, Answer: readable };
+const LONG = 200; // Masks and maps are cut, for reading; not where they are copied.
 let asked = null;
 
-for (const language of Object.keys(WRITERS)) {
+for (const language of Object.keys(TABS)) {
   const tab = document.createElement("label");
   const input = document.createElement("input");
   Object.assign(input, { type: "radio", name: "language", value: language });
@@ -17,7 +19,7 @@ for (const language of Object.keys(WRITERS)) {
 
 copy.addEventListener("click", async () => {
   try {
-    await navigator.clipboard.writeText(code.textContent);
+    await navigator.clipboard.writeText(chosen() === "Answer" ? JSON.stringify(asked.answer) : code.textContent);
   } catch {
     // Browsers give the clipboard only to pages over https, or on localhost.
     getSelection().selectAllChildren(code);
@@ -27,13 +29,21 @@ copy.addEventListener("click", async () => {
   setTimeout(() => (copy.textContent = "Copy"), 1500);
 });
 
-/** Show the code of a request; see `snippets.js` for its parts. */
+/** Show the code of a request, and its answer if there is one; see `snippets.js` for its parts. Null for none. */
 export function showCode(request) {
   asked = request;
   write();
 }
 
+const chosen = () => languages.querySelector("input:checked").value;
+
 function write() {
-  const language = languages.querySelector("input:checked").value;
-  code.textContent = asked ? WRITERS[language](asked) : "";
+  code.textContent = asked ? TABS[chosen()](asked) : "";
+}
+
+/** An answer as JSON, with a line for what is small. */
+function readable({ answer }) {
+  const cut = (_, value) => (typeof value === "string" && value.length > LONG ? `${value.slice(0, 40)}…` : value);
+  const text = JSON.stringify(answer, cut, 2) ?? "";
+  return text.replace(/[{[]\s+[^{}[\]]*?\s+[}\]]/g, (leaf) => leaf.replace(/\s+/g, " "));
 }

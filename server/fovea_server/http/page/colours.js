@@ -1,6 +1,9 @@
-// Colours of classes: the same as on the images that the server draws.
+// Colours of classes, shades of their instances, and the letters on them: as on the images that the
+// server draws. `python -m tools.colours` writes the two tables.
 
-const STRENGTHS = [1, 0.85, 0.7];
+const PALETTE = "1e78ffff781e00ff96007800a50078f078ff96d2ffffd2002db487964b001e6987785af0ff4b5ac38700ffa5a5c32da5c387e100f0ffb4e10000a500b400000096b44b3cd25a692dd2695affa52d964b96ffb4ff69d2c39678ff87a500f05ac32d78b44be15a00875ae12d00ffc387871eb4874b5a00c3ffd2a5ffa5a569c35ae1005ab478f0c3ff789600c33c7887c35a8700d20f5aa5694bd2c3ffd2b400a53cc3694b871e5ae1ff87d200d2966996ff5a9669e13c87a51e4be18769d2e187a569c3876900693cb4e1a5d287c31e69a5d21e87870fa55ab44b5af05a1ed2b4786978f0a5780f96f087d287a5ff96ff96b4ff00b4c3873cd296699678b469e1963c2d87e1c35a00d2d23ce16987878700a596ff78c3e1960096785ab469e196";
+const SHADES = [0, 50, 25, 70];
+const shades = new WeakMap(); // of items
 let ids = new Map();
 
 /** Give classes of these names the colours of their places in the list, whatever their ids. */
@@ -8,18 +11,16 @@ export function colourByName(names) {
   ids = new Map(names.map((name, id) => [name, id]).reverse());
 }
 
-/** The colour of what has a class. */
-export const colourOf = ({ class_name, class_id }) => colour(ids.get(class_name) ?? class_id);
+/** The colour of what has a class, and perhaps a shade. */
+export const colourOf = (item) => colour(ids.get(item.class_name) ?? item.class_id, shades.get(item));
 
-/** Red, green and blue of a class; golden-ratio steps of hue keep neighbouring ids apart. */
-export function colour(classId) {
-  const hue = (0.58 + classId * 0.618033988749895) % 1;
-  const value = STRENGTHS[classId % 3];
-  const channel = (shift) => {
-    const k = (shift + hue * 6) % 6;
-    return Math.round(255 * value * (1 - 0.85 * Math.max(0, Math.min(k, 4 - k, 1))));
-  };
-  return [channel(5), channel(3), channel(1)];
+/** Red, green and blue of a class, or of an instance of it that has another shade. */
+export function colour(classId, shade = 0) {
+  const at = (6 * classId) % PALETTE.length;
+  const base = [0, 2, 4].map((each) => parseInt(PALETTE.slice(at + each, at + each + 2), 16));
+  const weight = SHADES[shade];
+  const other = shade && ink(base) === "#fff" ? 255 * weight : 0;
+  return base.map((each) => Math.floor((each * (100 - weight) + other) / 100));
 }
 
 export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
@@ -32,3 +33,17 @@ export function ink(background) {
   });
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
 }
+
+/** Give instances with masks, best first, shades: those of one class that touch get different ones. */
+export function shadeApart(items) {
+  const masked = items.filter(({ mask }) => mask);
+  masked.forEach((item, index) => {
+    const taken = SHADES.map(() => 0);
+    for (const other of masked.slice(0, index)) {
+      if (other.class_id === item.class_id && touch(item.box, other.box)) taken[shades.get(other)] += 1;
+    }
+    shades.set(item, taken.indexOf(Math.min(...taken)));
+  });
+}
+
+const touch = (a, b) => a.x1 <= b.x2 && b.x1 <= a.x2 && a.y1 <= b.y2 && b.y1 <= a.y2;

@@ -1,19 +1,26 @@
 // Draws what was found over an image: masks and maps on a canvas, outlines and labels in an SVG.
 
 import { colourOf, css, ink } from "./colours.js";
-import { percent } from "./found.js";
+import { labelOf, percent } from "./found.js";
 import { placeLabels } from "./labels.js";
-import { drawMap, drawMasks } from "./masks.js";
+import { depthColour, depthRange, drawMap, drawMasks, isBackground } from "./masks.js";
+import { depthText } from "./probe.js";
 
 const LABEL_HEIGHT = 20;
 const LABEL_FONT = "600 12px system-ui, sans-serif";
 const BAR_WIDTH = 132;
 const BARS = 5;
+const AREAS = 10;
+const LEAST_SCORE = 0.005; // A lower one is 0.00.
+const EDGE = 8; // Of legends, from the edge of the image.
+const [STEPS, STEP] = [32, 4]; // Colours in the scale of depths, and how wide each is.
+const LEAST_SHARE = 0.0005; // A smaller one is 0.0 %.
 const VISIBLE = 0.5; // Keypoints of a lower score are mostly hidden, and guessed.
 const measuring = document.createElement("canvas").getContext("2d");
 
 /**
- * @param {{canvas: HTMLCanvasElement, svg: SVGElement}} layers that lie over the image
+ * @param {{canvas?: HTMLCanvasElement, svg: SVGElement}} layers that lie over the image; masks and maps,
+ *     whose canvas has the image's own size, are only painted where it is given
  * @param {object} answer of one image, with its size in pixels
  * @param {object[]} items those of it to draw
  * @param {{bones: number[][], alone: Set<object>}} how bones of a skeleton; what only this model has
@@ -22,11 +29,13 @@ export function draw({ canvas, svg }, answer, items, { bones, alone }) {
   const { width, height } = svg.getBoundingClientRect();
   const scale = width / answer.width;
   svg.replaceChildren();
-  drawMap(canvas, answer) || drawMasks(canvas, answer, items);
+  if (canvas) drawMap(canvas, answer) || drawMasks(canvas, answer, items);
   if (answer.classes) {
     svg.append(...bars(items, height));
     return;
   }
+  if (answer.semantic) svg.append(...areas(items, height));
+  if (answer.depth && answer.levels) svg.append(scaleOf(answer, height));
   const boxed = items.filter((each) => each.box);
   const groups = boxed.map((item) => group(item, alone, outline(item, scale), ...pose(item, bones, scale)));
   svg.append(...groups.reverse(), ...labels(boxed, alone, scale, { width, height }));
@@ -73,7 +82,7 @@ function pose({ keypoints = [] }, bones, scale) {
 }
 
 function labels(items, alone, scale, area) {
-  const texts = items.map((each) => `${each.class_name} ${each.score.toFixed(2)}`);
+  const texts = items.map((each) => `${labelOf(each)} ${each.score.toFixed(2)}`);
   const sizes = texts.map((text) => ({ width: textWidth(text) + 10, height: LABEL_HEIGHT }));
   const boxes = items.map(({ box }) => scaled(box, scale));
   return placeLabels(boxes, sizes, area).flatMap((place, index) => {
@@ -86,11 +95,11 @@ function labels(items, alone, scale, area) {
 
 /** The best classes of an image, as bars in its lower left corner. */
 function bars(items, height) {
-  const shown = items.slice(0, BARS);
+  const shown = items.filter(({ score }) => score >= LEAST_SCORE).slice(0, BARS);
   const top = height - shown.length * (LABEL_HEIGHT + 4) - 8;
   return shown.map((item, index) => {
     const y = top + index * (LABEL_HEIGHT + 4);
-    const text = `${item.class_name}  ${percent(item.score)}`;
+    const text = `${labelOf(item)}  ${percent(item.score)}`;
     const back = { x: 10, y, width: Math.max(BAR_WIDTH, textWidth(text)) + 14, height: LABEL_HEIGHT, rx: 3 };
     return group(
       item,
@@ -100,6 +109,38 @@ function bars(items, height) {
       written(text, { x: 17, y: y + 14, class: "bar-text" }),
     );
   });
+}
+
+/** The largest classes of a map, as many as there is room for. */
+function areas(items, height) {
+  const room = Math.min(AREAS, Math.floor((height - 2 * EDGE) / LABEL_HEIGHT));
+  const shown = items.filter((item) => !isBackground(item) && item.score >= LEAST_SHARE);
+  return shown.slice(0, Math.max(0, room)).map((item, index) => {
+    const text = `${labelOf(item)} ${percent(item.score)}`;
+    const size = { width: textWidth(text) + 10, height: LABEL_HEIGHT };
+    const made = group(item, new Set(), ...tag(text, { x: EDGE, y: EDGE + index * LABEL_HEIGHT }, size, item));
+    made.classList.add("label");
+    return made;
+  });
+}
+
+/** What the colours of depths mean: a bar in the lower left corner between the values of its ends. */
+function scaleOf({ levels, depth }, height) {
+  const made = element("g", { class: "object label" });
+  const range = depthRange(levels);
+  const y = height - EDGE - LABEL_HEIGHT;
+  const bar = Array.from({ length: STEPS }, (_, step) => css(depthColour(step / (STEPS - 1), depth)));
+  const ends = range.map((level) => depthText(level / 255, depth));
+  let x = EDGE;
+  const put = (width, fill, text) => {
+    made.append(element("rect", { x, y, width: width + 0.5, height: LABEL_HEIGHT, fill }));
+    if (text) made.append(written(text, { x: x + 5, y: y + 14, fill: ink(fill.match(/\d+/g).map(Number)) }));
+    x += width;
+  };
+  put(textWidth(ends[0]) + 10, bar[0], ends[0]);
+  for (const fill of bar) put(STEP, fill);
+  put(textWidth(ends[1]) + 10, bar.at(-1), ends[1]);
+  return made;
 }
 
 function tag(text, { x, y }, size, item) {

@@ -15,6 +15,18 @@ export function itemsOf(answer) {
   return [];
 }
 
+const LABEL = Symbol("label"); // No part of an answer that is saved.
+
+/** What to call the class of something: a number alone is no name. */
+export const labelOf = (item) => item[LABEL] ?? item.class_name;
+
+/** Label what an answer has of classes for which the model, which has so many, has no name. */
+export function labelNameless({ detections, classes, semantic }, names) {
+  for (const each of detections ?? classes ?? semantic?.classes ?? []) {
+    if (each.class_id >= names) each[LABEL] = `class ${each.class_id}`;
+  }
+}
+
 /** Those of an answer that the sliders keep. `asked` is what the server has filtered by. */
 export function filtered(answer, asked, { conf, iou }) {
   if (!answer.detections) return itemsOf(answer);
@@ -51,15 +63,15 @@ const area = (box) => (box.x2 - box.x1) * (box.y2 - box.y1);
 /** The classes of boxes and how many each list has, most first; also `others`, which may have none. */
 export function counts(lists, others = new Map()) {
   const found = new Map();
-  const of = (class_name, class_id) => {
+  const of = (class_name, class_id, label = class_name) => {
     if (!found.has(class_name)) {
-      found.set(class_name, { class_name, class_id, numbers: lists.map(() => 0) });
+      found.set(class_name, { class_name, class_id, label, numbers: lists.map(() => 0) });
     }
     return found.get(class_name);
   };
   lists.forEach((items, index) => {
-    for (const { class_name, class_id, box } of items) {
-      if (box) of(class_name, class_id).numbers[index] += 1;
+    for (const item of items) {
+      if (item.box) of(item.class_name, item.class_id, labelOf(item)).numbers[index] += 1;
     }
   });
   others.forEach((class_id, class_name) => of(class_name, class_id));

@@ -15,6 +15,8 @@ export interface PredictOptions
   /** time after which the server gives the request up */
   timeoutMs?: number;
   signal?: AbortSignal;
+  /** in browsers, called with the share of the body that is sent, from 0 to 1 */
+  onUpload?: (share: number) => void;
 }
 
 /** A request that failed. */

@@ -63,19 +63,20 @@ export class Fovea {
     }
   }
 
-  #post(model, image, { version, timeoutMs, signal, ...options }, accept) {
+  #post(model, image, { version, timeoutMs, signal, onUpload, ...options }, accept) {
     const headers = { Accept: accept };
     if (timeoutMs !== undefined) headers["X-Request-Timeout-Ms"] = String(timeoutMs);
     const path = `${modelPath(model, version)}/predict${query(options)}`;
     const body = Array.isArray(image) ? form(image) : image;
-    return this.#send(path, { method: "POST", body, headers, signal });
+    return this.#send(path, { method: "POST", body, headers, signal, onUpload });
   }
 
-  async #send(path, { headers, ...request } = {}) {
+  async #send(path, { headers, onUpload, ...request } = {}) {
     let response;
     try {
-      const all = { ...this.headers, ...headers };
-      response = await fetch(this.url + path, { ...request, headers: all });
+      const all = { ...request, headers: { ...this.headers, ...headers } };
+      const send = onUpload && globalThis.XMLHttpRequest ? upload : fetch;
+      response = await send(this.url + path, all, onUpload);
     } catch {
       request.signal?.throwIfAborted();
       throw new FoveaError(`${this.url} does not answer`, {
@@ -86,6 +87,27 @@ export class Fovea {
     if (!response.ok) throw await refused(response);
     return response;
   }
+}
+
+/** Send as `fetch`, which does not tell how much of the body is sent. */
+function upload(url, { method, headers, body, signal }, onUpload) {
+  return new Promise((resolve, reject) => {
+    signal?.throwIfAborted();
+    const request = new XMLHttpRequest();
+    request.open(method, url);
+    request.responseType = "blob";
+    for (const header of Object.entries(headers)) request.setRequestHeader(...header);
+    request.upload.onprogress = ({ loaded, total }) => onUpload(loaded / total);
+    request.onload = () => {
+      const { status, statusText } = request;
+      const retryAfter = request.getResponseHeader("retry-after");
+      const told = retryAfter === null ? {} : { "retry-after": retryAfter };
+      resolve(new Response(request.response, { status, statusText, headers: told }));
+    };
+    request.onerror = request.onabort = reject;
+    signal?.addEventListener("abort", () => request.abort());
+    request.send(body);
+  });
 }
 
 /** Browsers do not tell pages why they got no answer. */

@@ -4,7 +4,9 @@ import { colourOf, css } from "./colours.js";
 
 const OPACITY = 0.45;
 const DIMMED = 0.75; // How dark the background of a foreground becomes.
-const BACKGROUND = "background"; // A class of this name is what all others are not.
+// A class of these names is what all others are not; without names it mostly is the first.
+const BACKGROUND = ["background", "0"];
+const FAR = 0.01; // The share of depths at each end that has the colour of the others there.
 // Matplotlib's inferno: equal steps of depth look equal.
 const INFERNO = [
   [0, 0, 4], [27, 12, 65], [74, 12, 107], [120, 28, 109], [165, 44, 96],
@@ -15,20 +17,21 @@ const INFERNO = [
 export function drawMasks(canvas, { width, height, semantic }, items) {
   const context = cleared(canvas, width, height);
   for (const item of [...items].reverse()) {
-    const background = semantic && item.class_name.toLowerCase() === BACKGROUND;
-    if (!item.mask?.counts || background) continue;
+    if (!item.mask?.counts || (semantic && isBackground(item))) continue;
     context.fillStyle = css(colourOf(item));
-    fillRuns(context, runs(item.mask.counts), height);
+    fillRuns(item.mask.counts, height, (x, y, rows) => context.fillRect(x, y, 1, rows));
   }
   canvas.style.opacity = OPACITY;
 }
+
+export const isBackground = ({ class_name }) => BACKGROUND.includes(class_name.toLowerCase());
 
 /** Paint the map of a saliency or depth model; false if the answer has none. */
 export function drawMap(canvas, { width, height, levels, depth }) {
   if (!levels) return false;
   const context = cleared(canvas, width, height);
   const image = context.createImageData(width, height);
-  const paint = depth ? painterOfDepth(depth.unit === "m") : dimmed;
+  const paint = depth ? painterOfDepth(levels, depth) : dimmed;
   for (let at = 0; at < image.data.length; at += 4) image.data.set(paint(levels[at]), at);
   context.putImageData(image, 0, 0);
   canvas.style.opacity = 1;
@@ -49,11 +52,28 @@ export async function decodeMap(answer) {
 
 const dimmed = (level) => [0, 0, 0, DIMMED * (255 - level)];
 
-/** In metres little is near, and near is bright; other scales grow towards the camera. */
-function painterOfDepth(metres) {
-  const table = Array.from({ length: 256 }, (_, level) => inferno((metres ? 255 - level : level) / 255));
+function painterOfDepth(levels, depth) {
+  const [low, high] = depthRange(levels);
+  const share = (level) => Math.max(0, Math.min((level - low) / (high - low), 1));
+  const table = Array.from({ length: 256 }, (_, level) => depthColour(share(level), depth));
   return (level) => table[level];
 }
+
+/** The levels between which depths change their colour: a few far ones would leave one to the rest. */
+export function depthRange(levels) {
+  const counts = new Uint32Array(256);
+  for (let at = 0; at < levels.length; at += 4) counts[levels[at]] += 1;
+  let [below, low, high] = [0, 0, 0];
+  counts.forEach((count, level) => {
+    if (below <= FAR * levels.length / 4) low = level;
+    if (below < (1 - FAR) * levels.length / 4) high = level;
+    below += count;
+  });
+  return [low, Math.max(high, low + 1)];
+}
+
+/** The colour of a share of the range. In metres little is near, and near is bright; other scales grow towards the camera. */
+export const depthColour = (share, { unit }) => inferno(unit === "m" ? 1 - share : share);
 
 function inferno(share) {
   const at = share * (INFERNO.length - 1);
@@ -68,14 +88,14 @@ function cleared(canvas, width, height) {
 }
 
 /** Fill the odd runs, which lie column by column in an image of this height. */
-function fillRuns(context, lengths, height) {
+export function fillRuns(counts, height, fill) {
   let at = 0;
-  lengths.forEach((length, index) => {
+  runs(counts).forEach((length, index) => {
     const end = at + length;
     while (index % 2 && at < end) {
       const [x, y] = [Math.floor(at / height), at % height];
       const rows = Math.min(end - at, height - y);
-      context.fillRect(x, y, 1, rows);
+      fill(x, y, rows);
       at += rows;
     }
     at = end;

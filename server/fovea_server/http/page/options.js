@@ -1,6 +1,7 @@
 // The controls for the options of requests.
 
 import { TILED } from "./request.js";
+import { SHRUNK } from "./shrink.js";
 
 const SLIDERS = ["conf", "iou", "overlap"];
 const UNSCORED = ["classify", "semantic", "saliency", "depth"]; // tasks without boxes
@@ -28,12 +29,19 @@ export function wireOptions(options, onInput, onChange) {
     onInput();
     onChange();
   });
+  at("shrink").addEventListener("change", ({ target }) => {
+    options.shrink = target.checked;
+    onInput();
+    onChange();
+  });
 }
 
 /** Show the controls that models of these tasks follow; those of classes where some are chosen. */
 export function showOptions(tasks, chosen) {
   const scored = tasks.some((task) => !UNSCORED.includes(task));
-  at("conf").disabled = at("iou").disabled = !scored;
-  at("options").hidden = !scored && !chosen.size;
+  const shrinks = tasks.some((task) => SHRUNK.includes(task));
+  for (const id of ["conf", "iou"]) at(id).parentElement.hidden = !scored;
+  at("shrinking").hidden = !shrinks;
+  at("options").hidden = !scored && !shrinks && !chosen.size;
   at("tiling").hidden = !tasks.some((task) => TILED.includes(task));
 }

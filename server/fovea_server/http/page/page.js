@@ -1,22 +1,27 @@
 // The page: what the user chose, the requests that follow from it, and what is shown.
 
-import { alarm, announce } from "./announce.js";
+import { alarm, announce, write } from "./announce.js";
 import { film, withoutCamera } from "./camera.js";
-import { choicesOf } from "./choices.js";
+import { choicesOf, firstChoice, keepChoice, rivalOf } from "./choices.js";
 import { showCode } from "./codebox.js";
 import { colourByName } from "./colours.js";
+import { fetchExample } from "./examples.js";
 import { filtered, ofClasses, rowsOf } from "./found.js";
 import { Fovea } from "./fovea.js";
 import { pick, watch } from "./images.js";
 import { askForKey, keyed } from "./key.js";
+import { layersOff, showLayers, wireLayers } from "./layers.js";
 import { follow } from "./live.js";
 import { showOptions, wireOptions } from "./options.js";
 import { Pane } from "./pane.js";
 import { ask, missing, optionsFor } from "./request.js";
-import { showChips, showFound } from "./sidebar.js";
-import { showThumbnails } from "./strip.js";
+import { answerOf, FORMS } from "./results.js";
+import { download, picture } from "./save.js";
+import { showChips, showFound, showSaves } from "./sidebar.js";
+import { showThumbnails, step } from "./strip.js";
 import { wireTheme } from "./theme.js";
 import { summary } from "./words.js";
+import { Zoom } from "./zoom.js";
 
 const fovea = keyed(new Fovea(new URL("..", import.meta.url)));
 const at = (id) => document.getElementById(id);
@@ -28,12 +33,14 @@ const state = {
   iou: 0.7,
   tile: "", // as the option of that name; "" for none
   overlap: 0.2,
+  shrink: true, // large images, where the model sees no less of them
   classes: new Map(), // name -> id of the chosen ones; all are shown while there is none
   pinned: null, // the row that stays lit
   camera: false,
 };
 let choices = [];
 let panes = [];
+const zoom = new Zoom(at("panes"));
 
 // Requests
 
@@ -45,19 +52,34 @@ function askAll(image) {
   }
 }
 
-async function askOne(image, choice) {
+/** Resolves when the image is answered, or not to be. */
+function askOne(image, choice) {
   const former = image.requests.get(choice.key);
-  if (former && !missing(former, state, choice)) return;
+  if (former && !missing(former, state, choice)) return former.over;
   former?.abort.abort();
   const request = { asked: optionsFor(state, choice), abort: new AbortController() };
   image.requests.set(choice.key, request);
+  request.over = answered(image, choice, request);
   if (image === state.current) render();
-  const entry = await ask(fovea, image, choice, request.asked, request.abort.signal);
+  return request.over;
+}
+
+async function answered(image, choice, request) {
+  const entry = await ask(fovea, image, choice, request.asked, request.abort.signal, (share, bytes) => {
+    Object.assign(request, { share, bytes });
+    if (image !== state.current || image.requests.get(choice.key) !== request) return;
+    for (const pane of panes) if (pane.choice.key === choice.key) pane.follow(request);
+  });
   // A later request counts, whichever is answered first.
   if (image.requests.get(choice.key) !== request) return;
   image.requests.delete(choice.key);
   image.answers.set(choice.key, entry);
   if (image === state.current) render();
+}
+
+/** Stop asking about an image. */
+function cancel(image) {
+  for (const { abort } of image.requests.values()) abort.abort(new Error("Cancelled."));
 }
 
 // Images
@@ -75,6 +97,10 @@ async function addFiles(files, { onDisk }) {
   }
 }
 
+async function addExample(file) {
+  await fetchExample(file).then((image) => addFiles([image], { onDisk: false }), alarm);
+}
+
 /** Have the server measure a file that browsers do not show, such as TIFF. */
 async function measure(blob) {
   if (!panes.length) throw new Error(NO_MODEL);
@@ -82,13 +108,27 @@ async function measure(blob) {
   return (await fovea.predict(name, blob, { version })).images[0];
 }
 
+/** Show an image; undefined for none. */
 function select(image) {
-  state.current = image;
+  if (!state.camera) zoom.reset();
+  state.current = image ?? null;
   state.pinned = null;
-  for (const pane of panes) pane.show(image);
+  for (const pane of panes) pane.show(state.current);
   render();
   showStrip();
-  askAll(image);
+  if (image) askAll(image);
+}
+
+/** Take images out of the page, and show the one beside. */
+function remove(images) {
+  const place = state.images.indexOf(state.current);
+  for (const image of images) {
+    cancel(image);
+    URL.revokeObjectURL(image.url);
+  }
+  state.images = state.images.filter((each) => !images.includes(each));
+  select(state.images[Math.min(place, state.images.length - 1)]);
+  if (!state.current) at("files").focus();
 }
 
 async function runCamera() {
@@ -127,6 +167,7 @@ function stopCamera() {
 
 function setCamera(on) {
   state.camera = on;
+  showStrip();
   at("camera").setAttribute("aria-pressed", on);
 }
 
@@ -137,7 +178,7 @@ function render() {
   if (!panes.length) return;
   showOptions(panes.map(({ choice }) => choice.task), state.classes);
   if (!image) {
-    for (const pane of panes) pane.warn(null);
+    showNothing();
     return;
   }
   const entries = panes.map(({ choice }) => image.answers.get(choice.key));
@@ -150,8 +191,7 @@ function render() {
   const alone = new Set(rows.filter(({ mark }) => mark.endsWith("only")).map(({ left, right }) => left ?? right));
   colourByName(panes.length === 2 ? panes[0].model?.labels ?? [] : []);
   panes.forEach((pane, index) => {
-    const busy = !entries[index] || image.requests.has(pane.choice.key);
-    pane.report(entries[index], kept[index], alone, busy);
+    pane.report(entries[index], kept[index], alone, image.requests.get(pane.choice.key) ?? null);
   });
   showChips(at("classes"), lists, state.classes, toggleClass);
   showFound(at("found"), rows, state.pinned, light, pin);
@@ -162,7 +202,19 @@ function render() {
   // A sentence for each frame would drown a screen reader.
   if (!state.camera && entries.every(Boolean)) announce(`${said} ${note}`.trim());
   light(null);
-  showRequest(image);
+  showLayers(at("layers"), entries.map((entry) => entry?.answer));
+  const [{ choice: { task } }] = panes;
+  showSaves(at("saves"), entries.some((entry) => entry?.answer), task, state.images.length, save);
+  showRequest(image, entries[0]?.answer && answerOf(entries[0].answer, kept[0]));
+}
+
+function showNothing() {
+  for (const pane of panes) pane.warn(null);
+  at("summary").textContent = "Nothing yet.";
+  at("note").textContent = "";
+  for (const id of ["found", "classes"]) at(id).replaceChildren();
+  for (const id of ["layers", "saves", "save"]) at(id).hidden = true;
+  showCode(null);
 }
 
 /** What an answer does not tell yet of what is set. */
@@ -172,17 +224,19 @@ function noteOn(image, choice, entry) {
   return image.requests.has(choice.key) ? `Asking for ${what}…` : `For ${what} a new request is needed.`;
 }
 
-function showRequest(image) {
+function showRequest(image, answer) {
   const [{ choice: { name, version, task }, model }] = panes;
   const labels = model?.labels ?? [];
-  showCode({ ...state, url: fovea.url, model: name, version, task, labels, file: image.name });
+  showCode({ ...state, url: fovea.url, model: name, version, task, labels, file: image.name, answer });
   const save = at("save");
   save.hidden = image.onDisk;
   Object.assign(save, { href: image.url, download: image.name, textContent: `Save ${image.name}` });
 }
 
 function showStrip() {
-  showThumbnails(at("strip"), state.images, state.current, select);
+  showThumbnails(at("strip"), state.images, state.current, select, (image) => remove([image]));
+  at("remove").hidden = !state.current || state.camera;
+  at("clear").hidden = state.images.length < 2 || state.camera;
 }
 
 function light(row) {
@@ -201,14 +255,48 @@ function toggleClass(class_name, class_id) {
   render();
 }
 
+// Files
+
+/** Save what is shown of the current image, or in one of `FORMS` what was found on all. */
+async function save(form) {
+  const { name } = state.current;
+  const stem = name.replace(/\.[^.]*$/, "");
+  const [{ choice, model }] = panes;
+  if (form === "Picture") {
+    download(await picture(panes, layersOff(at("panes"))), `${stem}-annotated.jpg`);
+  } else if (form === "JSON") {
+    const found = resultOf(state.current, choice);
+    download(new Blob([JSON.stringify(answerOf(found.answer, found.items))]), `${stem}.json`);
+  } else {
+    await Promise.all(state.images.map((image) => {
+      const entry = image.answers.get(choice.key);
+      return entry?.answer && !missing(entry, state, choice) ? null : askOne(image, choice);
+    }));
+    const results = state.images.map((image) => resultOf(image, choice)).filter(Boolean);
+    download(FORMS[form].write(results, model), FORMS[form].name);
+    const lost = state.images.filter((image) => !image.answers.get(choice.key)?.answer);
+    alarm(lost.length ? new Error(`${FORMS[form].name} is without ${lost.map((each) => each.name).join(", ")}, which the model has not answered`) : null);
+  }
+}
+
+function resultOf(image, { key }) {
+  const { answer, asked } = image.answers.get(key) ?? {};
+  return answer && { name: image.name, answer, items: ofClasses(filtered(answer, asked, state), state.classes) };
+}
+
 // Models
 
 function addPane(choice) {
-  const pane = new Pane(panes.length ? "Model on the right" : "Model", changeModel);
+  const pane = new Pane(panes.length ? "Model on the right" : "Model", pickModel, addExample);
   pane.offer(choices, choice);
   panes.push(pane);
   at("panes").append(pane.element);
   if (state.current) pane.show(state.current);
+  changeModel(pane);
+}
+
+function pickModel(pane) {
+  if (pane === panes[0]) keepChoice(pane.choice);
   changeModel(pane);
 }
 
@@ -235,9 +323,7 @@ function toggleCompare() {
     render();
     return;
   }
-  const others = choices.filter(({ reason }) => !reason);
-  const place = others.findIndex(({ id }) => id === panes[0].choice.id);
-  addPane(others[(place + 1) % others.length]);
+  addPane(rivalOf(panes[0].choice, choices));
 }
 
 const restartLive = follow(
@@ -246,18 +332,31 @@ const restartLive = follow(
 );
 
 const NO_MODEL = "No model that takes images is ready: /v1/models says why; `fovea build` makes one.";
+const ALONE = "There is no second model or version: version_policy { all {} } in config.pbtxt serves all versions.";
 const LISTED_MS = 3000;
 
 /** Show the first model as soon as one is ready, and follow what becomes of the models. */
 async function followModels() {
   for (;;) {
-    if (!document.hidden) await listModels().catch(unlisted);
+    if (!document.hidden) await listModels().then(listed, unlisted);
     await new Promise((done) => setTimeout(done, LISTED_MS));
   }
 }
 
+const AWAY = "The server does not answer. This page goes on by itself once it is back.";
+
+/** Ask anew what the server could not answer while it was away. */
+function listed() {
+  const away = at("away").textContent;
+  at("away").textContent = "";
+  if (away && state.current) askAll(state.current);
+}
+
 function unlisted(error) {
-  if (!panes.length && !askForKey(fovea, error)) alarm(error);
+  // 502 to 504 are of a proxy before it.
+  const away = error.status === 0 || error.status > 501;
+  if (away) write(at("away"), AWAY);
+  else if (!panes.length && !askForKey(fovea, error)) alarm(error);
 }
 
 async function listModels() {
@@ -266,13 +365,14 @@ async function listModels() {
   if (!panes.length) {
     alarm(ready.length ? null : new Error(NO_MODEL));
     if (ready.length) {
-      addPane(ready[0]);
+      addPane(firstChoice(choices));
       at("camera").disabled = withoutCamera() !== null;
     }
   } else {
     for (const pane of panes) if (pane.offer(choices)) changeModel(pane);
   }
-  at("compare").disabled = ready.length < 2 && panes.length < 2;
+  const alone = ready.length < 2 && panes.length < 2;
+  Object.assign(at("compare"), { disabled: alone, title: alone ? ALONE : "" });
 }
 
 // Controls
@@ -290,6 +390,24 @@ function closeOne({ key, target }) {
   else if (panes.length === 2) toggleCompare();
 }
 
+/** Keys that hold on the whole page, but for where one means something else. */
+function onKey(event) {
+  const { key, target } = event;
+  closeOne(event);
+  if (event.defaultPrevented || event.ctrlKey || event.altKey || event.metaKey || !state.current) return;
+  if (target.matches("input:not([type=checkbox]), select, pre")) return;
+  const next = event.shiftKey ? null : step(key, state.images, state.current);
+  if (next) select(next);
+  else if (event.shiftKey ? !zoom.pan(key) && !zoom.key(key) : !zoom.key(key)) return;
+  event.preventDefault();
+}
+
+/** Buttons over the pictures. */
+function onPanes({ target }) {
+  if (target.matches(".cancel")) cancel(state.current);
+  if (target.matches(".again")) askAll(state.current);
+}
+
 wireOptions(state, render, () => state.current && askAll(state.current));
 wireTheme(at("theme"));
 at("files").addEventListener("change", ({ target }) => {
@@ -300,5 +418,9 @@ watch(addFiles);
 at("camera").title = withoutCamera() ?? "";
 at("camera").addEventListener("click", () => (state.camera ? stopCamera() : runCamera()));
 at("compare").addEventListener("click", toggleCompare);
-addEventListener("keydown", closeOne);
+at("remove").addEventListener("click", () => remove([state.current]));
+at("clear").addEventListener("click", () => remove(state.images));
+at("panes").addEventListener("click", onPanes);
+wireLayers(at("layers"), at("panes"));
+addEventListener("keydown", onKey);
 followModels();

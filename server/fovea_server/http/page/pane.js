@@ -2,20 +2,33 @@
 
 import { write } from "./announce.js";
 import { cardRows } from "./card.js";
-import { make } from "./dom.js";
+import { ABSENT } from "./choices.js";
+import { button, make } from "./dom.js";
 import { draw, light } from "./draw.js";
+import { examplesOf } from "./examples.js";
+import { wireProbe } from "./probe.js";
+import { size } from "./words.js";
 
 const STAGES = ["decode", "letterbox", "queue", "infer", "postprocess"];
 
 export class Pane {
-  /** @param {(pane: Pane) => void} onChoice the user has picked another model */
-  constructor(title, onChoice) {
+  /**
+   * @param {(pane: Pane) => void} onChoice the user has picked another model
+   * @param {(file: string) => void} onExample the user wants to see this example
+   */
+  constructor(title, onChoice, onExample) {
     this.element = document.getElementById("pane").content.cloneNode(true).firstElementChild;
     const find = (selector) => this.element.querySelector(selector);
     this.view = find(".view");
+    this.examples = find(".examples");
+    this.onExample = onExample;
+    this.zoom = find(".zoom");
     this.image = find("img");
     this.layers = { canvas: find("canvas"), svg: find("svg") };
     this.problem = find(".problem");
+    this.again = find(".again");
+    this.sending = find(".sending");
+    this.smaller = find(".smaller");
     this.unshown = find(".unshown");
     this.timing = find(".timing");
     this.card = find(".card");
@@ -27,7 +40,8 @@ export class Pane {
       onChoice(this);
     };
     this.choice = this.model = this.last = null;
-    new ResizeObserver(() => this.redraw()).observe(this.view);
+    wireProbe(this.view, this.layers.canvas, find(".probe"), () => this.last?.[0]);
+    new ResizeObserver(() => this.drawInto({ svg: this.layers.svg })).observe(find(".picture"));
   }
 
   /**
@@ -37,16 +51,18 @@ export class Pane {
    */
   offer(choices, chosen = this.choice) {
     const found = choices.find(({ id }) => id === chosen.id);
-    const gone = { ...chosen, reason: "no longer served" };
+    const gone = { ...chosen, group: ABSENT, reason: "no longer served" };
     const former = this.choice;
     this.choice = found ?? gone;
     this.choices = found ? choices : [...choices, gone];
-    const options = this.choices.map(({ id, reason }) =>
-      make("option", { disabled: reason !== null, textContent: reason ? `${id} (${reason})` : id }));
+    const made = make("select");
+    for (const { id, group, reason } of this.choices) {
+      if (made.lastChild?.label !== group) made.append(make("optgroup", { label: group }));
+      const textContent = reason ? `${id} (${reason})` : id;
+      made.lastChild.append(make("option", { disabled: reason !== null, textContent }));
+    }
     // A list that is open would close.
-    const same = options.length === this.picker.length
-      && options.every(({ text }, index) => text === this.picker.options[index].text);
-    if (!same) this.picker.replaceChildren(...options);
+    if (made.innerHTML !== this.picker.innerHTML) this.picker.replaceChildren(...made.children);
     this.picker.selectedIndex = this.choices.indexOf(this.choice);
     return former?.key !== this.choice.key || former.reason !== this.choice.reason;
   }
@@ -61,17 +77,27 @@ export class Pane {
       make("dt", { textContent: term }),
       make("dd", { textContent: text }),
     ]));
+    const examples = examplesOf(model);
+    this.examples.hidden = !examples.length;
+    this.examples.replaceChildren("or try", ...examples.map(({ title, file }) =>
+      button("pill", file, () => this.onExample(file), title)));
     this.redraw();
   }
 
-  /** Show an image, before and while a model looks at it. */
+  /** Show an image, before and while a model looks at it; null for none. */
   show(image) {
+    this.view.classList.toggle("empty", !image);
+    this.zoom.hidden = this.image.hidden = !image;
+    this.unshown.hidden = !image?.unshown;
+    if (!image) {
+      this.view.removeAttribute("style");
+      this.image.removeAttribute("src");
+      this.report(undefined, [], new Set(), null);
+      return;
+    }
     const ratio = image.width / image.height;
-    this.view.classList.remove("empty");
     this.view.style.aspectRatio = ratio;
     this.view.style.maxWidth = `calc(var(--tallest) * ${ratio})`;
-    this.image.hidden = false;
-    this.unshown.hidden = !image.unshown;
     if (this.image.src !== image.url) this.image.src = image.url;
     this.image.alt = `${image.name}, ${image.width} by ${image.height} pixels`;
   }
@@ -81,15 +107,35 @@ export class Pane {
    * @param {import("./request.js").Entry | undefined} entry
    * @param {object[]} items those of the answer to draw
    * @param {Set<object>} alone those that the other model has not
-   * @param {boolean} busy it is being asked
+   * @param {{share?: number, bytes?: number} | null} request that it is asked with now
    */
-  report(entry, items, alone, busy) {
-    this.view.ariaBusy = String(busy);
+  report(entry, items, alone, request) {
+    this.follow(request);
     this.warn(entry?.error);
+    this.again.hidden = !entry?.error;
     this.timing.hidden = !entry?.timing;
     if (entry?.timing) this.time(entry.timing, entry.ms);
+    this.smaller.hidden = !entry?.smaller;
+    if (entry?.smaller) {
+      const { width, height, blob, original } = entry.smaller;
+      this.smaller.textContent = `Sent at ${width} × ${height}: ${size(blob.size)} instead of ${size(original.size)}`;
+    }
     this.last = entry?.answer ? [entry.answer, items, alone] : null;
     this.redraw();
+  }
+
+  /** Show how far a request is; null for none. */
+  follow(request) {
+    this.view.ariaBusy = String(request !== null);
+    this.sending.hidden = request === null;
+    if (!request) return;
+    const { share, bytes } = request;
+    const bar = this.sending.querySelector("progress");
+    if (share < 1) bar.value = share;
+    else bar.removeAttribute("value");
+    const percent = `${Math.floor(100 * share)} %`;
+    const words = share < 1 ? `Sending ${size(bytes)}: ${percent}` : "Waiting for the answer";
+    write(this.sending.querySelector("span"), share === undefined ? "Waiting for its turn" : words);
   }
 
   /** Say what is wrong with the model, or else with its answer; null for nothing. */
@@ -106,14 +152,16 @@ export class Pane {
   }
 
   redraw() {
-    const { canvas, svg } = this.layers;
-    if (!this.last) {
-      canvas.width = 0;
-      svg.replaceChildren();
-      return;
-    }
+    this.layers.canvas.width = 0;
+    this.layers.svg.replaceChildren();
+    this.drawInto(this.layers);
+  }
+
+  /** Draw what was found, if anything, into layers of another size; see `draw`. */
+  drawInto(layers) {
+    if (!this.last) return;
     const [answer, items, alone] = this.last;
-    draw(this.layers, answer, items, { bones: this.model?.card?.skeleton?.bones ?? [], alone });
+    draw(layers, answer, items, { bones: this.model?.card?.skeleton?.bones ?? [], alone });
   }
 
   time(timing, ms) {

@@ -1,9 +1,11 @@
-"""The routes that serve the page and its files."""
+"""The routes that serve the page, its files, and the Python client."""
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
+import re
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +14,22 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fovea_preprocess.errors import NotFound
+from fovea_server.http.page.client_wheel import wheel, wheel_name
 from fovea_server.http.quality import weights
 
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".ts": "text/plain"}
+_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".ts": "text/plain",
+    ".svg": "image/svg+xml",
+}
+# The page says how to install the client, whose wheel has the version in its name.
+_WHEEL_NAME = "{{wheel}}"
+# Comments on lines of their own, and indentation: a fifth of what would be sent. People read the
+# client, so it stays as it is.
+_UNSENT = re.compile(r"^\s*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/)\s*\n|^ +", re.MULTILINE)
+_STRIPPED, _READ = (".js", ".css"), "fovea.js"
 
 # Nothing is loaded from other hosts, and no script or style stands in the page itself.
 _POLICY = (
@@ -25,17 +40,29 @@ _POLICY = (
 
 
 def page_routes() -> list[Route]:
-    """Make a route for the page at `/`, and for each of its files under `/page/`."""
-    folder = Path(__file__).parent
-    files = {path.name: _File(path) for path in folder.iterdir() if path.suffix in _TYPES}
+    """Make a route for the page at `/`, for each of its files under `/page/`, and the client."""
+    folder, name = Path(__file__).parent, wheel_name()
+    files = {
+        path.name: _File(_text(path).replace(_WHEEL_NAME, name).encode(), _TYPES[path.suffix])
+        for path in folder.iterdir()
+        if path.suffix in _TYPES
+    }
+    scenes = (folder.parents[1] / "demo").glob("*.jpg")
+    files |= {path.name: _File(path.read_bytes(), "image/jpeg") for path in scenes}
     index = files.pop("index.html")
     return [
         Route("/", partial(_page, index), include_in_schema=False),
+        Route(f"/page/{name}", _client, include_in_schema=False),
         *(
             Route(f"/page/{name}", file.answer, include_in_schema=False)
             for name, file in files.items()
         ),
     ]
+
+
+def _text(path: Path) -> str:
+    text = path.read_text()
+    return _UNSENT.sub("", text) if path.suffix in _STRIPPED and path.name != _READ else text
 
 
 async def _page(index: _File, request: Request) -> Response:
@@ -45,16 +72,20 @@ async def _page(index: _File, request: Request) -> Response:
     return await index.answer(request)
 
 
+async def _client(request: Request) -> Response:
+    content = await asyncio.to_thread(wheel)
+    return Response(content, headers={"Cache-Control": "no-cache"}, media_type="application/zip")
+
+
 def _takes(request: Request, header: str, entry: str) -> bool:
     return dict(weights(request.headers.get(header, ""))).get(entry, 0.0) > 0
 
 
 class _File:
-    """A file, read and compressed once."""
+    """A file, compressed once."""
 
-    def __init__(self, path: Path) -> None:
-        self._type = _TYPES[path.suffix]
-        self._content = path.read_bytes()
+    def __init__(self, content: bytes, media_type: str) -> None:
+        self._type, self._content = media_type, content
         self._packed = gzip.compress(self._content)
         self._headers = {
             "Cache-Control": "no-cache",

@@ -2,13 +2,14 @@
 
 import { colourOf, css } from "./colours.js";
 import { button, make, refill } from "./dom.js";
-import { counts, percent } from "./found.js";
+import { counts, labelOf, percent } from "./found.js";
+import { FORMS } from "./results.js";
 
 /** Show a chip for each class; `lists` are what each model found, before classes are chosen. */
 export function showChips(container, lists, chosen, onToggle) {
-  refill(container, counts(lists, chosen).map(({ class_name, class_id, numbers }) => {
+  refill(container, counts(lists, chosen).map(({ class_name, class_id, label, numbers }) => {
     const number = make("b", { textContent: numbers.join(" | ") });
-    const chip = button("chip", class_name, () => onToggle(class_name, class_id), class_name, number);
+    const chip = button("chip", class_name, () => onToggle(class_name, class_id), label, number);
     chip.style.setProperty("--colour", css(colourOf({ class_name, class_id })));
     chip.setAttribute("aria-pressed", chosen.has(class_name));
     return chip;
@@ -19,7 +20,7 @@ export function showChips(container, lists, chosen, onToggle) {
 export function showFound(container, rows, pinned, onLight, onPin) {
   refill(container, rows.map((row, index) => {
     const each = row.left ?? row.right;
-    const name = make("span", { className: "name", textContent: each.class_name });
+    const name = make("span", { className: "name", textContent: labelOf(each) });
     const where = make("small", { textContent: place(row) });
     const made = button("row", String(index), () => onPin(row), name, ...scores(row), where);
     made.style.setProperty("--colour", css(colourOf(each)));
@@ -40,9 +41,22 @@ function scores({ left, right, mark }) {
 
 /** Where a row is in the image; of a pair, how far the two boxes overlap. */
 function place({ left, right, overlap }) {
-  const { box } = left ?? right;
+  const { box, rotated } = left ?? right;
   if (!box) return "";
   if (left && right) return `overlap ${overlap.toFixed(3)}`;
+  if (rotated) {
+    const [cx, cy, w, h] = [rotated.cx, rotated.cy, rotated.w, rotated.h].map(Math.round);
+    return `${cx}, ${cy}  ${w} × ${h}  ${Math.round((180 * rotated.angle) / Math.PI)}°`;
+  }
   const [x1, y1, x2, y2] = [box.x1, box.y1, box.x2, box.y2].map(Math.round);
   return `${x1}, ${y1}  ${x2 - x1} × ${y2 - y1}`;
+}
+
+/** Show buttons that save what was found: on this image, and in the forms of the task on all. */
+export function showSaves(container, answered, task, count, onSave) {
+  container.hidden = !answered;
+  const forms = Object.keys(FORMS).filter((name) => FORMS[name].tasks.includes(task));
+  const all = count > 1 ? ` of all ${count}` : "";
+  refill(container, [["Picture", ""], ["JSON", ""], ...forms.map((name) => [name, all])].map(([name, what]) =>
+    button("pill", name, () => onSave(name), name + what)));
 }

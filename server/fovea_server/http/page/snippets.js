@@ -25,6 +25,7 @@ function curl(asked) {
 function python(asked) {
   const options = Object.entries(withVersion(asked)).map(([name, value]) => `, ${name}=${literal(value)}`);
   return [
+    `# The client: pip install ${asked.url}/page/${wheel()}`,
     "from fovea_client import Client",
     "",
     `with Client(${literal(asked.url)}) as client:`,
@@ -32,6 +33,9 @@ function python(asked) {
     ...PYTHON_LINES[kind(asked.task)],
   ].join("\n");
 }
+
+/** The file of the client, which has its version in its name. */
+const wheel = () => document.querySelector("meta[name=fovea-client]").content;
 
 const PYTHON_LINES = {
   detections: [

@@ -2,20 +2,21 @@
 
 import { button, make, refill } from "./dom.js";
 
-// Where each key goes from the image at `at`, of `count`.
-const STEPS = {
-  ArrowLeft: (at) => at - 1,
-  ArrowRight: (at) => at + 1,
-  Home: () => 0,
-  End: (at, count) => count - 1,
-};
+// Where each key goes from the image at `at`.
+const STEPS = { ArrowLeft: (at) => at - 1, ArrowRight: (at) => at + 1 };
+// In the row itself.
+const ENDS = { Home: () => 0, End: (at, count) => count - 1 };
+
+/** The image that a key leads to from the current one, if any. */
+export const step = (key, images, current, steps = STEPS) =>
+  images[steps[key]?.(images.indexOf(current), images.length)];
 
 // Pixels of the row that are seen beside the current image.
 const BESIDE = 6;
 let shown = null;
 
 /** Show a thumbnail of each image, if there are several; Tab leads to the current one, which is in view. */
-export function showThumbnails(container, images, current, onSelect) {
+export function showThumbnails(container, images, current, onSelect, onRemove) {
   refill(container, (images.length < 2 ? [] : images).map((image, index) => {
     // Before it is loaded it has its width, too: the row would lose its place.
     const style = `aspect-ratio: ${image.width} / ${image.height}`;
@@ -29,11 +30,12 @@ export function showThumbnails(container, images, current, onSelect) {
   if (current !== shown) reveal(container, container.querySelector("[aria-current=true]"));
   shown = current;
   container.onkeydown = (event) => {
-    const next = images[STEPS[event.key]?.(images.indexOf(current), images.length)];
-    if (!next) return;
+    const next = step(event.key, images, current, { ...STEPS, ...ENDS });
+    if (next) onSelect(next);
+    else if (event.key === "Delete") onRemove(current);
+    else return;
     event.preventDefault();
-    onSelect(next);
-    container.querySelector("[aria-current=true]").focus();
+    container.querySelector("[aria-current=true]")?.focus();
   };
 }
 

@@ -1,6 +1,6 @@
 // What was found, in sentences for people and screen readers.
 
-import { counts, kindOf, percent } from "./found.js";
+import { counts, kindOf, labelOf, percent } from "./found.js";
 
 const KINDS = {
   detections: "boxes",
@@ -9,6 +9,9 @@ const KINDS = {
   saliency: "a foreground",
   depth: "depths",
 };
+
+/** Bytes, for people. */
+export const size = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
 /**
  * What one model found, or how two differ.
@@ -57,8 +60,8 @@ function sentence({ depth }, items) {
   }
   if (!items.length) return "Nothing found at this confidence.";
   if (!items[0].box) {
-    return `${items.slice(0, 3).map((each) => `${each.class_name} ${percent(each.score)}`).join(", ")}.`;
+    return `${items.slice(0, 3).map((each) => `${labelOf(each)} ${percent(each.score)}`).join(", ")}.`;
   }
-  const parts = counts([items]).map(({ class_name, numbers: [number] }) => `${number} × ${class_name}`);
+  const parts = counts([items]).map(({ label, numbers: [number] }) => `${number} × ${label}`);
   return parts.length === 1 ? `${parts[0]}.` : `${items.length} objects: ${parts.join(", ")}.`;
 }

@@ -50,11 +50,10 @@ _POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _ERRORS = {
-    400: "the request, or its only image, cannot be understood",
+    400: "the request, or its only image, cannot be understood, or the body arrives too slowly",
     401: "the server asks for a key, and there is none, or one that does not hold",
     403: "a header that the operator asks for is missing or wrong, or the key does not allow this",
     404: "no such model or version",
-    408: "the body did not arrive in time",
     413: "the body or the image is over the limit",
     422: "an option is out of its range or not known; or a class is",
     429: "too much is accepted and not yet answered; send again after `Retry-After` seconds",

@@ -1,0 +1,107 @@
+// What was found on all images as a file: the forms are those of `fovea predict --format`.
+
+import { runs } from "./masks.js";
+
+const SEEN = 0.5; // Keypoints of a lower score are guessed: COCO's visibility 1.
+
+/** Forms by name, the tasks that have each, and its file. */
+export const FORMS = {
+  CSV: { tasks: ["detect", "segment", "pose", "obb", "classify"], name: "predictions.csv", write: csv },
+  COCO: { tasks: ["detect", "segment", "pose", "obb"], name: "predictions.json", write: coco },
+};
+
+/** The answer of one image as the server gives it, with these of its objects. */
+export function answerOf({ levels, ...answer }, items) {
+  return answer.detections ? { ...answer, detections: items } : answer;
+}
+
+/**
+ * @typedef {{name: string, answer: object, items: object[]}} Result
+ * of one image, with those of its objects or classes that are to be written
+ */
+
+/** @param {Result[]} results @param {object} model as `Fovea.model` describes it */
+function csv(results, model) {
+  const columns = ["file", "class_id", "class_name", "score", ...columnsOf(model)];
+  const rows = results.flatMap(({ name, items }) => items.map((item) => rowOf(name, item)));
+  const lines = [columns, ...rows.map((row) => columns.map((column) => row[column] ?? ""))];
+  return new Blob([lines.map((line) => `${line.map(cell).join(",")}\r\n`).join("")], { type: "text/csv" });
+}
+
+function columnsOf({ task, card }) {
+  if (task === "classify") return [];
+  const box = ["x1", "y1", "x2", "y2"];
+  if (task === "obb") return [...box, "cx", "cy", "w", "h", "angle"];
+  const points = card?.skeleton?.names ?? [];
+  return [...box, ...points.flatMap((name) => ["x", "y", "score"].map((value) => `${name} ${value}`))];
+}
+
+function rowOf(file, { class_id, class_name, score, box, rotated, keypoints = [] }) {
+  const points = keypoints.flatMap(({ name, ...values }) =>
+    Object.entries(values).map(([value, number]) => [`${name} ${value}`, number]));
+  return { file, class_id, class_name, score, ...box, ...rotated, ...Object.fromEntries(points) };
+}
+
+/** A text that a spreadsheet would compute begins with an apostrophe. */
+function cell(value) {
+  if (typeof value === "number") return value;
+  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+/** @param {Result[]} results @param {object} model as `Fovea.model` describes it */
+function coco(results, model) {
+  const ids = imageIds(results.map(({ name }) => name));
+  const images = results.map(({ name, answer: { width, height } }, at) => ({ id: ids[at], file_name: name, width, height }));
+  const rows = results.flatMap(({ items }, at) => items.map((item) => annotation(item, ids[at])));
+  const found = {
+    info: { description: `${model.name} ${model.version}` },
+    annotations: rows.map((row, at) => ({ id: at + 1, ...row })),
+    images,
+    categories: categories(model, rows),
+  };
+  return new Blob([JSON.stringify(found)], { type: "application/json" });
+}
+
+/** Numbers from 1; those of COCO, whose names are numbers, by their names. */
+function imageIds(names) {
+  const stems = names.map((name) => name.replace(/\.[^.]*$/, ""));
+  const numbers = stems.map(Number);
+  const own = stems.every((stem) => /^\d+$/.test(stem)) && new Set(numbers).size === names.length;
+  return own ? numbers : names.map((_, at) => at + 1);
+}
+
+function annotation({ box, score, class_id, mask, corners, keypoints = [] }, image_id) {
+  const [x, y, width, height] = [box.x1, box.y1, box.x2 - box.x1, box.y2 - box.y1].map(rounded);
+  const row = { image_id, category_id: class_id, bbox: [x, y, width, height], score };
+  const shape = mask?.counts ? masked(mask) : corners ? outlined(corners) : { area: rounded(width * height) };
+  Object.assign(row, { ...shape, iscrowd: 0 });
+  if (keypoints.length) {
+    row.keypoints = keypoints.flatMap((each) => [each.x, each.y, each.score >= SEEN ? 2 : 1]);
+    row.num_keypoints = keypoints.length;
+  }
+  return row;
+}
+
+function masked({ size, counts }) {
+  const area = runs(counts).reduce((sum, length, index) => sum + (index % 2) * length, 0);
+  return { segmentation: { size, counts }, area };
+}
+
+/** COCO has no rotated boxes: their corners are a polygon. */
+function outlined(corners) {
+  const doubled = corners.reduce((sum, { x, y }, at) => {
+    const next = corners[(at + 1) % corners.length];
+    return sum + x * next.y - next.x * y;
+  }, 0);
+  return { segmentation: [corners.flatMap(({ x, y }) => [x, y])], area: rounded(Math.abs(doubled) / 2) };
+}
+
+function categories({ labels, card }, rows) {
+  const count = Math.max(labels?.length ?? 0, ...rows.map(({ category_id }) => category_id + 1));
+  const skeleton = card?.skeleton;
+  const points = skeleton && { keypoints: skeleton.names, skeleton: skeleton.bones.map((ends) => ends.map((end) => end + 1)) };
+  return Array.from({ length: count }, (_, id) => ({ id, name: labels?.[id] ?? String(id), ...points }));
+}
+
+const rounded = (value) => Math.round(100 * value) / 100;

@@ -1,0 +1,65 @@
+// What is saved: the picture as it is shown, in its full size, and files.
+
+import { draw } from "./draw.js";
+
+const DRAWN_PX = 1280; // The longer side that labels are laid out for.
+const GAP = 0.01; // Between two pictures that are compared, of the width.
+
+/** Have the browser save a blob. */
+export function download(blob, name) {
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+/**
+ * Draw images with what is shown on them, side by side, as a JPEG.
+ * @param {import("./pane.js").Pane[]} panes
+ * @param {string} hidden the layers that are switched off, as classes of the page's style
+ */
+export async function picture(panes, hidden) {
+  const { naturalWidth: width, naturalHeight: height } = panes[0].image;
+  const step = Math.round(width * (1 + GAP));
+  const canvas = Object.assign(document.createElement("canvas"), { width: step * (panes.length - 1) + width, height });
+  const context = canvas.getContext("2d");
+  for (const [index, pane] of panes.entries()) {
+    const place = [index * step, 0, width, height];
+    const { layers: { canvas: masks } } = pane;
+    context.globalAlpha = 1;
+    context.drawImage(pane.image, ...place);
+    context.globalAlpha = masks.style.opacity;
+    if (masks.width && !hidden.includes("no-masks")) context.drawImage(masks, ...place);
+    context.globalAlpha = 1;
+    if (pane.last) context.drawImage(await outlines(pane, hidden, width, height), ...place);
+  }
+  return new Promise((done) => canvas.toBlob(done, "image/jpeg", 0.92));
+}
+
+/** The outlines and labels of a pane as an image of this size. */
+async function outlines(pane, hidden, width, height) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const shown = [width, height].map((each) => (DRAWN_PX * each) / Math.max(width, height));
+  svg.setAttribute("class", `unseen ${hidden}`);
+  svg.style.width = `${shown[0]}px`;
+  svg.style.height = `${shown[1]}px`;
+  document.body.append(svg);
+  pane.drawInto({ svg });
+  svg.remove();
+  const style = document.createElementNS("http://www.w3.org/2000/svg", "style");
+  style.textContent = [...document.styleSheets[0].cssRules].map(({ cssText }) => cssText).join("\n");
+  svg.prepend(style);
+  svg.removeAttribute("style");
+  svg.setAttribute("class", hidden);
+  for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${shown.join(" ")}` })) {
+    svg.setAttribute(name, value);
+  }
+  return rasterised(new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" }));
+}
+
+/** An image of a blob, ready to be drawn. */
+export async function rasterised(blob) {
+  const image = Object.assign(new Image(), { src: URL.createObjectURL(blob) });
+  await image.decode();
+  URL.revokeObjectURL(image.src);
+  return image;
+}
