@@ -16,6 +16,13 @@ DETECTORS = ("yolov8n", "yolov5n", "yolov10n", "yolox_nano")
 Serve = Callable[..., RunningServer]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def without_waiting_for_each_other(request):
+    """Serve on the core of the process, but where cores are what is measured."""
+    if request.path.name not in ("test_bench.py", "test_tune.py"):
+        request.getfixturevalue("one_core")
+
+
 @pytest.fixture(scope="session")
 def detector_repository(shared, tmp_path_factory) -> Path:
     """A repository with the four real detectors."""
