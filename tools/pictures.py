@@ -1,8 +1,12 @@
-"""Draws docs/build.svg: the terminal of a build.
+"""Draws pictures of the docs.
 
-    python -m tools.pictures ../shared/models/yolov8n.onnx ../shared/data/coco64/calibration
+    python -m tools.pictures build ../shared/models/yolov8n.onnx ../shared/data/coco64/calibration
+    python -m tools.pictures tasks ../shared/models PHOTOGRAPHS
+    python -m tools.pictures page http://127.0.0.1:8000 PHOTOGRAPHS
 
-It shows the speed of this machine: run it where nothing else does.
+PHOTOGRAPHS is the folder `skimage/data` of scikit-image, whose pictures are in the public domain.
+`build` shows the speed of this machine: run it where nothing else does. `page` takes a server with
+yolov8n-pose and yolov8n-seg-320.
 """
 
 from __future__ import annotations
@@ -13,12 +17,31 @@ import sys
 import tempfile
 from pathlib import Path
 
+import cv2
+import numpy as np
+from numpy.typing import NDArray
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
-FILE = Path(__file__).parents[1] / "docs" / "build.svg"
+from fovea_engines.build.build import build as build_engine
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.draw.draw import draw
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.samples import read_image
+from fovea_engines.repository.labels import find_labels
+
+DOCS = Path(__file__).parents[1] / "docs"
 WIDTH = 110
+# Of docs/tasks.jpg: a model, its picture, and the part of it that is shown.
+TASKS = (
+    ("yolov8n-seg-320", "coffee.png", (slice(None), slice(None))),
+    ("yolov8n-pose", "astronaut.png", (slice(None), slice(0, 384))),
+    ("mobilenetv2", "chelsea.png", (slice(None), slice(80, 380))),
+    ("heads/deeplabv3-mnv2", "astronaut.png", (slice(None), slice(0, 384))),
+    ("u2netp", "astronaut.png", (slice(None), slice(0, 384))),
+)
+HEIGHT, GAP = 340, 6
 
 
 def run(command: str, folder: Path) -> str:
@@ -39,14 +62,66 @@ def terminal(command: str, printed: str) -> str:
     return console.export_svg(title="", code_format=without)
 
 
-def main(model: Path, images: Path) -> None:
+def build(model: Path, images: Path) -> None:
     """Build the model in three precisions, and draw what the build prints."""
     command = f"fovea build {model.name} --precision auto --calibration images/"
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, model.name).symlink_to(model.resolve())
         Path(folder, "images").symlink_to(images.resolve())
-        FILE.write_text(terminal(command, run(command, Path(folder))))
+        (DOCS / "build.svg").write_text(terminal(command, run(command, Path(folder))))
+
+
+def tasks(models: Path, photographs: Path) -> None:
+    """Draw what models of five tasks find, side by side."""
+    panels: list[NDArray[np.uint8]] = []
+    for name, photograph, part in TASKS:
+        pixels = np.ascontiguousarray(read_image(photographs / photograph)[part])
+        width = round(pixels.shape[1] * HEIGHT / pixels.shape[0])
+        shown = cv2.resize(pixels, (width, HEIGHT), interpolation=cv2.INTER_AREA)
+        with tempfile.TemporaryDirectory() as folder:
+            plan = BuildPlan(
+                models / f"{name}.onnx",
+                "model",
+                Path(folder),
+                "onnxruntime",
+                labels=find_labels("imagenet") if name == "mobilenetv2" else None,
+            )
+            build_engine(plan)
+            with Engine.open(Path(folder) / "model" / "1") as engine:
+                found = engine.predict(shown)
+                panels += [draw(found, shown, engine.labels, engine.card.skeleton)]
+        panels += [np.full((HEIGHT, GAP, 3), 255, np.uint8)]
+    whole = cv2.cvtColor(np.hstack(panels[:-1]), cv2.COLOR_RGB2BGR)
+    cv2.imwrite(str(DOCS / "tasks.jpg"), whole, [cv2.IMWRITE_JPEG_QUALITY, 82])
+
+
+def page(url: str, photographs: Path) -> None:
+    """Photograph the page that compares two models."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
+        tab = browser.new_page(viewport={"width": 1300, "height": 890})
+        tab.goto(url)
+        tab.locator("select").nth(0).select_option("yolov8n-pose")
+        tab.set_input_files("input[type=file]", photographs / "astronaut.png")
+        tab.get_by_role("button", name="Compare").click()
+        tab.locator("select").nth(1).select_option("yolov8n-seg-320")
+        tab.get_by_role("button", name="Python").click()
+        tab.get_by_text("right only").first.wait_for()
+        tab.wait_for_load_state("networkidle")
+        tab.screenshot(path=DOCS / "page.jpg", type="jpeg", quality=80)
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    match sys.argv[1:]:
+        case ["build", model, images]:
+            build(Path(model), Path(images))
+        case ["tasks", models, photographs]:
+            tasks(Path(models), Path(photographs))
+        case ["page", url, photographs]:
+            page(url, Path(photographs))
+        case _:
+            sys.exit(__doc__)
