@@ -1,6 +1,7 @@
 """Fixtures shared by all tests, and what is said at the end of a run."""
 
 import logging
+import gc
 import os
 import re
 import shutil
@@ -161,7 +162,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Hypothesis try fewer, fixed examples where a run is to be quick."""
+    """Let Hypothesis try fewer, fixed examples where a run is to be quick; collect garbage rarely.
+
+    Simplifying a graph makes many objects, and looking through all of them took a tenth of a build.
+    """
+    gc.set_threshold(50_000)
     settings.register_profile("check", max_examples=20, derandomize=True)
     if config.getoption("--lane") == "check":
         settings.load_profile("check")
