@@ -1,7 +1,7 @@
 """Fixtures shared by all tests, and what is said at the end of a run."""
 
-import logging
 import gc
+import logging
 import os
 import re
 import shutil
