@@ -109,7 +109,7 @@ def page(url: str, photographs: Path) -> None:
         tab.set_input_files("input[type=file]", photographs / "astronaut.png")
         tab.get_by_role("button", name="Compare").click()
         tab.locator("select").nth(1).select_option("yolov8n-seg-320")
-        tab.get_by_role("button", name="Python").click()
+        tab.get_by_text("Python", exact=True).click()
         tab.get_by_text("right only").first.wait_for()
         tab.wait_for_load_state("networkidle")
         tab.screenshot(path=DOCS / "page.jpg", type="jpeg", quality=80)
