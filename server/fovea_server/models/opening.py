@@ -20,11 +20,13 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
+from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.config_pbtxt import config_of, describing
 from fovea_engines.repository.model_config import ModelConfig, ModelWarmup, WarmupInput
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_engines.session import Array, TensorSpec
 from fovea_engines.triton_engine import PlainChoice
-from fovea_preprocess.errors import InvalidModel, InvalidRequest, ShuttingDown
+from fovea_preprocess.errors import InvalidModel, InvalidRequest, NotFound, ShuttingDown
 from fovea_preprocess.image import ImageLimits
 from fovea_server.models.config.config import complete
 from fovea_server.models.config.config_check import check_amounts
@@ -66,6 +68,7 @@ def open_engine(
         threads = settings.threads
     engine = Engine.open(folder, choice, threads=threads, streams=streams)
     try:
+        config = _for_version(engine.card, config, folder)
         _check_batch(engine, config.max_batch_size)
         config = complete(config, engine, fill_in=not settings.disable_auto_complete_config)
         if engine.preprocessor is not None:
@@ -113,6 +116,33 @@ def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
     # They take the batches that they were built for.
     built = any(one.takes_builder for one in chosen)
     return 1 if built else settings.default_max_batch_size
+
+
+def _for_version(card: EngineCard, config: ModelConfig, folder: Path) -> ModelConfig:
+    """Return the configuration of a version, where a build wrote it for another one.
+
+    A model has one config.pbtxt, and each build writes it: an older version may take smaller
+    batches, or images of another size, and must load when it is gone back to.
+    """
+
+    def fits(other: EngineCard) -> bool:
+        built = config_of(other)
+        return (config.max_batch_size, config.input, config.output) == (
+            built.max_batch_size,
+            built.input,
+            built.output,
+        )
+
+    if card.created is None or fits(card):
+        return config
+    for path in folder.parent.glob(f"[1-9]*/{CARD_FILE}"):
+        try:
+            other = EngineCard.read(path)
+        except (InvalidModel, NotFound):
+            continue
+        if fits(other):
+            return describing(config, other, card)
+    return config
 
 
 def _check_batch(engine: Engine, configured: int) -> None:

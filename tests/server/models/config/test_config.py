@@ -175,6 +175,21 @@ def test_a_built_engine_says_its_own_batch(demo_batches, tmp_path):
     assert "the engine takes 4 at most" in refused(tmp_path)
 
 
+def test_an_older_version_loads_beside_what_the_newest_build_has_written(
+    demo_repository, demo_batches, tmp_path
+):
+    """Version 2 takes batches of 4, and its build has written that; version 1 takes one image."""
+    shutil.copytree(demo_batches, tmp_path, dirs_exist_ok=True)
+    model = tmp_path / "digits"
+    (model / "1").rename(model / "2")
+    shutil.copytree(demo_repository / "digits" / "1", model / "1")
+    written = (model / "config.pbtxt").read_text()
+    for version, batch in ((1, 1), (2, 4)):
+        chosen = f"version_policy {{ specific {{ versions: [ {version} ] }} }}"
+        (model / "config.pbtxt").write_text(f"{written}\n{chosen}\n")
+        assert loaded(tmp_path, "digits").config.max_batch_size == batch
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [
