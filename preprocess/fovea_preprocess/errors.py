@@ -110,6 +110,17 @@ class ModelNotReady(Unavailable):
     """The model is loading, failed to load, or has died."""
 
 
+class ModelLoading(ModelNotReady):
+    """The model is being loaded, which takes seconds; built anew it takes minutes.
+
+    Attributes:
+        retry_after_s: seconds after which to try again.
+    """
+
+    code = "model_not_ready"
+    retry_after_s = 1.0
+
+
 class QueueFull(Unavailable):
     """Too much is waiting already.
 

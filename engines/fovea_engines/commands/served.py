@@ -70,8 +70,10 @@ def _against(repository: ModelRepository, card: EngineCard, version: int) -> str
     own, its = (next((c for c in each.candidates if c.kept), None) for each in (card, other))
     if own is not None and its is not None and card.device == other.device:
         if own.images_per_s and its.images_per_s:
-            rates = f"{own.images_per_s:.4g} images/s in parallel (it had {its.images_per_s:.4g})"
-            found.append(rates)
+            found.append(
+                f"{own.images_per_s:.4g} images/s in parallel (it had {its.images_per_s:.4g} when "
+                "it was built)"
+            )
         if own.alone_ms and its.alone_ms:
             found.append(f"{own.alone_ms:.3g} ms for one image (it had {its.alone_ms:.3g})")
     # The build of another precision has measured the source as well.

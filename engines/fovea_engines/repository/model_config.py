@@ -249,9 +249,10 @@ class ModelConfig:
             latest = policy.latest or Latest()
             chosen = tuple(versions[-(latest.num_versions or 1) :])
         if not chosen:
-            cure = "" if versions else f": put its files into a version's folder, {self.name}/1"
+            there = ", ".join(map(str, versions))
+            cure = f"there are {there}" if there else f"put its files into a folder {self.name}/1"
             raise InvalidModel(
                 "at least one version must be available under the version policy of model "
-                f"'{self.name}'{cure}"
+                f"'{self.name}': {cure}"
             )
         return chosen

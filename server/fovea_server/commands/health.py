@@ -93,9 +93,9 @@ def health(
 ) -> None:
     """Ask the server on this machine, or the one at --url, whether it is ready.
 
-    Exits with 1 if it is not, and says why. Without --url it finds the server by the flags of
-    `fovea serve` for addresses, ports, TLS and restricted APIs, and by their variables
-    (FOVEA_HTTP_PORT). A server without HTTP is asked over gRPC.
+    Exits with 1 if it is not, and says why. Without --url it asks the server of this machine: at
+    127.0.0.1:8000, or where the flags of `fovea serve` given here (--http-port 9000) or their
+    variables (FOVEA_HTTP_PORT) say. A server without HTTP is asked over gRPC.
 
     Example: fovea health --live
 

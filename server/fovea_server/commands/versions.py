@@ -69,12 +69,12 @@ def versions(
 ) -> None:
     """List the versions of a model, and delete old ones.
 
-    config.pbtxt decides which are served: the newest, unless it has a version_policy. With --url
-    the table also shows what a running server has loaded. images/s in parallel and ms for one
-    image are those that the build measured, if it did.
+    config.pbtxt decides which are to be served: the newest, unless it has a version_policy. With
+    --url the table also shows what a running server has loaded. images/s in parallel and ms for
+    one image were measured by each build, while other programs ran or did not.
 
-    --prune keeps the newest versions, those that are served, and those that the server of --url
-    has loaded.
+    --prune keeps the newest versions, those that are to be served, and those that the server of
+    --url has loaded. Without --url a running server may lose the version that it still serves.
 
     Example: fovea versions yolov8n --url http://127.0.0.1:8000
 
@@ -93,6 +93,8 @@ def versions(
         Console().print(_table(found))
         if prune:
             typer.echo(_plan(old, len(found), yes=yes))
+            if old and url is None:
+                typer.echo("A running server may have them loaded: --url keeps those.")
             old = old if not old or yes or typer.confirm("Delete them?") else []
     for one in old:
         models.remove(name, one.version)
@@ -151,7 +153,9 @@ def _table(found: list[_Version]) -> Table:
         table.add_column(title, no_wrap=True, justify="right")
     table.add_column("")
     for one in found:
-        states = ["served"] * one.served + [f"server: {one.server}"] * (one.server is not None)
+        states = ["to be served"] * one.served + [f"server: {one.server}"] * (
+            one.server is not None
+        )
         engine = NO_FIGURE if one.backend is None else f"{one.backend} {one.precision}"
         table.add_row(
             str(one.version),

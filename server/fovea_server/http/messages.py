@@ -11,6 +11,7 @@ from fovea_preprocess.errors import (
     FoveaError,
     InvalidRequest,
     KeysPending,
+    ModelLoading,
     NoMemory,
     QueueFull,
     Unauthenticated,
@@ -96,6 +97,6 @@ def error_headers(error: FoveaError) -> list[tuple[bytes, bytes]]:
     """Return the headers that say how to go on after an error."""
     if isinstance(error, Unauthenticated):
         return [(b"www-authenticate", b'Bearer realm="fovea"')]
-    if isinstance(error, QueueFull | NoMemory | KeysPending):
+    if isinstance(error, QueueFull | NoMemory | KeysPending | ModelLoading):
         return [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
     return []

@@ -101,8 +101,9 @@ class Door:
             holder, until = self._provider.holder(token, digest), None
         else:
             raise Unauthenticated(f"this key is not known here: {_HINT}")
-        if any(end is not None and now >= end for end in (holder.expires, until)):
-            raise Unauthenticated(f"the time of {holder.called} is over: ask for a new one")
+        for end, happened in ((holder.expires, "has expired"), (until, "was replaced")):
+            if end is not None and now >= end:
+                raise Unauthenticated(f"{holder.called} {happened}: ask for a new one")
         return holder
 
     def close(self) -> None:

@@ -14,7 +14,14 @@ from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.model_config import ModelConfig
-from fovea_preprocess.errors import FoveaError, InvalidModel, ModelNotReady, NotFound, ShuttingDown
+from fovea_preprocess.errors import (
+    FoveaError,
+    InvalidModel,
+    ModelLoading,
+    ModelNotReady,
+    NotFound,
+    ShuttingDown,
+)
 from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.opening import OpenEngine, images_of, open_engine
@@ -141,7 +148,8 @@ class ServedModel:
         """The scheduler that answers requests; ModelNotReady while the version cannot answer."""
         scheduler = self._scheduler
         if self.state is not State.READY or scheduler is None:
-            raise ModelNotReady(f"model '{self.name}' version {self.version}: {self.reason}")
+            error = ModelLoading if self._state is State.LOADING else ModelNotReady
+            raise error(f"model '{self.name}' version {self.version}: {self.reason}")
         return scheduler
 
     def expected_bytes(self, inputs: Sequence[InputTensor]) -> int:

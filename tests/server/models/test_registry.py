@@ -60,7 +60,8 @@ def test_versions_are_served_side_by_side(tmp_path, policy, served):
 def test_a_policy_that_names_nothing_is_told(tmp_path):
     adder(tmp_path, "plus", config="version_policy { specific { versions: [4] } }")
     with serving(tmp_path) as registry:
-        fault = "at least one version must be available under the version policy of model 'plus'"
+        policy = "at least one version must be available under the version policy of model 'plus'"
+        fault = f"{policy}: there are 1"
         assert registry.reason == f"plus: {fault}"
         with pytest.raises(ModelNotReady, match=fault):
             registry.get("plus")

@@ -19,13 +19,16 @@ router = APIRouter(tags=["predict"], dependencies=[inferring])
 def _add(path: str, operation: str, describe: Callable[[str], dict[str, Any]], does: str) -> None:
     """Add the two routes of an operation: with the newest version of a model, and with one."""
 
-    @router.post(f"/v1/models/{{name}}/{path}", **describe(operation), description=does)
+    @router.post(
+        f"/v1/models/{{name}}/{path}", **describe(operation), summary=does, description=does
+    )
     async def newest(name: ModelName) -> None:
         raise NotFound(f"there is no model '{name[:60]}'")
 
     @router.post(
         f"/v1/models/{{name}}/versions/{{version}}/{path}",
         **describe(f"{operation}_version"),
+        summary=f"{does} With one version of the model.",
         description=f"{does} With one version of the model.",
     )
     async def one(name: ModelName, version: Version) -> None:
