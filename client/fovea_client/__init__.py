@@ -8,7 +8,7 @@ with Client("http://127.0.0.1:8000") as client:
 from fovea_client._async_client import AsyncClient
 from fovea_client._attempts import server_address
 from fovea_client._client import Client
-from fovea_client._masks import MaskFile, RunLengths
+from fovea_client._masks import MaskFile, Outlines, RunLengths
 from fovea_client._reading import image_result, prediction
 from fovea_client._requests import ImageFormat, MaskFormat, PredictOptions
 from fovea_client.answers import (
@@ -54,6 +54,7 @@ __all__ = [
     "Model",
     "ModelSummary",
     "ModelVersion",
+    "Outlines",
     "PredictOptions",
     "Prediction",
     "QueueFull",

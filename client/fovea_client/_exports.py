@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_client._masks import MaskFile, RunLengths
+from fovea_client._masks import MaskFile, Outlines, RunLengths
 from fovea_client._packages import imported
 from fovea_client.answers import Detection, FiftyOneKind, ImageResult
 
@@ -42,8 +42,8 @@ def _coco_row(found: Detection, image_id: int, category_id: int) -> dict[str, An
     }
     if isinstance(found.mask, RunLengths):
         row["segmentation"] = {"size": list(found.mask.size), "counts": found.mask.counts}
-    elif isinstance(found.mask, tuple):
-        row["segmentation"] = [_pixels(outline) for outline in found.mask]
+    elif isinstance(found.mask, Outlines):
+        row["segmentation"] = [_pixels(outline) for outline in found.mask.polygons]
     if found.keypoints:
         points = ((*_pixels((p.x, p.y)), round(p.score, _SCORE)) for p in found.keypoints)
         row["keypoints"] = [value for point in points for value in point]

@@ -51,8 +51,15 @@ class MaskFile:
         return pixels
 
 
-Mask = RunLengths | tuple[tuple[float, ...], ...] | MaskFile
-"""Run lengths, polygons of x1 y1 x2 y2 ..., or a PNG file."""
+@dataclass(frozen=True, slots=True)
+class Outlines:
+    """A mask as polygons of x1 y1 x2 y2 ... in pixels; `size` is (height, width) of the image."""
+
+    size: tuple[int, int]
+    polygons: tuple[tuple[float, ...], ...]
+
+
+Mask = RunLengths | Outlines | MaskFile
 
 
 def read_mask(value: Any) -> Mask | None:
@@ -64,7 +71,9 @@ def read_mask(value: Any) -> Mask | None:
             return RunLengths((height, width), counts)
         case {"size": [int(height), int(width)], "left": int(left), "top": int(top), "png": file}:
             return MaskFile((height, width), left, top, base64.b64decode(file, validate=True))
-    return tuple(tuple(map(float, outline)) for outline in value["polygons"])
+        case {"size": [int(height), int(width)], "polygons": polygons}:
+            return Outlines((height, width), tuple(tuple(map(float, each)) for each in polygons))
+    raise ValueError("a mask has counts, polygons or a png")
 
 
 def read_file(text: str | None) -> bytes | None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_client._colours import Colour, colour, ink, shades
-from fovea_client._masks import Mask
+from fovea_client._masks import Mask, Outlines
 from fovea_client.answers import Detection, ImageResult
 from fovea_client.shapes import Box
 
@@ -103,8 +103,8 @@ def _mask(mask: Mask | None, fill: str) -> str:
     if mask is None:
         return ""
     paint = f'fill="{fill}" fill-opacity="{_OPACITY}"'
-    if isinstance(mask, tuple):
-        outlines = (zip(outline[::2], outline[1::2], strict=True) for outline in mask)
+    if isinstance(mask, Outlines):
+        outlines = (zip(outline[::2], outline[1::2], strict=True) for outline in mask.polygons)
         return "".join(f'<polygon points="{_points(each)}" {paint}/>' for each in outlines)
     return f'<path d="{"".join(_columns(mask.pixels))}" {paint}/>'
 

@@ -22,8 +22,8 @@ class Detection:
     """One detected object; the score is 0 to 1.
 
     Attributes:
-        mask: of a segmenter, in the form that the request asked for: run lengths, polygons of
-            x1 y1 x2 y2 ..., or a PNG file; None if there is no mask.
+        mask: of a segmenter, in the form that the request asked for: `RunLengths`, `Outlines` or
+            `MaskFile`; None if there is no mask.
         keypoints: of a pose model.
         rotated: of a model of rotated boxes or of text, whose `box` is around it; None of others.
         corners: the four of `rotated`, clockwise; between the second and the third the angle

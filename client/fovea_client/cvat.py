@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from weakref import finalize
 
 from fovea_client._client import Client
-from fovea_client._masks import Mask, RunLengths
+from fovea_client._masks import Mask, Outlines, RunLengths
 from fovea_client._overlay import LEAST_SCORE
 from fovea_client._packages import imported
 from fovea_client._requests import PredictOptions
@@ -103,8 +103,8 @@ class DetectionFunction:
     def _masks(self, class_id: int, mask: Mask | None) -> Iterator[Any]:
         if isinstance(mask, RunLengths) and (pixels := mask.pixels).any():
             yield self._cvat.mask(self._number(class_id), self._encode_mask(pixels))
-        elif isinstance(mask, tuple):
-            for outline in mask:
+        elif isinstance(mask, Outlines):
+            for outline in mask.polygons:
                 yield self._cvat.polygon(self._number(class_id), list(outline))
 
     def _skeleton(self, found: Detection, image: ImageResult) -> Any:

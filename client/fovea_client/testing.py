@@ -107,11 +107,7 @@ def _json(result: ImageResult | ImageError) -> dict[str, Any]:
         | {"data": t.data.ravel().tolist()}
         for t in result.tensors
     ]
-    answer = asdict(result) | {"tensors": tensors}
-    for each in (*answer["detections"], *(answer["semantic"] or {"classes": ()})["classes"]):
-        if isinstance(each["mask"], tuple):
-            each["mask"] = {"size": [result.height, result.width], "polygons": each["mask"]}
-    return answer
+    return asdict(result) | {"tensors": tensors}
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_client import Detection, ImageResult, MaskFile, RunLengths
+from fovea_client import Detection, ImageResult, MaskFile, Outlines, RunLengths
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.maps import NOTHING, ClassMap, DepthMap, SoftMask
@@ -17,7 +17,7 @@ from fovea_engines.detect.task_result import TaskResult
 SEEN = 0.5
 """Keypoints of a lower score are mostly hidden, and guessed."""
 
-Mask = RunLengths | MaskFile | tuple[tuple[float, ...], ...]
+Mask = RunLengths | MaskFile | Outlines
 
 
 def finding(result: ImageResult) -> TaskResult:
@@ -100,6 +100,6 @@ def pixels(mask: Mask, size: tuple[int, int]) -> NDArray[np.bool_]:
         return np.ascontiguousarray(mask.pixels)
     canvas = np.zeros(size, np.uint8)
     # They go through the centres of pixels, which OpenCV counts from.
-    outlines = [np.array(each).reshape(-1, 2) - 0.5 for each in mask]
+    outlines = [np.array(each).reshape(-1, 2) - 0.5 for each in mask.polygons]
     cv2.fillPoly(canvas, [outline.round().astype(np.int32) for outline in outlines], 1)
     return canvas.view(np.bool_)

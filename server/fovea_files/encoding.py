@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Protocol
@@ -77,14 +78,20 @@ class VideoFile:
 
     def __init__(self, path: Path, codec: str, rate: float, size: tuple[int, int]) -> None:
         self._path, self._frames = path, 0
-        self._part = path.with_name(f"{path.stem}.part{path.suffix}")
+        # A short name that no result has: names may be as long as the system takes.
+        digest = sha256(path.name.encode("utf-8", "surrogateescape")).hexdigest()
+        self._part = path.with_name(f".{digest[:16]}{path.suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
         encoder = _PyAV if _by_pyav(_CODECS[codec]) else _OpenCV
-        self._encoder: _Encoder = encoder(self._part.absolute(), _CODECS[codec], rate, size)
+        # No codec has a side of one pixel.
+        self._size = max(2, size[0]), max(2, size[1])
+        self._encoder: _Encoder = encoder(self._part.absolute(), _CODECS[codec], rate, self._size)
 
     def add(self, frame: Pixels) -> None:
         """Append a frame, uint8 RGB of the size of all."""
         self._frames += 1
+        if 1 in frame.shape[:2]:
+            frame = cv2.resize(frame, self._size, dst=None, interpolation=cv2.INTER_NEAREST)
         self._encoder.add(frame)
 
     def finish(self) -> None:

@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fovea_client import Box, Corner, Detection, ImageResult, Keypoint, Rotated, RunLengths, cvat
+from fovea_client import (
+    Box,
+    Corner,
+    Detection,
+    ImageResult,
+    Keypoint,
+    Outlines,
+    Rotated,
+    RunLengths,
+    cvat,
+)
 
 SUPERVISION = Path(sys.prefix) / "vision" / "site-packages"
 PIXELS = np.zeros((8, 10), np.uint8)
@@ -58,7 +68,7 @@ def test_coco_reads_the_results():
     assert row["keypoints"] == [4.0, 3.0, 0.5]
     assert (coco.decode(row["segmentation"]) == PIXELS).all()
     outline = (3.0, 2.0, 9.0, 2.0, 9.0, 5.0)
-    [row, _] = image(mask=(outline,)).to_coco(17)
+    [row, _] = image(mask=Outlines(PIXELS.shape, (outline,))).to_coco(17)
     assert row["segmentation"] == [list(outline)]
 
 

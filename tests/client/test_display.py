@@ -23,6 +23,7 @@ from fovea_client import (
     Detection,
     ImageError,
     ImageResult,
+    Outlines,
     Prediction,
     RunLengths,
     ScoredClass,
@@ -100,7 +101,7 @@ def test_masks_of_every_form_have_their_pixels() -> None:
         predict(
             b"image",
             Detection(BOX, 0.9, 0, "a", mask=lengths),
-            Detection(BOX, 0.9, 0, "b", mask=((1.0, 2.0, 3.0, 2.0, 3.0, 4.0),)),
+            Detection(BOX, 0.9, 0, "b", mask=Outlines((16, 20), ((1.0, 2.0, 3.0, 2.0, 3.0, 4.0),))),
         )
     )
     [path] = page.all_of("path")

@@ -20,6 +20,7 @@ from fovea_client import (
     ImageResult,
     Keypoint,
     MaskFile,
+    Outlines,
     QueueFull,
     Rotated,
     RunLengths,
@@ -38,7 +39,7 @@ EVERYTHING = ImageResult(
     orientation=6,
     detections=(
         Detection(BOX, 0.9, 0, "person", mask=RunLengths((6, 8), "05Q1")),
-        Detection(BOX, 0.8, 1, "bus", mask=((1.0, 2.0, 3.0, 2.0, 3.0, 4.0),)),
+        Detection(BOX, 0.8, 1, "bus", mask=Outlines((6, 8), ((1.0, 2.0, 3.0, 2.0, 3.0, 4.0),))),
         Detection(BOX, 0.7, 2, "cat", mask=MaskFile((9, 8), 1, 2, b"PNG")),
         Detection(BOX, 0.7, 2, "cat", keypoints=(Keypoint("nose", 1, 2, 0.5),)),
         Detection(

@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 
 _NAME = rb"models/(?P<model>[^/]+)"
 _MODEL = _NAME + rb"(?:/versions/[^/]+)?"
-_FORWARDED = re.compile(rb"/v[12]/" + _MODEL + rb"/(?:predict|infer|generate|generate_stream)")
+_FORWARDED = re.compile(
+    rb"/v[12]/"
+    + _MODEL
+    + rb"/(?P<operation>predict(?:/form|/json)?|annotate|infer|generate|generate_stream)"
+)
 _STATISTICS = re.compile(
     rb"/v2/models/stats|/v1/" + _NAME + rb"/statistics|"
     rb"/v2/models/(?P<v2_model>[^/]+)(?:/versions/(?P<version>[0-9]{1,9}))?/stats"
@@ -169,7 +173,9 @@ class IngressApp:
         service, settings = self._serving.service, self._serving.service.settings
         call = begin(scope, service.traffic)
         call.model = forwarder.name
-        operation = scope["path"].rpartition("/")[2]
+        asked = _FORWARDED.fullmatch(_path(scope))
+        assert asked is not None, "a forwarder was found"
+        operation = asked["operation"].decode()
         call.infers(f"POST {scope['path'][:3]}/models/{{model}}/{operation}")
         is_v2 = scope["path"].startswith("/v2")
         limit = settings.http_max_input_size

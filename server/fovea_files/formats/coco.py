@@ -11,7 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from fovea_client import Detection, ImageResult, MaskFile, RunLengths
+from fovea_client import Detection, ImageResult, MaskFile, Outlines, RunLengths
 from fovea_engines.detect.mask_encoding import run_lengths as encoded
 from fovea_files.client_results import SEEN, bitmap
 from fovea_files.entry import Entry
@@ -82,8 +82,8 @@ def _shape(found: Detection, size: tuple[int, int]) -> dict[str, Any]:
         case MaskFile():
             part = bitmap(found, size)
             return {"segmentation": encoded(part, size), "area": int(part.pixels.sum())}
-        case tuple(outlines):
-            return {"area": _area(outlines)}
+        case Outlines(polygons=polygons):
+            return {"area": _area(polygons)}
     if found.corners:
         outline = [value for corner in found.corners for value in (corner.x, corner.y)]
         return {"segmentation": [outline], "area": _area([outline])}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_client import Detection, ImageResult
+from fovea_client import Detection, ImageResult, Outlines
 from fovea_engines.detect.mask_encoding import polygons
 from fovea_files.client_results import SEEN, bitmap
 from fovea_files.entry import Entry
@@ -93,8 +93,12 @@ def _keypoints(found: Detection, size: Points) -> Points:
 
 def _outline(found: Detection, size: tuple[int, int]) -> Points:
     """Return one outline around all parts of a mask, [n, 2]; the box where no pixel is set."""
-    parts = found.mask if isinstance(found.mask, tuple) else polygons(bitmap(found, size))
-    outlines = sorted((np.array(each).reshape(-1, 2) for each in parts), key=len)
+    match found.mask:
+        case Outlines(polygons=parts):
+            drawn: Sequence[Sequence[float]] = parts
+        case _:
+            drawn = polygons(bitmap(found, size))
+    outlines = sorted((np.array(each).reshape(-1, 2) for each in drawn), key=len)
     if not outlines:
         return _corners(found)
     whole = outlines.pop()
