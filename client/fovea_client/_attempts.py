@@ -189,7 +189,8 @@ def _in_words(error: httpx.RequestError, policy: Policy) -> FoveaClientError:
         )
     if unanswered:
         # As a port for TLS does with anything else.
-        tls = url.startswith("http:") and "without sending a response" in str(error)
+        broken = ("without sending a response", "reset by peer")
+        tls = url.startswith("http:") and any(each in str(error) for each in broken)
         hint = "; if it speaks TLS, its address begins with https" if tls else ""
         return ConnectionFailed(
             f"the connection to {url} broke before the answer was there "

@@ -150,6 +150,14 @@ def _wanted(
         name = str(each)
         if isinstance(each, int) and labels is not None and 0 <= each < len(labels):
             name = labels[each]
+        # The mean leaves out a class that no image has, as COCO's does.
+        if (
+            name.casefold() not in spelt
+            and labels is not None
+            and name in labels
+            and len(typed) > 1
+        ):
+            continue
         if name.casefold() not in spelt:
             close = difflib.get_close_matches(name.casefold(), spelt, n=1)
             named = {known.get(own, own): count for own, count in counts.items()}
@@ -158,6 +166,8 @@ def _wanted(
             )
             raise InvalidOption(f"--classes: {labelled.path} has no object of {name!r}; {advice}")
         wanted |= spelt[name.casefold()]
+    if not wanted:
+        raise InvalidOption(f"--classes: {labelled.path} has no object of {classes}")
     return wanted
 
 

@@ -91,7 +91,8 @@ class VideoFile:
         """Append a frame, uint8 RGB of the size of all."""
         self._frames += 1
         if 1 in frame.shape[:2]:
-            frame = cv2.resize(frame, self._size, dst=None, interpolation=cv2.INTER_NEAREST)
+            height, width = frame.shape[:2]
+            frame = frame.repeat(2 if height == 1 else 1, 0).repeat(2 if width == 1 else 1, 1)
         self._encoder.add(frame)
 
     def finish(self) -> None:

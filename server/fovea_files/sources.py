@@ -17,7 +17,7 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 VIDEO_SUFFIXES = frozenset((".mp4", ".avi", ".mkv", ".mov", ".webm"))
 SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 
-_LIVE = re.compile(r"(?:rtsps?|rtmp|rtp|udp|srt)://|/dev/video[0-9]+$|[0-9]$")
+_LIVE = re.compile(r"(?:rtsps?|rtmp|rtp|udp|srt)://|/dev/video[0-9]+$|[0-9]$", re.IGNORECASE)
 _ADDRESS = re.compile(r"https?://")
 _MAGIC = re.compile(r"[*?\[]")
 # The end of the stem of a frame.
@@ -97,9 +97,10 @@ def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = N
     skipped, listed = 0, False
     for text in given:
         if _LIVE.match(text):
+            device = f"-f v4l2 -i /dev/video{text}" if text.isdecimal() else f"-i {text}"
             raise InvalidOption(
                 f"{text} is a camera or a live stream, and sources are files: take pictures of it, "
-                f"as `ffmpeg -i {text} -frames:v 1 image.jpg` does, or record a video"
+                f"as `ffmpeg {device} -frames:v 1 image.jpg` does, or record a video"
             )
         if _ADDRESS.match(text):
             raise InvalidOption(f"{text} is an address, and sources are files: download it first")

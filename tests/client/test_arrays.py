@@ -75,7 +75,8 @@ def test_coco_reads_the_results():
 def test_coco_has_the_decimals_of_the_server():
     """Differences and sums of such numbers have 17 digits in binary."""
     points = (Keypoint("nose", 0.1 + 0.2, 3.0, 0.1 + 0.2),)
-    found = Detection(Box(0.1, 0.2, 0.3, 0.7), 0.1 + 0.2, 5, "bus", ((0.1 + 0.2, 1.0),), points)
+    outlines = Outlines((8, 10), ((0.1 + 0.2, 1.0),))
+    found = Detection(Box(0.1, 0.2, 0.3, 0.7), 0.1 + 0.2, 5, "bus", outlines, points)
     [row] = ImageResult(10, 8, 1, (found,)).to_coco(17)
     assert row["bbox"] == [0.1, 0.2, 0.2, 0.5]
     assert row["segmentation"] == [[0.3, 1.0]]

@@ -218,7 +218,7 @@ def test_labels_lie_inside_the_image_and_apart() -> None:
 
 
 def test_colours_are_those_of_the_server_also_of_persons_side_by_side() -> None:
-    mask = ((2.0, 3.0, 12.0, 3.0, 12.0, 9.0),)
+    mask = Outlines((16, 20), ((2.0, 3.0, 12.0, 3.0, 12.0, 9.0),))
     beside = Box(12.0, 3.0, 19.0, 9.0)
     pair = (Detection(BOX, 0.9, 7, "person", mask), Detection(beside, 0.8, 7, "person", mask))
     page = shown(predict(b"image", *pair))

@@ -107,8 +107,8 @@ def test_forms_of_classes_agree(client, paths):
         lengths = {"size": list(one.mask.size), "counts": one.mask.counts.encode()}
         assert (coco.decode(lengths) == (ids == one.class_id)).all()
     outlines = client.predict(**ask, mask="polygon").image.semantic.classes
-    assert outlines[0].mask
-    assert all(len(outline) >= 6 for one in outlines for outline in one.mask)
+    assert outlines[0].mask.polygons
+    assert all(len(outline) >= 6 for one in outlines for outline in one.mask.polygons)
     bare = client.predict(**ask, mask="none").image.semantic
     assert [one.class_name for one in bare.classes[:3]] == ["background", "bus", "person"]
     assert all(one.mask is None for one in bare.classes)

@@ -56,6 +56,9 @@ _ELSEWHERE = {
     "--device": "a GPU is `--backend tensorrt` of `fovea build`",
     "--source": "images are arguments: `fovea predict MODEL IMAGE...`",
     "--weights": "the model is an argument: `fovea build MODEL.onnx`",
+    "--confidence": "the lowest score is --conf",
+    "--threshold": "the lowest score is --conf",
+    "--iou-thres": "the overlap is --iou",
     "--batch": "the largest batch is `fovea build --max-batch N`",
 }
 

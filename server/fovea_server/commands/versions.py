@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -89,6 +90,9 @@ def versions(
     models, name = ModelRepository(path.parent), path.name
     found = _read(models, name, {} if url is None else _running(url, name))
     old = [one for one in found[:-keep] if not one.served and one.server is None] if prune else []
+    # A version may be a link to another one, which then stays with it.
+    stay = {models.folder(name, one.version).resolve() for one in found if one not in old}
+    old = [one for one in old if models.folder(name, one.version).resolve() not in stay]
     if not as_json:
         Console().print(_table(found))
         if prune:
@@ -122,7 +126,7 @@ def _read(models: ModelRepository, name: str, running: dict[str, str]) -> list[_
                 created=None if card is None else card.created,
                 backend=None if card is None else card.backend,
                 precision=None if card is None else card.precision,
-                size=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+                size=0 if folder.is_symlink() else _size(folder),
                 images_per_s=None if speed is None else speed.images_per_s,
                 alone_ms=None if speed is None else speed.alone_ms,
                 served=version in served,
@@ -130,6 +134,10 @@ def _read(models: ModelRepository, name: str, running: dict[str, str]) -> list[_
             )
         )
     return found
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _running(url: str, name: str) -> dict[str, str]:
@@ -141,8 +149,9 @@ def _running(url: str, name: str) -> dict[str, str]:
         raise InvalidOption(str(error)) from error
     except FoveaClientError as error:
         raise Unavailable(str(error)) from error
-    states = () if asked is None else asked.versions
-    return {one.version: one.state for one in states if one.state != "UNAVAILABLE"}
+    if asked is None:
+        raise NotFound(f"the server {url} has no model {name!r}: is it the server of this folder?")
+    return {one.version: one.state for one in asked.versions if one.state != "UNAVAILABLE"}
 
 
 def _table(found: list[_Version]) -> Table:

@@ -7,7 +7,7 @@ import re
 
 from fovea_preprocess.errors import InvalidImage
 
-_DATA_URL = re.compile(r"\Adata:[^,]{0,100};base64,")
+_DATA_URL = re.compile(r"\Adata:[^,]{0,100};base64,", re.IGNORECASE)
 # Decoding this many characters takes about a millisecond; a multiple of four.
 _PIECE = 1 << 20
 

@@ -62,6 +62,14 @@ def test_what_is_served_and_the_newest_stay(fovea, repository):
     assert list(repository.iterdir()) == [repository / "digits"]
 
 
+def test_what_a_link_leads_to_stays(fovea, repository):
+    model = repository / "digits"
+    (model / "6").symlink_to("2")
+    code, out, err = fovea("versions", "digits", "--prune", "--keep", "1", "--yes")
+    assert code == 0, err
+    assert left(repository) == ["2", "6"]
+
+
 @pytest.mark.parametrize("answer", ["y", "n", ""])
 def test_it_asks_before_it_deletes(fovea, repository, monkeypatch, answer):
     monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))

@@ -114,7 +114,9 @@ def parse_body(
 
 def _from_json(body: bytes | bytearray) -> tuple[list[Source], dict[str, Any]]:
     if looks_encoded(bytes(body[:8])):
-        raise InvalidRequest("the body is an image, and its Content-Type says JSON: leave that out")
+        raise InvalidRequest(
+            "the body is an image, not JSON: send it to /predict, without the Content-Type of JSON"
+        )
     try:
         given = orjson.loads(body)
     except orjson.JSONDecodeError as error:

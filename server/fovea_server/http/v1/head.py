@@ -53,7 +53,8 @@ def body_kind(operation: str, content_type: str) -> str:
     """Return the type of a body; InvalidRequest if the operation does not take it."""
     if operation == "predict/json":
         return "application/json"
-    if operation == "predict/form" and not content_type.startswith("multipart/form-data"):
+    kind = parse_options_header(content_type)[0]
+    if operation == "predict/form" and kind != b"multipart/form-data":
         raise InvalidRequest(
             f"/predict/form takes multipart/form-data, and the Content-Type is '{content_type}': "
             "send an image as it is to /predict, or JSON to /predict/json"
