@@ -65,7 +65,7 @@ def test_what_is_served_and_the_newest_stay(fovea, repository):
 def test_what_a_link_leads_to_stays(fovea, repository):
     model = repository / "digits"
     (model / "6").symlink_to("2")
-    code, out, err = fovea("versions", "digits", "--prune", "--keep", "1", "--yes")
+    code, _, err = fovea("versions", "digits", "--prune", "--keep", "1", "--yes")
     assert code == 0, err
     assert left(repository) == ["2", "6"]
 
