@@ -23,6 +23,7 @@ from fovea_client.answers import (
     Timing,
 )
 from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
+from fovea_client.images import Picture
 from fovea_client.maps import Depth, Saliency, read_map, read_semantic
 from fovea_client.models import Model, ModelSummary, ModelVersion, TensorMetadata
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
@@ -70,7 +71,7 @@ def image(response: Response) -> bytes:
     kind = response.headers.get("content-type", "nothing")
     if not kind.startswith("image/"):
         raise UnexpectedAnswer(f"asked for an image, but the answer is {kind}")
-    return response.content
+    return Picture(response.content)
 
 
 def ready(response: Response) -> bool:

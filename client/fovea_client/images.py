@@ -32,6 +32,21 @@ ImageSource: TypeAlias = bytes | str | os.PathLike[str] | BinaryIO | NDArray[np.
 Channels = Literal["RGB", "BGR"]
 
 
+class Picture(bytes):
+    """The file of an image, JPEG or PNG, which a notebook shows in place of its bytes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{'PNG' if self._repr_png_() else 'JPEG'} of {len(self):,} bytes>"
+
+    def _repr_jpeg_(self) -> bytes | None:
+        return bytes(self) if self.startswith(b"\xff\xd8") else None
+
+    def _repr_png_(self) -> bytes | None:
+        return bytes(self) if self.startswith(b"\x89PNG") else None
+
+
 @dataclass(frozen=True, slots=True)
 class Url:
     """An image that the server is to fetch."""

@@ -55,7 +55,10 @@ def test_a_list_is_one_request(server: ScriptedServer) -> None:
 def test_annotate_asks_for_an_image(server: ScriptedServer) -> None:
     server.replies = [(200, {"Content-Type": "image/png"}, b"\x89PNG")]
     with Client(server.url) as client:
-        assert client.annotate("digits", b"image", format="image/png", iou=0.4) == b"\x89PNG"
+        drawn = client.annotate("digits", b"image", format="image/png", iou=0.4)
+    assert drawn == b"\x89PNG"
+    assert repr(drawn) == "<PNG of 4 bytes>"
+    assert (drawn._repr_png_(), drawn._repr_jpeg_()) == (b"\x89PNG", None)
     assert server.requests[0][2]["accept"] == "image/png"
 
 
