@@ -67,7 +67,7 @@ class RemotePredictor(Predictor):
 
     def describe(self) -> Predicting:
         """Ask for the metadata; raises as `Client.model`."""
-        model = self._client.model(self._model)
+        model = self._client.model(self._model, self._options.get("version"))
         self._options = self._options | {"version": model.version}
         skeleton = (model.card or {}).get("skeleton")
         return Predicting(

@@ -92,6 +92,10 @@ UrlOption = Annotated[
         show_default="none",
     ),
 ]
+VersionOption = Annotated[
+    int | None,
+    model_option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
+]
 TileOption = Annotated[
     str | None,
     typer.Option(

@@ -19,12 +19,12 @@ from fovea_engines.commands.options import (
     ServedModelArgument,
     TileOption,
     UrlOption,
+    VersionOption,
     check_options,
     check_plot,
     find_models,
     folder_option,
     is_typed,
-    model_option,
 )
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
@@ -66,10 +66,7 @@ def evaluate(
     ] = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
-    version: Annotated[
-        int | None,
-        model_option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
-    ] = None,
+    version: VersionOption = None,
     classes: Annotated[
         str | None,
         typer.Option(

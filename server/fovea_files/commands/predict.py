@@ -17,6 +17,7 @@ from fovea_engines.commands.options import (
     ServedModelArgument,
     TileOption,
     UrlOption,
+    VersionOption,
     check_options,
     find_models,
     is_typed,
@@ -57,6 +58,7 @@ def predict(
     ],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
+    version: VersionOption = None,
     conf: Annotated[
         float | None,
         typer.Option(
@@ -177,6 +179,8 @@ def predict(
         "overlap": overlap,
     }
     given = {name: value for name, value in given.items() if value is not None}
+    PredictOptions(**given)  # refuses what is out of range, before anything is sent
+    given |= {} if version is None else {"version": version}
     alone = count_images(found.files) == 1
     try:
         with _open(context, model, repository, url, given, alone=alone) as predictor:
@@ -220,8 +224,7 @@ def _check_effect(context: typer.Context, predictor: Predictor) -> None:
         if typed and (model := predictor.describe()).task in _FINDS_NO_OBJECTS:
             instead = "; --top-k says how many classes are shown" * (model.task == "classify")
             raise InvalidOption(
-                f"--{typed[0].replace('_', '-')} has no effect on model '{model.name}', whose "
-                f"task "
+                f"--{typed[0].replace('_', '-')} has no effect on model '{model.name}', whose task "
                 f"is {model.task}: leave it out{instead}"
             )
 
@@ -246,8 +249,8 @@ def _open(
     *,
     alone: bool,
 ) -> Predictor:
-    options = PredictOptions(**given)  # refuses what is out of range, before anything is sent
     if url is not None:
         return RemotePredictor(url, model, given, retries=_RETRIES)
     [path] = find_models(context, repository, model)
-    return LocalPredictor(version_folder(path), options, alone=alone)
+    options = PredictOptions(**{name: each for name, each in given.items() if name != "version"})
+    return LocalPredictor(version_folder(path, given.get("version")), options, alone=alone)

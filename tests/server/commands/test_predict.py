@@ -154,6 +154,15 @@ def test_nothing_found_is_said(source: tuple[str, object], bus: Path) -> None:
     assert "nothing found" in done.stdout
 
 
+def test_a_version_is_asked_for(source: tuple[str, object], bus: Path) -> None:
+    newest, first = (run(MODEL, bus, *source, *words) for words in ((), ("--version", 1)))
+    assert first.exit_code == 0, first.stderr
+    assert first.stdout == newest.stdout
+    absent = run(MODEL, bus, *source, "--version", 7)
+    assert absent.exit_code != 0
+    assert "version 7" in absent.stderr
+
+
 def test_a_wrong_model_is_a_sentence(source: tuple[str, object], bus: Path) -> None:
     done = run("no-such-model", bus, *source)
     assert done.exit_code == 2
