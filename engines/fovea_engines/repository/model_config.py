@@ -250,7 +250,7 @@ class ModelConfig:
             chosen = tuple(versions[-(latest.num_versions or 1) :])
         if not chosen:
             there = ", ".join(map(str, versions))
-            cure = f"there are {there}" if there else f"put its files into a folder {self.name}/1"
+            cure = f"there are {there}" if there else f"put its files into a version's folder, {self.name}/1"
             raise InvalidModel(
                 "at least one version must be available under the version policy of model "
                 f"'{self.name}': {cure}"
