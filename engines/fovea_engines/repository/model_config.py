@@ -249,8 +249,9 @@ class ModelConfig:
             latest = policy.latest or Latest()
             chosen = tuple(versions[-(latest.num_versions or 1) :])
         if not chosen:
-            there = ", ".join(map(str, versions))
-            cure = f"there are {there}" if there else f"put its files into a version's folder, {self.name}/1"
+            cure = f"put its files into a version's folder, {self.name}/1"
+            if versions:
+                cure = f"there are {', '.join(map(str, versions))}"
             raise InvalidModel(
                 "at least one version must be available under the version policy of model "
                 f"'{self.name}': {cure}"
