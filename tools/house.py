@@ -161,7 +161,7 @@ class House:
             Figure("imports between rooms of server", sum(map(len, server.values())), 76),
             Figure("imports of annexes by the core", self.leaks(), 0),
             Figure("modules of the core that annexes import", len(self.surface()), 131),
-            Figure("names of classes used twice", self.class_names_twice(), 16),
+            Figure("names of classes used twice", self.class_names_twice(), 14),
             Figure('questions "is it TensorRT?" outside its folder', self._tensorrt_asked(), 0),
             Figure("reaches through DataPlane to the registry", self._reaches(), 0),
             Figure("annotations of Any in server", self._any(), 1),
