@@ -148,7 +148,7 @@ def test_accuracy_here_and_through_a_server_are_the_same(served, shared, tmp_pat
     (data / "minibus").rename(data / "bus")
     code, _, err = fovea(*words, "--repository", repository)
     assert code == 2
-    assert "has a folder 'bus', and the model has no such class" in err
+    assert "has classes that the model lacks: bus" in err
     code, _, err = fovea(*words, "--repository", repository, "--images", data)
     assert code == 2
     assert "leave --images out" in err
