@@ -141,7 +141,9 @@ def test_masks_as_polygons_and_as_boxes(server, bus, tmp_path):
     got = annotate(server, tmp_path, [bus], people, "segment", *flags)["shapes"]
     detections = found(server, "segment", bus, mask="polygon").detections
     want = [d for d in detections if d.class_name == "person"]
-    assert [each["points"] for each in got] == [list(line) for d in want for line in d.mask.polygons]
+    assert [each["points"] for each in got] == [
+        list(line) for d in want for line in d.mask.polygons
+    ]
     people = [label(7, "person", "rectangle")]
     flags = (*PEOPLE, "-p", "boxes=bool:true", "-p", "max_det=int:2", "-p", "classes=str:person")
     got = annotate(server, tmp_path, [bus], people, "segment", *flags)["shapes"]
