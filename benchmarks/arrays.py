@@ -1,4 +1,4 @@
-"""How an array of pixels is sent fastest: as BMP, as PNG, or as the model's input tensor over v2.
+"""Time three ways to send an array of pixels: as BMP, as PNG, and as an input tensor over v2.
 
     python benchmarks/arrays.py URL MODEL PHOTOGRAPH [--megapixels 12] [--rounds 7] [--json FILE]
 

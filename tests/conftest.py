@@ -164,7 +164,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Let Hypothesis try fewer, fixed examples where a run is to be quick; collect garbage rarely.
 
-    Simplifying a graph makes many objects, and looking through all of them took a tenth of a build.
+    Simplifying a graph makes many objects, and each collection looks through all of them.
     """
     gc.set_threshold(50_000)
     settings.register_profile("check", max_examples=20, derandomize=True)

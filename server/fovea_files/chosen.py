@@ -59,7 +59,7 @@ def choose(
     is of something else, and a name may only be spelt in another way.
 
     Raises:
-        InvalidOption: the labels have not the classes; the model has none of them, or only some and
+        InvalidOption: the labels lack the classes; the model has none of them, or only some and
             none are typed; or the labels are maps, whose classes.txt says what counts.
     """
     if isinstance(labelled, ClassMaps):
@@ -150,15 +150,10 @@ def _wanted(
         name = str(each)
         if isinstance(each, int) and labels is not None and 0 <= each < len(labels):
             name = labels[each]
-        # The mean leaves out a class that no image has, as COCO's does.
-        if (
-            name.casefold() not in spelt
-            and labels is not None
-            and name in labels
-            and len(typed) > 1
-        ):
-            continue
         if name.casefold() not in spelt:
+            # The mean leaves out a class without an object, as COCO's does.
+            if name in (labels or ()):
+                continue
             close = difflib.get_close_matches(name.casefold(), spelt, n=1)
             named = {known.get(own, own): count for own, count in counts.items()}
             advice = (

@@ -1,4 +1,4 @@
-"""What a key lets in, over every transport, and while the file of the keys changes."""
+"""Keys over every transport, and while their file changes."""
 
 import asyncio
 import json

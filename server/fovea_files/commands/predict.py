@@ -179,11 +179,11 @@ def predict(
         "overlap": overlap,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    PredictOptions(**given)  # refuses what is out of range, before anything is sent
+    options = PredictOptions(**given)  # refuses what is out of range, before anything is sent
     given |= {} if version is None else {"version": version}
     alone = count_images(found.files) == 1
     try:
-        with _open(context, model, repository, url, given, alone=alone) as predictor:
+        with _open(context, model, repository, url, options, given, alone=alone) as predictor:
             _check_effect(context, predictor)
             if out is not None:
                 tally = write_files(predictor, found, formats, encoding, out, given, resume=resume)
@@ -245,6 +245,7 @@ def _open(
     model: str,
     repository: Path,
     url: str | None,
+    options: PredictOptions,
     given: dict[str, Any],
     *,
     alone: bool,
@@ -252,5 +253,4 @@ def _open(
     if url is not None:
         return RemotePredictor(url, model, given, retries=_RETRIES)
     [path] = find_models(context, repository, model)
-    options = PredictOptions(**{name: each for name, each in given.items() if name != "version"})
     return LocalPredictor(version_folder(path, given.get("version")), options, alone=alone)

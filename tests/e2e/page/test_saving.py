@@ -1,4 +1,4 @@
-"""What the page saves is what `fovea predict` writes, and what is on the screen."""
+"""The page saves the same files as `fovea predict`, and the picture as it is shown."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What a large image on a poor line looks like: how far it is, and why it failed."""
+"""The page sends a large image over a slow line: it shows progress, or why it failed."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""Which classes of labels are measured where the model has others."""
+"""Labels with classes that the model lacks, and labels of which some classes are measured."""
 
 from pathlib import Path
 
@@ -66,6 +66,13 @@ def test_a_class_is_named_as_labels_or_model_do_or_by_the_models_id():
         InvalidOption, match=r"no object of 'bus'; it has person \(1 object\), 5 \(1\)"
     ):
         choose(dataset([0, 5], None), "bus", ("person", "car"))
+
+
+def test_a_class_without_an_object_is_in_no_mean():
+    chosen = choose(dataset([0, 1, 1, 2]), "cat,bus", ("cat", "dog", "bus"))
+    assert dict(chosen.left_out) == {"dog": 2, "fork lift": 1}
+    with pytest.raises(InvalidOption, match="has no object of bus"):
+        choose(dataset([0, 1, 1, 2]), "bus", ("cat", "dog", "bus"))
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import hashlib
 import re
 from functools import partial
 from pathlib import Path
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -26,7 +26,7 @@ _TYPES = {
 }
 # The page says how to install the client, whose wheel has the version in its name.
 _WHEEL_NAME = "{{wheel}}"
-# Comments on lines of their own, and indentation: a fifth of what would be sent. People read the
+# Comments on lines of their own, and indentation, are for readers of the code. People read the
 # client, so it stays as it is.
 _UNSENT = re.compile(r"^\s*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/)\s*\n|^ +", re.MULTILINE)
 _STRIPPED, _READ = (".js", ".css"), "fovea.js"
@@ -73,7 +73,7 @@ async def _page(index: _File, request: Request) -> Response:
 
 
 async def _client(request: Request) -> Response:
-    content = await asyncio.to_thread(wheel)
+    content = await run_in_threadpool(wheel)
     return Response(content, headers={"Cache-Control": "no-cache"}, media_type="application/zip")
 
 
