@@ -36,8 +36,11 @@ $(VENV)/base: pyproject.toml locks/build.txt locks/serve.txt
 	    --no-deps --no-build-isolation -e .
 	touch $@
 
+# trackers asks for opencv-python, whose files are those of opencv-python-headless, but take libGL.
 $(VENV)/dev: $(VENV)/base constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,otel,ray,rtx,streams]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,frigate,otel,ray,rtx,streams]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	    --force-reinstall --no-deps opencv-python-headless
 	touch $@
 
 # The Python bindings of TensorRT 10 and 11, a megabyte each, in folders of their own: both are
@@ -68,15 +71,15 @@ $(VENV)/generators: $(VENV)/dev
 	    "typescript@5.9.3" "@types/node@20.19.43" "openapi-typescript@7.13.0" \
 	    "openapi-fetch@0.17.0" || rm -rf $@
 
-# What tests of tiles, of text and of the client compare with. SAHI imports most of what it requires
-# lazily, and RapidOCR has a model in it (27 MB).
+# What tests of tiles, text, tracks and the client compare with. SAHI imports most of what it requires
+# lazily, and RapidOCR has a model in it (27 MB). motmetrics has scenes with detections in it.
 # Under this name of the folder Hypothesis takes it for no code of ours, and does not read it all.
 $(VENV)/vision: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade \
 	    --target $@/site-packages "supervision==0.31.2" "shapely==2.2.0" \
 	    && $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 	    --target $@/site-packages "sahi==0.12.8" "rapidocr==3.10.0" "pyclipper==1.4.0" \
-	    "omegaconf==2.4.0" "colorlog==6.12.0" || rm -rf $@
+	    "omegaconf==2.4.0" "colorlog==6.12.0" "motmetrics==1.4.0" || rm -rf $@
 
 # CVAT's program, which tests/e2e starts with the client as its auto-annotation function.
 $(VENV)/cvat: $(VENV)/dev
@@ -136,7 +139,7 @@ lint: $(VENV)/dev
 # The tests start some hundred processes: none is to compile the modules again. Threads of OpenBLAS
 # that wait for the next product would take the cores from the other process. tests/lanes.py says
 # which files are in which run.
-check test test-real: export PYTHONDONTWRITEBYTECODE =
+check test test-real test-cluster: export PYTHONDONTWRITEBYTECODE =
 check test test-real: export OPENBLAS_NUM_THREADS = 1
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 

@@ -96,6 +96,13 @@ def read(found: TaskResult, options: PredictOptions) -> None:
         list(encoded_masks(found.masks, options.mask))
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody uses now."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [probe.getsockname()[1] for probe in probes]
+
+
 def start_server(
     repository: Path, image: bytes, settings: Mapping[str, str] | None = None
 ) -> tuple[subprocess.Popen[bytes], int, float]:
@@ -103,9 +110,7 @@ def start_server(
 
     `settings` are variables of its environment.
     """
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        port, *others = (probe.getsockname()[1] for probe in probes)
+    port, *others = free_ports(3)
     flags = zip(("--port", "--grpc-port", "--metrics-port"), (port, *others), strict=True)
     started = time.perf_counter()
     server = subprocess.Popen(

@@ -19,6 +19,10 @@ RESULTS = Path(__file__).parent / "results"
 # Clients -> HTTP requests/s of a Triton 2.51 with a Python backend, its worst and its best run, and
 # of the bare answer beside it; on another machine. Only these were recorded.
 TRITON = {1: (2160, 2760, 4990), 8: (4080, 4820, 11360), 32: (4200, 6360, 8700)}
+# MLPerf's scenarios that have a column.
+SCENARIOS = ("SingleStream", "MultiStream", "Offline")
+# YOLO11-l on CPUs, MLPerf Inference v6.0: cores, SingleStream in ms, Offline in images/s.
+PUBLISHED = {"i9-13900K, 24 cores": (24, 90.1, 12.07), "GB10, 20 cores": (20, 612.0, 1.75)}
 
 
 def newest(kind: str) -> dict[str, Any]:
@@ -152,5 +156,47 @@ def triton() -> str:
     )
 
 
+def mlperf(report: dict[str, Any]) -> str:
+    """Scenarios of MLPerf by model, and the published rows of CPUs; a figure for each precision."""
+    models: dict[str, list[dict[str, Any]]] = {}
+    for name, runs in report["runs"].items():
+        models.setdefault(name.split()[0], []).append(runs)
+    rows = []
+    for model, precisions in models.items():
+        cells = [
+            ", ".join(f"{runs[scenario]['figure']['value']:,.1f}" for runs in precisions)
+            for scenario in SCENARIOS
+        ]
+        spent_ms = [runs["Offline"]["cpu_ms"] for runs in precisions]
+        cpu_s = ", ".join(f"{1e-3 * (ms['server'] + ms['load']):.3f}" for ms in spent_ms)
+        rows.append([model, *cells, cpu_s])
+    rows += [
+        [f"published, {machine}", f"{lone:.1f}", "-", f"{images:.2f}", f"{cores / images:.2f}"]
+        for machine, (cores, lone, images) in PUBLISHED.items()
+    ]
+    head = ["", "SingleStream p90, ms", "MultiStream p99, ms", "Offline, images/s"]
+    return markdown([*head, "core-seconds an image"], rows)
+
+
+def peers(report: dict[str, Any]) -> str:
+    """Other servers as ratios to Fovea, by the number of clients; the rest is with the most."""
+    servers: dict[str, dict[str, dict[str, list[float]]]] = report["servers"]
+    own = next(iter(servers.values()))
+    rows = []
+    for name, loads in servers.items():
+        most = [*loads.values()][-1]
+        ratios = [
+            [one / other for one, other in zip(found["rates"], own[clients]["rates"], strict=True)]
+            for clients, found in loads.items()
+        ]
+        cells = ["1" if loads is own else ratio(rounds) for rounds in ratios]
+        cpu_ms, memory_mb = (statistics.median(most[each]) for each in ("cpu_ms", "memory_mb"))
+        rate = f"{statistics.median(most['rates']):.1f}"
+        rows.append([name, *cells, rate, f"{cpu_ms:,.0f}", f"{memory_mb:,.0f}"])
+    loads = [f"{clients} client{'s' * (clients != '1')}" for clients in own]
+    return markdown(["", *loads, "images/s", "CPU ms an image", "memory, MB"], rows)
+
+
 if __name__ == "__main__":
-    print(tasks(), precision(), triton(), serve(), sep="\n\n")
+    measured = mlperf(newest("mlperf")), peers(newest("peers"))
+    print(tasks(), precision(), triton(), *measured, serve(), sep="\n\n")

@@ -24,10 +24,11 @@ COPY client ./client
 RUN /opt/tools/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /src/wheels .
 # A virtual environment moves to the next stage as one folder, without pip, its caches or headers.
 RUN python -m venv --without-pip /opt/fovea
-# An extra of pyproject.toml: remote, or ray.
+# An extra of pyproject.toml: remote, ray or streams. The files are complete, and that of streams is
+# without opencv-python, which trackers names in vain.
 ARG EXTRAS=
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip --python /opt/fovea/bin/python install --require-hashes \
+    python -m pip --python /opt/fovea/bin/python install --require-hashes --no-deps \
     --requirement "locks/${EXTRAS:-serve}.txt"
 RUN python -m pip --python /opt/fovea/bin/python install --no-deps /src/wheels/fovea_serve-*.whl
 RUN /src/slim.sh /opt/fovea

@@ -8,19 +8,18 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 
-import onnx
 import pytest
 from hypothesis import settings
+from tests.asking import ask_patiently
 from tests.lanes import LANES, in_order, lane_of
+from tests.slimmed import share_slimmed
 from tests.system import missing_packages
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.graph import normalise
 from fovea_server.commands.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,21 +45,8 @@ def run_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def slim_once(run_folder):
-    """Simplify each graph once a run: that is most of a build, and many builds are of one file."""
-    slim = normalise._slim
-
-    def slimmed(model: onnx.ModelProto) -> onnx.ModelProto:
-        digest = sha256(model.SerializeToString(deterministic=True)).hexdigest()
-        kept = run_folder / f"slim-{digest}.onnx"
-        if not kept.exists():
-            new = kept.with_suffix(f".{os.getpid()}")
-            new.write_bytes(slim(model).SerializeToString())
-            new.replace(kept)
-        return onnx.load_model(kept)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(normalise, "_slim", slimmed)
-        yield
+    """Simplify each graph once a run: many builds are of one file."""
+    share_slimmed(run_folder)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +96,14 @@ def demo_batches(demo_model, tmp_path_factory) -> Path:
     """A repository with the demo engine of ONNX Runtime, for up to 4 rows at once."""
     repository = tmp_path_factory.mktemp("batches") / "repository"
     build(BuildPlan(demo_model, "digits", repository, "onnxruntime", max_batch=4))
+    return repository
+
+
+@pytest.fixture(scope="session")
+def demo_rect(demo_model, tmp_path_factory) -> Path:
+    """A repository with the demo engine of ONNX Runtime, which takes several sizes."""
+    repository = tmp_path_factory.mktemp("rect") / "repository"
+    build(BuildPlan(demo_model, "digits", repository, "onnxruntime", rect=True))
     return repository
 
 
@@ -167,9 +161,13 @@ def pytest_configure(config: pytest.Config) -> None:
     Simplifying a graph makes many objects, and each collection looks through all of them.
     """
     gc.set_threshold(50_000)
-    settings.register_profile("check", max_examples=20, derandomize=True)
-    if config.getoption("--lane") == "check":
-        settings.load_profile("check")
+    # A machine that is busy takes its time for an example.
+    settings.register_profile("usual", deadline=None)
+    settings.register_profile(
+        "check", settings.get_profile("usual"), max_examples=20, derandomize=True
+    )
+    settings.load_profile("check" if config.getoption("--lane") == "check" else "usual")
+    ask_patiently()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

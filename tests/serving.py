@@ -12,13 +12,17 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.forked import CAN_FORK, PROGRAM, Forked
+
+# A server starts and stops within two seconds, and on a machine that is busy within minutes.
+_PATIENCE_S = 180
 
 
 @dataclass
 class RunningServer:
     """`fovea serve` on ports of its own."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
     port: int
     log: Path
     grpc_port: int
@@ -36,7 +40,7 @@ class RunningServer:
         """SIGTERM; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(_PATIENCE_S)
 
 
 @contextmanager
@@ -67,7 +71,7 @@ def start_server(
     wait: bool = True,
     stderr: int | None = None,
     environment: Mapping[str, str] | None = None,
-    program: Sequence[str] = ("-m", "fovea_server.commands.cli"),
+    program: Sequence[str] | None = None,
     ports: Sequence[int] = (),
 ) -> RunningServer:
     """Serve a repository; returns when it is ready, or without `wait` when it is alive.
@@ -79,24 +83,26 @@ def start_server(
         wait: for readiness.
         stderr: a descriptor where the log goes instead.
         environment: the server's; default that of the tests.
-        program: arguments of Python that run `fovea`.
+        program: arguments of Python that run `fovea`; default PROGRAM, or a fork of it.
         ports: of HTTP, gRPC and metrics; default free ones.
     """
     with reserved_ports(3) as free:
         port, grpc_port, metrics_port = ports or free
         log = folder / f"serve-{port}.log"
         given = {"--http-port": port, "--grpc-port": grpc_port, "--metrics-port": metrics_port}
-        command = [sys.executable, *program, "serve", str(repository)]
+        ported = (f"{flag}={number}" for flag, number in given.items())
+        arguments = ["serve", str(repository), *ported, *flags]
+        process: subprocess.Popen[str] | Forked
         with log.open("a") as stream:
-            process = subprocess.Popen(
-                [*command, *(f"{flag}={number}" for flag, number in given.items()), *flags],
-                stderr=stream if stderr is None else stderr,
-                text=True,
-                env=environment,
-            )
+            said = stream.fileno() if stderr is None else stderr
+            if program is None and environment is None and CAN_FORK:
+                process = Forked(arguments, said)
+            else:
+                command = [sys.executable, *(program or PROGRAM), *arguments]
+                process = subprocess.Popen(command, stderr=said, text=True, env=environment)
         scheme = "https" if any(flag.startswith("--http-server-cert") for flag in flags) else "http"
         server = RunningServer(process, port, log, grpc_port, metrics_port, scheme)
-        until = time.monotonic() + 60
+        until = time.monotonic() + _PATIENCE_S
         url = server.url + ("/v2/health/ready" if wait else "/v2/health/live")
         with httpx.Client(verify=False) as client:
             while time.monotonic() < until and process.poll() is None:
@@ -111,7 +117,7 @@ def start_server(
 
 def wait_until_ready(port: int) -> None:
     """Wait for a server that was started by its command."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         try:
             if httpx.get(f"http://127.0.0.1:{port}/v2/health/ready").status_code == 200:

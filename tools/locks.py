@@ -15,20 +15,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "locks"
+_SWITCHED = ("frigate", "oidc", "otel")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
-    # Tokens and traces cost nothing until they are switched on: the images have what they need.
-    "serve": ("oidc", "otel"),
-    "remote": ("oidc", "otel", "remote"),
-    "ray": ("oidc", "otel", "ray"),
-    "rtx": ("oidc", "otel", "rtx"),
-    "tensorrt": ("oidc", "otel", "tensorrt"),
+    # Tokens, traces and Frigate cost nothing until they are switched on: the images have what they
+    # need.
+    "serve": _SWITCHED,
+    "remote": (*_SWITCHED, "remote"),
+    "ray": (*_SWITCHED, "ray"),
+    "rtx": (*_SWITCHED, "rtx"),
+    "streams": (*_SWITCHED, "streams"),
+    "tensorrt": (*_SWITCHED, "tensorrt"),
 }
 """File -> extras of the project that it installs, without the project."""
 GROUPS = ("build", "sbom", "supply", "cuda-headers", "pycuda")
 """Files with the dependency groups of their names."""
 
+# trackers asks for opencv-python, whose files are those of opencv-python-headless, but take libGL.
+_OVERRIDES = "opencv-python; sys_platform == 'none'\n"
+
 _UV = (
-    *("uv", "pip", "compile", "--quiet", "--constraint=constraints.txt"),
+    *("uv", "pip", "compile", "--quiet", "--constraint=constraints.txt", "--override=-"),
     *("--universal", "--python-version=3.11", "--generate-hashes"),
     # Without the names of machines.
     *("--no-header", "--no-annotate", "--no-emit-index-url"),
@@ -44,7 +50,7 @@ def write_all() -> None:
     wanted |= {group: (f"--group={group}",) for group in GROUPS}
     for name, options in wanted.items():
         output = f"--output-file={FOLDER / name}.txt"
-        subprocess.run([*_UV, *options, output], cwd=ROOT, check=True)
+        subprocess.run([*_UV, *options, output], cwd=ROOT, check=True, input=_OVERRIDES, text=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     python -m tools.pictures build ../shared/models/yolov8n.onnx ../shared/data/coco64/calibration
     python -m tools.pictures tasks ../shared/models PHOTOGRAPHS
     python -m tools.pictures page http://127.0.0.1:8000 PHOTOGRAPHS
+    python -m tools.pictures stream ../shared/models/yolov8n.onnx ../shared/data/video/VIDEO
 
 PHOTOGRAPHS is the folder `skimage/data` of scikit-image, whose pictures are in the public domain.
 `build` shows the speed of this machine: run it where nothing else does. `page` takes a server with
@@ -12,12 +13,15 @@ yolov8n-pose and yolov8n-seg-320.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import cv2
+import httpx
 import numpy as np
 from numpy.typing import NDArray
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -42,6 +46,12 @@ TASKS = (
     ("u2netp", "astronaut.png", (slice(None), slice(0, 384))),
 )
 HEIGHT, GAP = 340, 6
+# Of docs/stream.jpg: the frames of the video before it, and what counts.
+STREAM_FRAMES = 86
+STREAM = """lines = ["entry=0.05,0.94,0.62,0.94"]
+zones = ["table=0.45,0.66,0.7,0.66,0.74,0.92,0.41,0.92"]
+classes = ["person"]
+"""
 
 
 def run(command: str, folder: Path) -> str:
@@ -115,6 +125,47 @@ def page(url: str, photographs: Path) -> None:
         tab.screenshot(path=DOCS / "page.jpg", type="jpeg", quality=80)
 
 
+def stream(model: Path, video: Path) -> None:
+    """Serve a stream of the beginning of a video, and take its newest picture."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        build_engine(BuildPlan(model, "model", folder / "repository", "openvino"))
+        _write_beginning(video, folder / "clip.avi")
+        text = f'source = "{folder}/clip.avi"\nmodel = "model"\n{STREAM}'
+        (folder / "repository" / "streams.toml").write_text(f"[street]\n{text}")
+        command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", "repository"]
+        server = subprocess.Popen([*command, "--http-port=8137", "--no-allow-grpc"], cwd=folder)
+        address = "http://127.0.0.1:8137/v1/streams/street"
+        try:
+            jpeg = _last_but_one(f"{address}/video")
+        finally:
+            server.terminate()
+            server.wait()
+    picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+    cv2.imwrite(str(DOCS / "stream.jpg"), picture, [cv2.IMWRITE_JPEG_QUALITY, 74])
+
+
+def _write_beginning(video: Path, clip: Path) -> None:
+    read = cv2.VideoCapture(str(video))
+    size = int(read.get(cv2.CAP_PROP_FRAME_WIDTH)), int(read.get(cv2.CAP_PROP_FRAME_HEIGHT))
+    writer = cv2.VideoWriter(str(clip), cv2.VideoWriter.fourcc(*"MJPG"), 10, size)
+    for _ in range(STREAM_FRAMES):
+        writer.write(read.read()[1])
+    writer.release()
+
+
+def _last_but_one(address: str) -> bytes:
+    """Read a stream to its end, at which all zones are empty."""
+    while True:
+        try:
+            body = httpx.get(address, timeout=600).raise_for_status().content
+            break
+        except httpx.TransportError:
+            time.sleep(0.2)
+    found = list(re.finditer(rb"Content-Length: (\d+)\r\n\r\n", body))[-2]
+    return body[found.end() :][: int(found[1])]
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["build", model, images]:
@@ -123,5 +174,7 @@ if __name__ == "__main__":
             tasks(Path(models), Path(photographs))
         case ["page", url, photographs]:
             page(url, Path(photographs))
+        case ["stream", model, video]:
+            stream(Path(model), Path(video))
         case _:
             sys.exit(__doc__)

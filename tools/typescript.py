@@ -11,13 +11,18 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 FILE = Path(__file__).parents[1] / "server" / "fovea_server" / "http" / "page" / "fovea.d.ts"
 MARK = "// Below: `python -m tools.typescript`, from the schemas of /openapi.json.\n"
 
 # What the client takes and answers; all others are parts of these.
-_ROOTS = ("PredictJson", "PredictAnswer", "ModelSummary", "Model", "ModelStatistics")
+_ROOTS = (
+    *("PredictJson", "PredictAnswer", "SearchAnswer"),
+    *("ModelSummary", "Model", "ModelStatistics", "OwnKey"),
+    *("StreamSettings", "StreamChange", "StreamStatus"),
+)
 _PLAIN = {
     "string": "string",
     "number": "number",
@@ -98,14 +103,16 @@ def _comment(schema: Schema, indent: str = "") -> str:
 
 def document() -> Schema:
     """Make the OpenAPI document without a server."""
-    from fastapi import FastAPI
+    from fovea_server.dataplane.service import Service
+    from fovea_server.http.v1.app import create_app
+    from fovea_server.http.v1.sources import ImageSources
+    from fovea_server.models.registry import Registry
+    from fovea_server.settings import Settings
 
-    from fovea_server.http.v1 import models, openapi, predict_routes
-
-    app = FastAPI()
-    for router in (predict_routes.router, models.router, models.health):
-        app.include_router(router)
-    return openapi.document(app)
+    with TemporaryDirectory() as empty:
+        settings = Settings(model_repository=(Path(empty),))
+        service = Service(settings, Registry(settings))
+        return create_app(service, ImageSources(settings)).openapi()
 
 
 if __name__ == "__main__":

@@ -8,18 +8,22 @@ with Client("http://127.0.0.1:8000") as client:
 from fovea_client._async_client import AsyncClient
 from fovea_client._attempts import server_address
 from fovea_client._client import Client
+from fovea_client._json import as_json, image_result
 from fovea_client._masks import MaskFile, Outlines, RunLengths
-from fovea_client._reading import image_result, prediction
+from fovea_client._reading import prediction
 from fovea_client._requests import ImageFormat, MaskFormat, PredictOptions
 from fovea_client.answers import (
+    TASKS,
     Detection,
     ImageError,
     ImageResult,
     Prediction,
-    ScoredClass,
     Tensor,
     Timing,
+    table_columns,
 )
+from fovea_client.classes import Attribute, ScoredClass
+from fovea_client.embedding import Embedding, Match
 from fovea_client.errors import (
     ConnectionFailed,
     FoveaClientError,
@@ -30,19 +34,25 @@ from fovea_client.errors import (
 from fovea_client.images import Channels, ImageSource
 from fovea_client.maps import ClassArea, Depth, Saliency, Semantic
 from fovea_client.models import Model, ModelSummary, ModelVersion, TensorMetadata
+from fovea_client.pictures import NewPicture
+from fovea_client.reading import Character, Reading
 from fovea_client.settings import with_key
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 
 __all__ = [
+    "TASKS",
     "AsyncClient",
+    "Attribute",
     "Box",
     "Channels",
+    "Character",
     "ClassArea",
     "Client",
     "ConnectionFailed",
     "Corner",
     "Depth",
     "Detection",
+    "Embedding",
     "FoveaClientError",
     "ImageError",
     "ImageFormat",
@@ -51,13 +61,16 @@ __all__ = [
     "Keypoint",
     "MaskFile",
     "MaskFormat",
+    "Match",
     "Model",
     "ModelSummary",
     "ModelVersion",
+    "NewPicture",
     "Outlines",
     "PredictOptions",
     "Prediction",
     "QueueFull",
+    "Reading",
     "Rotated",
     "RunLengths",
     "Saliency",
@@ -68,8 +81,10 @@ __all__ = [
     "TensorMetadata",
     "Timing",
     "UnexpectedAnswer",
+    "as_json",
     "image_result",
     "prediction",
     "server_address",
+    "table_columns",
     "with_key",
 ]

@@ -7,23 +7,22 @@ import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 import httpx
 from numpy.typing import NDArray
 
-from fovea_client import _calls
+from fovea_client import _calls, _frames
 from fovea_client._attempts import Answer, Attempts, Call, Policy, server_address
 from fovea_client._calls import Images
 from fovea_client._display import show_lists
 from fovea_client._requests import ImageFormat, PredictOptions
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
-from fovea_client.images import ImageSource
+from fovea_client.embedding import Match
+from fovea_client.images import Channels, ImageSource
 from fovea_client.models import Model, ModelSummary
 from fovea_client.settings import with_key
-
-Built = TypeVar("Built")
 
 
 class AsyncClient:
@@ -67,12 +66,12 @@ class AsyncClient:
         _calls.check_many(in_flight, options)
 
         async def find(image: ImageSource) -> ImageResult | ImageError:
-            call = await _built(image, partial(_calls.predict_one, model, image, **options))
+            call = await _calls.built(image, partial(_calls.predict_one, model, image, **options))
             return call if isinstance(call, ImageError) else await self._ask(call)
 
         async def asked() -> AsyncIterator[asyncio.Future[ImageResult | ImageError]]:
             try:
-                async for image in _each(images):
+                async for image in _calls.each(images):
                     yield asyncio.create_task(find(image))
             except Exception as error:  # noqa: BLE001  it is raised in its turn
                 failed = asyncio.get_running_loop().create_future()
@@ -91,6 +90,17 @@ class AsyncClient:
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
+
+    def stream(
+        self,
+        model: str,
+        images: Iterable[ImageSource] | AsyncIterable[ImageSource],
+        *,
+        in_flight: int = 4,
+        **options: Unpack[PredictOptions],
+    ) -> AsyncIterator[ImageResult | ImageError]:
+        """Find what is on the frames of a camera, as `Client.stream` does."""
+        return _frames.astream(_frames.Frames(self._policy, model, in_flight, options), images)
 
     async def annotate(
         self,
@@ -115,6 +125,22 @@ class AsyncClient:
         """Return the outputs of a model for tensors, as `Client.infer` does."""
         call = await asyncio.to_thread(_calls.infer, model, inputs, outputs, version, parameters)
         return await self._ask(call)
+
+    async def search(
+        self,
+        model: str,
+        image: ImageSource,
+        *,
+        k: int | None = None,
+        index: str | None = None,
+        thumbnails: bool = False,
+        version: int | str | None = None,
+        channels: Channels = "RGB",
+    ) -> tuple[Match, ...]:
+        """Find images that are like one, as `Client.search` does."""
+        return await self._ask(
+            _calls.search(model, image, k, index, version, channels, thumbnails=thumbnails)
+        )
 
     async def models(self) -> tuple[ModelSummary, ...]:
         """List the models, as `Client.models` does."""
@@ -143,7 +169,7 @@ class AsyncClient:
         await self.aclose()
 
     async def _ask_about(self, image: Images, build: Callable[[], Call[Answer]]) -> Answer:
-        return await self._ask(await _built(image, build))
+        return await self._ask(await _calls.built(image, build))
 
     async def _ask(self, call: Call[Answer]) -> Answer:
         attempts = Attempts(call, self._policy)
@@ -213,19 +239,3 @@ class _Lanes:
         self._closed = True
         while self._idle:
             await self._idle.pop().aclose()
-
-
-async def _built(image: Images, build: Callable[[], Built]) -> Built:
-    # Files are read, and pixels encoded, outside the event loop.
-    return build() if isinstance(image, bytes) else await asyncio.to_thread(build)
-
-
-async def _each(
-    images: Iterable[ImageSource] | AsyncIterable[ImageSource],
-) -> AsyncIterator[ImageSource]:
-    if isinstance(images, AsyncIterable):
-        async for image in images:
-            yield image
-    else:
-        for image in images:
-            yield image

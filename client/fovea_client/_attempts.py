@@ -1,4 +1,4 @@
-"""Decides what is sent when, and what its outcome means; sends nothing and waits for nothing."""
+"""Decides when each request is sent, and how its outcome is taken; sends and awaits nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOT_SENT = (
 )
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
-# 429 and 503 refuse a request; what a proxy answers otherwise may come after it was executed.
+# 429 and 503 refuse a request; a proxy may answer with another error after it was executed.
 _REFUSED = (429, 503)
 
 
@@ -132,7 +132,7 @@ class Attempts(Generic[Answer]):
 
 
 class _Left(dict[str, float]):
-    """The timeouts of httpx: a step may take what is left for the call when the step begins."""
+    """The timeouts of httpx: a step may take the time that is left for the call when it begins."""
 
     def __init__(self, until: float) -> None:
         self._until = until

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from functools import partial
-from typing import Any, TypeAlias, Unpack, cast
+from typing import Any, TypeAlias, TypeVar, Unpack, cast
 
 import httpx
 from numpy.typing import NDArray
@@ -16,9 +24,19 @@ from fovea_client._display import source_of
 from fovea_client._requests import ImageFormat, PredictOptions, Request
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
+from fovea_client.embedding import Match
 from fovea_client.errors import ServerError, UnexpectedAnswer
-from fovea_client.images import ImageSource, Source, Url, check_channels, image_to_send
+from fovea_client.images import (
+    Channels,
+    ImageSource,
+    Source,
+    Url,
+    check_channels,
+    image_to_send,
+)
 from fovea_client.models import Model, ModelSummary
+
+Built = TypeVar("Built")
 
 MOST_IN_FLIGHT = 100
 Images: TypeAlias = ImageSource | Sequence[ImageSource]
@@ -33,7 +51,7 @@ def predict(model: str, images: Images, **options: Unpack[PredictOptions]) -> Ca
     def read(response: httpx.Response) -> Prediction:
         found = _prediction(response, len(several))
         for result, source in zip(found.images, sources, strict=True):
-            _show(result, source)
+            show(result, source)
         return found
 
     return Call(_requests.predict(model, several, **options), read)
@@ -59,14 +77,15 @@ def predict_one(
             raise
         # Of many images only those are found again that take no memory until then.
         if isinstance(image, str | os.PathLike):
-            _show(found, partial(image_to_send, image))
+            show(found, partial(image_to_send, image))
         return found
 
     again = to_send.address if isinstance(to_send, Url) else to_send
     return Call(_requests.predict(model, [again], **options), read)
 
 
-def _show(result: ImageResult | ImageError, source: Source) -> None:
+def show(result: ImageResult | ImageError, source: Source) -> None:
+    """Let a result find its image again."""
     if isinstance(result, ImageResult):
         object.__setattr__(result, "source", source)  # as its own __init__ would: it is frozen
 
@@ -85,11 +104,51 @@ def check_many(in_flight: int, options: PredictOptions) -> None:
     check_channels(options.get("channels", "RGB"))
 
 
+async def built(image: Images, build: Callable[[], Built]) -> Built:
+    """Build what is to be sent: files are read, and pixels encoded, outside the event loop."""
+    return build() if isinstance(image, bytes) else await asyncio.to_thread(build)
+
+
+async def each(
+    images: Iterable[ImageSource] | AsyncIterable[ImageSource],
+) -> AsyncIterator[ImageSource]:
+    """Yield images of any iterable."""
+    if isinstance(images, AsyncIterable):
+        async for image in images:
+            yield image
+    else:
+        for image in images:
+            yield image
+
+
 def annotate(
     model: str, image: ImageSource, format: ImageFormat, **options: Unpack[PredictOptions]
 ) -> Call[bytes]:
     """Ask for an image with its detections drawn in."""
     return Call(_requests.predict(model, [image], accept=format, **options), _reading.image)
+
+
+def search(
+    model: str,
+    image: ImageSource,
+    k: int | None,
+    index: str | None,
+    version: int | str | None,
+    channels: Channels,
+    *,
+    thumbnails: bool,
+) -> Call[tuple[Match, ...]]:
+    """Ask for the images of an index that are most like an image."""
+    request = _requests.search(
+        model,
+        image,
+        k=k,
+        index=index,
+        thumbnails=thumbnails,
+        version=version,
+        channels=channels,
+    )
+    return Call(request, _reading.matches)
 
 
 def models() -> Call[tuple[ModelSummary, ...]]:

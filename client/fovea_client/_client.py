@@ -13,7 +13,7 @@ from typing import Any, Self, Unpack
 import httpx
 from numpy.typing import NDArray
 
-from fovea_client import _calls
+from fovea_client import _calls, _frames
 from fovea_client._attempts import Answer, Attempts, Call, Policy, server_address
 from fovea_client._calls import Images
 from fovea_client._display import show_lists
@@ -21,7 +21,8 @@ from fovea_client._reading import BEFORE_TENSORS
 from fovea_client._requests import ImageFormat, PredictOptions
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
-from fovea_client.images import ImageSource
+from fovea_client.embedding import Match
+from fovea_client.images import Channels, ImageSource
 from fovea_client.models import Model, ModelSummary
 from fovea_client.settings import with_key
 
@@ -104,7 +105,7 @@ class Client:
         Results come in the order of the images. Images are taken as results are: at most
         `in_flight` of them are in memory. A bad image, or a file that cannot be read, only fails
         itself and gives an `ImageError` in its place. Other errors end the iteration; they and the
-        arguments are those of `predict`. An error of `images` comes after the results of the images
+        arguments are as for `predict`. An error of `images` comes after the results of the images
         before. Who leaves the iteration does not wait for the requests under way.
         """
         _calls.check_many(in_flight, options)
@@ -136,6 +137,31 @@ class Client:
         while under_way:
             yield under_way.popleft().result()
 
+    def stream(
+        self,
+        model: str,
+        images: Iterable[ImageSource],
+        *,
+        in_flight: int = 4,
+        **options: Unpack[PredictOptions],
+    ) -> Iterator[ImageResult | ImageError]:
+        """Find what is on the frames of a camera, over one connection (WebSocket).
+
+        Each result comes as soon as it is there, in order. Images are taken in a thread, as results
+        are: at most `in_flight` of them, 1 to 8, are under way, so a slow model slows `images`.
+        A frame that fails, or that the server has no room or time for, gives an `ImageError` in its
+        place. `track` needs no `stream_id`: the frames of a call are a stream of their own.
+
+        It takes the package `websockets`. `timeout` is for the connection, and for the answer to a
+        frame; `retries` do not apply. Who leaves the iteration closes the connection.
+
+        Raises:
+            ServerError: the server refused the connection, or would refuse every frame.
+            ConnectionFailed: the connection could not be made, or has ended.
+            ImportError: `websockets` is not installed.
+        """
+        return _frames.stream(_frames.Frames(self._policy, model, in_flight, options), images)
+
     def annotate(
         self,
         model: str,
@@ -145,7 +171,9 @@ class Client:
     ) -> bytes:
         """Return the image with its detections drawn in, encoded as `format`.
 
-        The other arguments and the errors are those of `predict`.
+        Of a model that makes a picture of an image, it is this picture.
+
+        The other arguments and the errors are as for `predict`.
         """
         return self._ask(_calls.annotate(model, image, format, **options))
 
@@ -168,16 +196,44 @@ class Client:
             inputs: an array for the name of each input, of the input's own element type.
             outputs: names of the outputs to return; by default all.
             version: version of the model; by default the newest.
-            parameters: of the request, e.g. those of a sequence.
+            parameters: of the request, e.g. of a sequence.
 
         Raises:
             TypeError: the protocol has no tensors of this type.
             ServerError: the server refused or failed. The protocol has no words for programs: the
                 `code` is "http_" and the status.
             ConnectionFailed: the server did not answer.
-            UnexpectedAnswer: the answer is not that of the protocol.
+            UnexpectedAnswer: the answer does not follow the protocol.
         """
         return self._ask(_calls.infer(model, inputs, outputs, version, parameters))
+
+    def search(
+        self,
+        model: str,
+        image: ImageSource,
+        *,
+        k: int | None = None,
+        index: str | None = None,
+        thumbnails: bool = False,
+        version: int | str | None = None,
+        channels: Channels = "RGB",
+    ) -> tuple[Match, ...]:
+        """Return the images of an index that are most like an image, best first.
+
+        Args:
+            model: whose task is embed.
+            image: as for `predict`.
+            k: the most matches, 1 to 1000; default 10.
+            index: the name that it was built by, with `fovea index`.
+            thumbnails: have the pictures of the matches, too, if the index was built with them.
+            version: of the model.
+            channels: order of the channels of an array.
+
+        The errors are as for `predict`; without such an index, a `ServerError` with status 404.
+        """
+        return self._ask(
+            _calls.search(model, image, k, index, version, channels, thumbnails=thumbnails)
+        )
 
     def models(self) -> tuple[ModelSummary, ...]:
         """List the served models, and those that could not be loaded; raises as `predict` does."""
@@ -187,7 +243,7 @@ class Client:
         """Return the inputs, outputs, labels and engine card of a model.
 
         By default of the version that answers requests. An unknown model is a `ServerError` with
-        status 404; the other errors are those of `predict`.
+        status 404; the other errors are as for `predict`.
         """
         return self._ask(_calls.model(name, version))
 

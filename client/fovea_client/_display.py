@@ -1,4 +1,4 @@
-"""Shows results in a notebook: the image in the size of a page, and over it what was found."""
+"""Shows results in a notebook: the image in the size of a page, and the results over it."""
 
 from __future__ import annotations
 
@@ -93,6 +93,8 @@ def _image(result: ImageResult, most: int) -> str:
         sent = getattr(result, "source", lambda: None)()
     except OSError:  # the file is not there any more
         sent = None
+    if result.picture is not None:
+        sent = result.picture.png or sent
     address = sent.address if isinstance(sent, Url) else None
     if isinstance(sent, bytes):  # browsers recognise the format themselves, and turn it upright
         data = base64.b64encode(_shrunk(sent, shown)).decode()
@@ -138,6 +140,7 @@ def _shrunk(sent: bytes, side: int) -> bytes:
 def _lines(result: ImageResult, there: bool) -> Iterator[str]:
     if not there:
         yield "The image is gone: of many images, those that are given as paths are shown."
+    yield from result.lines
     for each in result.classes:
         if each.score >= _LEAST_SCORE:
             yield f"{each.class_name} {each.score:.2f}"

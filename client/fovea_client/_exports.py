@@ -1,7 +1,8 @@
-"""Writes what was found on an image in the forms of other tools."""
+"""Writes the results of an image in the forms of other tools."""
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_client._masks import MaskFile, Outlines, RunLengths
-from fovea_client._packages import imported
 from fovea_client.answers import Detection, FiftyOneKind, ImageResult
 
 
@@ -138,3 +138,14 @@ def _outline(fo: Any, found: Detection, size: tuple[int, int]) -> Any:
         points=[[(p.x / size[0], p.y / size[1]) for p in found.corners]],
         closed=True,
     )
+
+
+def imported(module: str, package: str) -> Any:
+    """Return a module; where it is not installed, the ImportError says which package has it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise
+        message = f"{package} is not installed: pip install {package}"
+        raise ImportError(message, name=error.name) from error

@@ -1,11 +1,9 @@
-"""Defines the forms of a mask, reads them, and turns them into pixels."""
+"""Defines the forms of a mask, and turns them into pixels."""
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,25 +58,6 @@ class Outlines:
 
 
 Mask = RunLengths | Outlines | MaskFile
-
-
-def read_mask(value: Any) -> Mask | None:
-    """Read the JSON of a mask; None where the answer has none."""
-    match value:
-        case None:
-            return None
-        case {"size": [int(height), int(width)], "counts": str(counts)}:
-            return RunLengths((height, width), counts)
-        case {"size": [int(height), int(width)], "left": int(left), "top": int(top), "png": file}:
-            return MaskFile((height, width), left, top, base64.b64decode(file, validate=True))
-        case {"size": [int(height), int(width)], "polygons": polygons}:
-            return Outlines((height, width), tuple(tuple(map(float, each)) for each in polygons))
-    raise ValueError("a mask has counts, polygons or a png")
-
-
-def read_file(text: str | None) -> bytes | None:
-    """Read a file in base64; raises `ValueError` if the text is not base64."""
-    return None if text is None else base64.b64decode(text, validate=True)
 
 
 def run_length_pixels(size: tuple[int, int], counts: str) -> NDArray[np.bool_]:

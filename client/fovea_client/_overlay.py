@@ -1,4 +1,4 @@
-"""Draws what was found on an image as SVG, in the colours and with the labels of the server."""
+"""Draws the results of an image as SVG, in the colours and with the labels of the server."""
 
 from __future__ import annotations
 

@@ -8,13 +8,17 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, cast
 from urllib.parse import quote, urlencode
 
 from fovea_client.images import Channels, ImageSource, Url, image_to_send, multipart
 
-ImageFormat = Literal["image/jpeg", "image/png"]
+# Options that are not of a frame, or have another place.
+_OF_CALL = ("version", "channels")
+
+ImageFormat = Literal["image/jpeg", "image/png", "image/webp"]
 MaskFormat = Literal["rle", "polygon", "png", "none"]
+VectorFormat = Literal["base64", "list"]
 
 
 class PredictOptions(TypedDict, total=False):
@@ -29,10 +33,15 @@ class PredictOptions(TypedDict, total=False):
         max_det: most detections per image, from 1 up.
         top_k: the largest number of classes of an image that a classifier returns, 1 to 1000.
         agnostic: suppress across classes as well.
-        mask: form of masks: "rle", "polygon", "png" or "none"; maps of saliency and depth are PNG
-            files, or none.
+        mask: form of masks: "rle", "polygon", "png" or "none"; maps of saliency and depth, and
+            pictures, are PNG files, or none.
+        normalise: of an embedding: divide the vector by its length, the default.
+        vector: form of a vector in JSON: "base64" or "list".
         tile: side in pixels of the tiles that the image is cut into, or columns and rows: "3x2".
         overlap: share of a tile that the next one repeats, 0 to .9.
+        track: objects keep ids over frames: "bytetrack", "sort", "ocsort" or "botsort".
+        stream_id: of `track`: a name for the camera or video of the frame.
+        frame: of `track`: number of the frame in its stream, from 0 up; default the next.
         timeout_ms: time after which the server gives the request up, milliseconds, more than 0;
             waits and further attempts count.
         channels: order of the channels of arrays: "RGB", the default, or "BGR", as OpenCV has them.
@@ -46,8 +55,13 @@ class PredictOptions(TypedDict, total=False):
     top_k: int | None
     agnostic: bool | None
     mask: MaskFormat | None
+    normalise: bool | None
+    vector: VectorFormat | None
     tile: int | str | None
     overlap: float | None
+    track: str | None
+    stream_id: str | None
+    frame: int | None
     timeout_ms: float | None
     channels: Channels
 
@@ -79,15 +93,20 @@ def predict(
     top_k: int | None = None,
     agnostic: bool | None = None,
     mask: MaskFormat | None = None,
+    normalise: bool | None = None,
+    vector: VectorFormat | None = None,
     tile: int | str | None = None,
     overlap: float | None = None,
+    track: str | None = None,
+    stream_id: str | None = None,
+    frame: int | None = None,
     timeout_ms: float | None = None,
     channels: Channels = "RGB",
 ) -> Request:
     """Request what is on images, or one image with it drawn in; reads the files.
 
     One image is the raw body, several are multipart in their order, and with addresses among them
-    they are JSON. The options are those of `PredictOptions`.
+    they are JSON. `PredictOptions` lists the options.
 
     Raises:
         ValueError: there are no images, or one is not right; also TypeError and OSError.
@@ -99,18 +118,57 @@ def predict(
     options = {
         "conf": conf,
         "iou": iou,
-        "classes": None if classes is None else _classes(classes),
+        "classes": classes,
         "max_det": max_det,
         "top_k": top_k,
-        "agnostic": None if agnostic is None else str(agnostic).lower(),
+        "agnostic": agnostic,
         "mask": mask,
+        "normalise": normalise,
+        "vector": vector,
         "tile": tile,
         "overlap": overlap,
+        "track": track,
+        "stream_id": stream_id,
+        "frame": frame,
     }
-    given = {name: value for name, value in options.items() if value is not None}
-    path = model_path(model, version) + "/predict" + (f"?{urlencode(given)}" if given else "")
+    path = model_path(model, version) + "/predict" + _query(options)
     content_type, body = _body([image_to_send(image, channels) for image in images])
     return Request("POST", path, {"accept": accept, "content-type": content_type}, body, timeout_ms)
+
+
+def search(
+    model: str,
+    image: ImageSource,
+    *,
+    k: int | None,
+    index: str | None,
+    thumbnails: bool,
+    version: int | str | None,
+    channels: Channels,
+) -> Request:
+    """Request the images of an index that are most like an image; raises as `predict`."""
+    pictures = "true" if thumbnails else None
+    query = _query({"k": k, "index": index, "thumbnails": pictures})
+    path = f"{model_path(model, version)}/search{query}"
+    content_type, body = _body([image_to_send(image, channels)])
+    return Request("POST", path, {"content-type": content_type}, body)
+
+
+def stream_path(model: str, options: PredictOptions) -> str:
+    """Return the path of a stream of frames; TypeError for an option that does not exist."""
+    if unknown := options.keys() - PredictOptions.__annotations__.keys():
+        raise TypeError(f"there is no option {', '.join(sorted(unknown))}")
+    of_frames = {name: value for name, value in options.items() if name not in _OF_CALL}
+    return model_path(model, options.get("version")) + "/stream" + _query(of_frames)
+
+
+def _query(options: Mapping[str, object]) -> str:
+    given = {name: value for name, value in options.items() if value is not None}
+    if "classes" in given:
+        given["classes"] = _classes(cast("Iterable[int | str]", given["classes"]))
+    for name in given.keys() & {"agnostic", "normalise"}:
+        given[name] = str(given[name]).lower()
+    return f"?{urlencode(given)}" if given else ""
 
 
 def _body(images: Sequence[bytes | Url]) -> tuple[str, bytes]:

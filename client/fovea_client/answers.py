@@ -1,33 +1,44 @@
-"""Defines the server's answers as typed values."""
+"""Defines the server's answers as typed values.
+
+`_json.py` reads and writes them by their fields, and the server makes its schemas of them: the
+first paragraph of a docstring is the description in the OpenAPI document.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fovea_client._masks import Mask, MaskFile, RunLengths
+from fovea_client.classes import Attribute, ScoredClass
+from fovea_client.embedding import Embedding
 from fovea_client.images import Source
 from fovea_client.maps import Depth, Saliency, Semantic
+from fovea_client.pictures import NewPicture
+from fovea_client.reading import Reading
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
+from fovea_client.value import Value
 
 FiftyOneKind = Literal["boxes", "keypoints", "rotated"]
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """One detected object; the score is 0 to 1.
+    """One thing found.
 
     Attributes:
+        score: 0 to 1.
         mask: of a segmenter, in the form that the request asked for: `RunLengths`, `Outlines` or
             `MaskFile`; None if there is no mask.
         keypoints: of a pose model.
         rotated: of a model of rotated boxes or of text, whose `box` is around it; None of others.
         corners: the four of `rotated`, clockwise; between the second and the third the angle
             points.
+        track_id: of a request with `track`; None without, and until the tracker is sure.
     """
 
     box: Box
@@ -38,20 +49,12 @@ class Detection:
     keypoints: tuple[Keypoint, ...] = ()
     rotated: Rotated | None = None
     corners: tuple[Corner, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredClass:
-    """A class of the whole image, and its probability, 0 to 1."""
-
-    class_id: int
-    class_name: str
-    score: float
+    track_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """One raw output of a model whose head the server does not recognise, as the model has it."""
+    """A raw output row of a model whose head is not recognised."""
 
     name: str
     data: NDArray[Any]
@@ -68,8 +71,8 @@ class Shown:
 class ImageResult(Shown):
     """Results of one image.
 
-    In a notebook it is shown as the image with what was found on it. For that it keeps an image
-    that was sent to `predict` as bytes, and of an array a small copy.
+    A notebook shows the image with the results drawn on it. For that it keeps an image that was
+    sent to `predict` as bytes, and of an array a small copy.
 
     Attributes:
         width: of the upright image, pixels.
@@ -78,24 +81,46 @@ class ImageResult(Shown):
         detections: best first; empty when nothing was found, or for a model of another task.
         classes: of a classifier, best first.
         tensors: raw outputs, for a model whose head is not recognised.
-        semantic: the classes, for a model of that task; None otherwise, and so are `saliency` and
-            `depth`.
+        semantic: the classes, for a model of that task; None otherwise, and so are `saliency`,
+            `depth`, `embedding`, `reading` and `picture`.
+        attributes: of a model with several classifiers, in its order.
     """
 
     width: int
     height: int
     orientation: int
-    detections: tuple[Detection, ...]
+    detections: tuple[Detection, ...] = ()
     tensors: tuple[Tensor, ...] = ()
     classes: tuple[ScoredClass, ...] = ()
     semantic: Semantic | None = None
     saliency: Saliency | None = None
     depth: Depth | None = None
+    embedding: Embedding | None = None
+    reading: Reading | None = None
+    picture: NewPicture | None = None
+    attributes: tuple[Attribute, ...] = ()
 
     def _repr_html_(self) -> str:
         from fovea_client._display import as_html
 
         return as_html(self)
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """Return the results of the whole image, of tasks that find neither objects nor classes."""
+        found: list[Value] = []
+        for name in _FIELDS:
+            value = getattr(self, name)
+            if isinstance(value, Value):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found += (one for one in value if isinstance(one, Value))
+        return tuple(found)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the results of the whole image, for people."""
+        return tuple(line for value in self.values for line in value.lines)
 
     @property
     def boxes(self) -> NDArray[np.float32]:
@@ -173,9 +198,43 @@ class ImageResult(Shown):
         return fiftyone(self, kind)
 
 
+TASKS: Mapping[str, str] = {
+    "detect": "detections",
+    "segment": "detections",
+    "pose": "detections",
+    "obb": "detections",
+    "text": "detections",
+    "classify": "classes",
+    "semantic": "semantic",
+    "saliency": "saliency",
+    "depth": "depth",
+    "embed": "embedding",
+    "read": "reading",
+    "image": "picture",
+    "attributes": "attributes",
+    "tensors": "tensors",
+}
+"""Task of a model -> the field of an `ImageResult` that holds its results."""
+
+_FIELDS = tuple(each.name for each in fields(ImageResult))
+
+
+def table_columns(task: str) -> tuple[str, ...]:
+    """Return `Value.COLUMNS` of the results of a task; none of objects, classes and tensors."""
+    kinds = get_args(get_type_hints(ImageResult)[TASKS[task]])
+    return next((kind.COLUMNS for kind in kinds if _is_value(kind)), ())
+
+
+def _is_value(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Value)
+
+
 @dataclass(frozen=True, slots=True)
 class ImageError:
-    """Error of one image among several: a stable word for programs, and advice for people."""
+    """A stable word for programs, a sentence for people.
+
+    It is of one image among several.
+    """
 
     code: str
     message: str
@@ -183,7 +242,7 @@ class ImageError:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Durations of the steps of one request in the server, milliseconds."""
+    """Milliseconds by stage (of the slowest image in each) and in all."""
 
     decode: float
     letterbox: float
@@ -197,7 +256,7 @@ class Timing:
 class Prediction:
     """The answer to one request; `images` are in the order in which they were sent.
 
-    In a notebook it is shown as the images with what was found on them.
+    A notebook shows the images with the results drawn on them.
     """
 
     model: str

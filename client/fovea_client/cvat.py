@@ -12,11 +12,11 @@ from typing import Any, Unpack
 from weakref import finalize
 
 from fovea_client._client import Client
+from fovea_client._exports import imported
 from fovea_client._masks import Mask, Outlines, RunLengths
 from fovea_client._overlay import LEAST_SCORE
-from fovea_client._packages import imported
 from fovea_client._requests import PredictOptions
-from fovea_client.answers import Detection, ImageResult
+from fovea_client.answers import TASKS, Detection, ImageResult
 from fovea_client.models import Model
 
 # Task of a model -> type of its labels in CVAT.
@@ -42,7 +42,7 @@ class DetectionFunction:
 
     Raises:
         ImportError: cvat-sdk is not installed.
-        ValueError: CVAT has no annotations for what the model finds, or the names of its classes or
+        ValueError: CVAT has no annotations for the model's results, or the names of its classes or
             keypoints are not known.
     """
 
@@ -57,6 +57,7 @@ class DetectionFunction:
         self._name, self._options = model, options
         described = self._client.model(model, options.get("version"))
         self._type = _type(described, boxes)
+        self._scored = TASKS.get(described.task or "") == "detections"
         # Two classes may have one name, but labels may not.
         ids: dict[str, int] = {}
         self._ids = [ids.setdefault(name, len(ids)) for name in _class_names(described)]
@@ -75,7 +76,7 @@ class DetectionFunction:
         """Find what is on an image of Pillow."""
         options = self._options.copy()
         least = context.conf_threshold
-        if least is not None and self._type != "tag":
+        if least is not None and self._scored:
             options["conf"] = least
         if self._type == "mask":
             options["mask"] = "polygon" if context.conv_mask_to_poly else "rle"

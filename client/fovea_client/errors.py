@@ -25,7 +25,7 @@ class ConnectionFailed(FoveaClientError):
 
 
 class UnexpectedAnswer(FoveaClientError):
-    """An answer came that is not what a Fovea server sends."""
+    """An answer came that no Fovea server sends."""
 
 
 class ServerError(FoveaClientError):

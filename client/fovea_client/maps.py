@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_client._masks import Mask, read_file, read_mask
+from fovea_client._masks import Mask
 from fovea_client.png import read_grey
+from fovea_client.value import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Semantic:
 
 
 @dataclass(frozen=True, slots=True)
-class Saliency:
+class Saliency(Value):
     """The foreground of an image.
 
     Attributes:
@@ -63,13 +64,18 @@ class Saliency:
     png: bytes | None = None
 
     @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the share in percent."""
+        return (f"{self.share:.1%} of the image is foreground",)
+
+    @property
     def alpha(self) -> NDArray[Any]:
         """Return the mask, uint8 [height, width]; raises `ValueError` after mask="none"."""
         return read_grey(_there(self.png, 'leave mask="none" out'))
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
+class Depth(Value):
     """The depths of an image.
 
     Attributes:
@@ -89,38 +95,16 @@ class Depth:
     offset: float | None = None
 
     @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the range."""
+        unit = "(the model's own scale)" if self.unit is None else self.unit
+        return (f"depth {self.min:.3g} to {self.max:.3g} {unit}",)
+
+    @property
     def values(self) -> NDArray[np.float32]:
         """Return the depths, float32 [height, width]; raises `ValueError` after mask="none"."""
         levels = read_grey(_there(self.png, 'leave mask="none" out'))
         return (levels * (self.scale or 1.0) + (self.offset or 0.0)).astype(np.float32)
-
-
-Map = TypeVar("Map", Saliency, Depth)
-
-
-def read_semantic(value: dict[str, Any] | None) -> Semantic | None:
-    """Read the classes of an image; None where the answer has none."""
-    if value is None:
-        return None
-    classes = tuple(
-        ClassArea(
-            class_id=int(each["class_id"]),
-            class_name=str(each["class_name"]),
-            pixels=int(each["pixels"]),
-            share=float(each["share"]),
-            mask=read_mask(each.get("mask")),
-        )
-        for each in value["classes"]
-    )
-    return Semantic(classes, read_file(value.get("png")))
-
-
-def read_map(kind: type[Map], value: dict[str, Any] | None) -> Map | None:
-    """Read a map, without the fields that later servers add; None where the answer has none."""
-    if value is None:
-        return None
-    given = {each.name: value[each.name] for each in fields(kind) if each.name in value}
-    return kind(**given | {"png": read_file(value.get("png"))})
 
 
 def _there(png: bytes | None, advice: str) -> bytes:

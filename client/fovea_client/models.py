@@ -55,7 +55,7 @@ class ModelSummary:
 class TensorMetadata:
     """An input or output of a model; a dimension of any size is -1.
 
-    The datatype is that of the v2 protocol, e.g. "FP32".
+    The v2 protocol names the datatype, e.g. "FP32".
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Reads PNG files of one channel, and writes those of three, without an image library."""
+"""Reads and writes PNG files without an image library."""
 
 from __future__ import annotations
 
@@ -11,23 +11,36 @@ from numpy.typing import NDArray
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GREY, _RGB, _INDEXED = 0, 2, 3
+_CHANNELS = {_GREY: 1, _RGB: 3, _INDEXED: 1}
 _UP = 2
 
 
 def read_grey(data: bytes) -> NDArray[Any]:
     """Return the levels, or the indices, of a PNG file: uint8 or uint16 [height, width].
 
-    It reads what a Fovea server writes: not interlaced, 1, 8 or 16 bits, and rows as they are or as
-    differences from the pixel before or from the row above (PNG, third edition, 9.2). Raises
-    `ValueError` for any other file.
+    It reads the files of one channel that `read_levels` does. Raises `ValueError` for any other.
+    """
+    found = read_levels(data)
+    if found.ndim != 2:
+        raise ValueError("a PNG file of three channels is not read as a map")
+    return found
+
+
+def read_levels(data: bytes) -> NDArray[Any]:
+    """Return the levels of a PNG file: uint8 or uint16 [height, width], or [height, width, 3] RGB.
+
+    It reads the files that a Fovea server writes: not interlaced, 1, 8 or 16 bits, and rows as they
+    are or as differences from the pixel before or from the row above (PNG, third edition, 9.2).
+    Raises `ValueError` for any other file.
     """
     head, packed = _chunks(data)
     width, height, bits, colour, _, _, interlaced = struct.unpack(">IIBBBBB", head)
-    if colour not in (_GREY, _INDEXED) or bits not in (1, 8, 16) or interlaced:
+    if colour not in _CHANNELS or bits not in (1, 8, 16) or interlaced:
         raise ValueError(f"a PNG file of colour type {colour} and {bits} bits is not read")
     if not width or not height:
         raise ValueError("the PNG file has no pixels")
-    size, length = max(1, bits // 8), (width * bits + 7) // 8
+    channels = _CHANNELS[colour]
+    size, length = max(1, bits // 8) * channels, (width * bits * channels + 7) // 8
     try:
         unpacked = zlib.decompress(packed)
     except zlib.error as error:
@@ -48,7 +61,8 @@ def read_grey(data: bytes) -> NDArray[Any]:
         above = levels
     if bits == 1:
         return np.unpackbits(found[..., 0], axis=1, count=width)
-    return found[..., 0] if size == 1 else found.view(">u2")[..., 0].astype(np.uint16)
+    whole = found if bits == 8 else found.view(">u2").astype(np.uint16)
+    return whole if channels == 3 else whole[..., 0]
 
 
 def write_rgb(pixels: NDArray[np.uint8]) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Corners of an upright box, in pixels of the upright original image."""
+    """Corners in pixels of the upright original."""
 
     x1: float
     y1: float
@@ -17,7 +17,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Keypoint:
-    """A named point, in pixels of the upright original; it may lie outside. The score is 0 to 1."""
+    """A named point, in pixels of the upright original; it may lie outside.
+
+    The score is 0 to 1.
+    """
 
     name: str
     x: float
@@ -27,7 +30,7 @@ class Keypoint:
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """A rotated rectangle in pixels of the upright original image; it may reach outside.
+    """A rotated rectangle in pixels of the upright original; it may reach outside.
 
     The angle is that of the width, in radians from the x axis towards the y axis (clockwise, as y
     points down), -pi/4 to 3/4 pi; w >= h.
@@ -42,7 +45,7 @@ class Rotated:
 
 @dataclass(frozen=True, slots=True)
 class Corner:
-    """A corner of a rotated rectangle, in pixels of the upright original image."""
+    """A corner of a rotated rectangle, in pixels of the upright original."""
 
     x: float
     y: float

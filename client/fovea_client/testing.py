@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import httpx
 import numpy as np
 
+from fovea_client._json import as_json
 from fovea_client.answers import ImageError, ImageResult, Timing
 from fovea_client.errors import OF_ONE_IMAGE, ConnectionFailed, ServerError
 from fovea_client.models import Model, ModelSummary
@@ -80,7 +81,7 @@ class FakeServer(httpx.MockTransport):
             "model": name,
             "version": "1",
             "task": "detect",
-            "images": [_json(each) for each in results],
+            "images": [as_json(each) for each in results],
             "timing_ms": asdict(Timing(0, 0, 0, 0, 0, 0)),
         }
         text = json.dumps(body, default=_plain)
@@ -99,23 +100,10 @@ def _images(request: httpx.Request) -> list[Any]:
     return [part.partition(b"\r\n\r\n")[2] for part in parts]
 
 
-def _json(result: ImageResult | ImageError) -> dict[str, Any]:
-    if isinstance(result, ImageError):
-        return {"error": asdict(result)}
-    tensors = [
-        {"name": t.name, "datatype": str(t.data.dtype), "shape": t.data.shape}
-        | {"data": t.data.ravel().tolist()}
-        for t in result.tensors
-    ]
-    return asdict(result) | {"tensors": tensors}
-
-
 def _plain(value: Any) -> Any:
-    """Return a file, or a number of NumPy, as JSON has it."""
+    """Return a number of NumPy as JSON has it."""
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
     raise TypeError(f"FakeServer was told {value!r}, which is not of a result")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -15,17 +15,20 @@ from fovea_engines.detect.class_names import resolve_classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.recognition import Recognition
+from fovea_engines.detect.mosaic import Mosaic
+from fovea_engines.detect.new_image import NewImage
 from fovea_engines.detect.options import PredictOptions, check_effect
 from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.detect.tiles import crop, cut, joined
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.digest import file_sha256
-from fovea_engines.session import Array, Closing, ImageSession, Session
+from fovea_engines.session import Array, Closing, ImageSession, Session, TensorSpec
 from fovea_engines.triton_engine import PlainChoice, open_plain
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, NotFinite, UnsupportedModel
-from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.letterbox import LetterboxMap, least_size
 from fovea_preprocess.preprocessor import Preprocessor
+from fovea_preprocess.spec import PreprocessSpec
 
 _DEFAULTS = PredictOptions()
 
@@ -37,8 +40,9 @@ class Engine(Closing):
         card: the engine's card; derived when opening where the version folder has none.
         session: the runtime's part; `infer` takes and returns arrays.
         images: the session, if its device letterboxes; None otherwise.
-        preprocessor: None when the model takes no images.
-        head: None when the engine serves tensors only.
+        preprocessor: None when the model takes no images; of the largest size where there are
+            several.
+        head: None when the engine serves tensors only; of that size, too.
         labels: class names by id; None where unknown.
         num_classes: None where unknown.
     """
@@ -48,7 +52,13 @@ class Engine(Closing):
         self.session = session
         self.images = session if isinstance(session, ImageSession) else None
         self.labels = card.labels
-        self.preprocessor = None if card.preprocess is None else Preprocessor(card.preprocess)
+        self._sizes: dict[tuple[int, int], Engine] = {}
+        self.preprocessor = None
+        inputs = card.inputs
+        if (spec := card.preprocess) is not None:
+            self.preprocessor = Preprocessor(spec.at((spec.height, spec.width)))
+            if spec.step:
+                inputs = _sized(inputs, self.preprocessor.spec)
         self.head = None
         self.num_classes = None if card.labels is None else len(card.labels)
         if card.family is not None:
@@ -62,7 +72,7 @@ class Engine(Closing):
             )
             if not card.head_outputs:
                 found = recognise(card.inputs, card.outputs, card.metadata, card.family)
-            self.head = open_head(found, card.inputs)
+            self.head = open_head(found, inputs)
             self.num_classes = found.num_classes or self.num_classes
 
     @classmethod
@@ -112,6 +122,30 @@ class Engine(Closing):
         )
         return cls(card, session)
 
+    def at(self, size: tuple[int, int]) -> Engine:
+        """Return this engine, with the same session, for rows of one (height, width), pixels."""
+        found = self._sizes.get(size)
+        if found is None:
+            assert self.card.preprocess is not None, "the model takes images"
+            spec = self.card.preprocess.at(size)
+            card = replace(self.card, preprocess=spec, inputs=_sized(self.card.inputs, spec))
+            found = self._sizes.setdefault(size, Engine(card, self.session))
+        return found
+
+    @property
+    def largest(self) -> Engine:
+        """Return the engine at its largest size, which is the only one of most."""
+        spec = self.card.preprocess
+        return self.at((spec.height, spec.width)) if spec is not None and spec.step else self
+
+    def for_image(self, pixels: NDArray[np.uint8]) -> Engine:
+        """Return the engine at the smallest size that holds an image, [height, width, 3]."""
+        spec = self.card.preprocess
+        if spec is None or not spec.step:
+            return self
+        height, width = pixels.shape[:2]
+        return self.at(least_size(spec, width, height))
+
     @property
     def rows(self) -> int:
         """Return the most images of one call."""
@@ -147,8 +181,19 @@ class Engine(Closing):
         options = self.resolve(options)
         if options.tile is not None:
             return self._predict_tiles(pixels, options, alone)
-        outputs, back = self._run(self.preprocessor, pixels, alone)
-        return self.decode(outputs, 0, options).to_source(back)
+        if (mosaic := self.mosaic(pixels.shape[:2])) is not None:
+            return self._predict_mosaic(pixels, mosaic, options, alone)
+        return self._predict_whole(pixels, options, alone)
+
+    def mosaic(self, size: tuple[int, int]) -> Mosaic | None:
+        """Return how an image of (height, width) is cut, of which the model makes a picture.
+
+        It is None for other models, and for those that see an image as a whole, stretched.
+        """
+        spec = self.card.preprocess
+        if self.head is None or self.head.task != "image" or spec is None:
+            return None
+        return Mosaic(size, (spec.height, spec.width)) if spec.fit == "letterbox" else None
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
         """Decode the head of an image of a batch, as `Head.decode`; NotFinite if it cannot be read.
@@ -163,7 +208,27 @@ class Engine(Closing):
                 "and --images like this one, which are then checked (/v2 returns its tensors as "
                 "they are)"
             )
-        return self.head.decode(outputs, row, options)
+        found = self.head.decode(outputs, row, options)
+        spec = self.card.preprocess
+        return found if spec is None else found.in_rgb(spec.channels)
+
+    def _predict_whole(
+        self, pixels: NDArray[np.uint8], options: PredictOptions, alone: bool
+    ) -> TaskResult:
+        engine = self.for_image(pixels)
+        outputs, back = engine._run(pixels, alone)
+        return engine.decode(outputs, 0, options).to_source(back)
+
+    def _predict_mosaic(
+        self, pixels: NDArray[np.uint8], mosaic: Mosaic, options: PredictOptions, alone: bool
+    ) -> NewImage:
+        found: list[NewImage] = []
+        for number, tiles in enumerate(mosaic.rows):
+            parts = [self._predict_whole(mosaic.cut(pixels, t), options, alone) for t in tiles]
+            found = [part for part in parts if isinstance(part, NewImage)]
+            if mosaic.tiled:
+                mosaic.add(number, found)
+        return mosaic.picture(found)
 
     def _predict_tiles(
         self, pixels: NDArray[np.uint8], options: PredictOptions, alone: bool
@@ -200,18 +265,15 @@ class Engine(Closing):
         They are [1, ...], except those that have no batch, such as rows [k, 6]. `alone` as in
         `Session.infer`.
         """
+        return self.for_image(pixels)._run(pixels, alone)[0]
+
+    def _run(self, pixels: NDArray[np.uint8], alone: bool) -> tuple[dict[str, Array], LetterboxMap]:
         if self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} takes no images; use session.infer")
-        return self._run(self.preprocessor, pixels, alone)[0]
-
-    def _run(
-        self, preprocessor: Preprocessor, pixels: NDArray[np.uint8], alone: bool
-    ) -> tuple[dict[str, Array], LetterboxMap]:
         if self.images is not None:
             image, back = self.images.place(pixels)
             return self.images.infer_images([image]), back
-        batch = np.empty((1, *preprocessor.spec.row_shape), preprocessor.spec.dtype)
-        back = preprocessor(pixels, batch[0])
+        batch, back = self.preprocessor.row(pixels)
         return self.session.infer(self.feeds(batch), alone=alone), back
 
     def feeds(self, rows: Array) -> dict[str, Array]:
@@ -221,3 +283,9 @@ class Engine(Closing):
     def close(self) -> None:
         """Release the session's memory. Calling it again does nothing."""
         self.session.close()
+
+
+def _sized(inputs: Sequence[TensorSpec], spec: PreprocessSpec) -> tuple[TensorSpec, ...]:
+    """Return inputs of which the first, the image, has the sides of its rows."""
+    image, *rest = inputs
+    return replace(image, shape=(*image.shape[:-3], *spec.row_shape)), *rest

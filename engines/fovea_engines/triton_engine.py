@@ -128,13 +128,15 @@ def _card(
     if recognition.open:
         cure = "to get boxes, build it with `fovea build --head FAMILY`"
         recognition = replace(recognition, task=TENSORS, reason=f"{recognition.reason}; {cure}")
-    if recognition.resizes and file.endswith(".onnx"):
+    if file.endswith(".onnx") and (recognition.resizes or recognition.guessed):
         # Here, because onnx takes 0.3 s to import.
         import onnx
 
-        from fovea_engines.graph.own_resize import own_fit
+        from fovea_engines.graph.as_written import as_written
 
-        recognition = replace(recognition, own_fit=own_fit(onnx.load(folder / file)))
+        recognition = as_written(
+            recognition, onnx.load(folder / file, load_external_data=recognition.resizes)
+        )
     try:
         fields = {**recognition.own_preprocess, **own}
         preprocess = _preprocess(recognition.family, image, metadata, fields)
@@ -203,8 +205,7 @@ def _observer(session: Session, metadata: dict[str, str], own: Mapping[str, Any]
 
     @cache
     def run(spec: PreprocessSpec) -> Sequence[Mapping[str, Array]]:
-        row = np.empty((1, *spec.row_shape), spec.dtype)
-        Preprocessor(spec)(np.full((8, 8, 3), 128, np.uint8), row[0])
+        row, _ = Preprocessor(spec).row(np.full((8, 8, 3), 128, np.uint8))
         return [session.infer(source_feeds(session.inputs, row))]
 
     def observe(family: str | None) -> Sequence[Mapping[str, Array]]:

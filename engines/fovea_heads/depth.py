@@ -28,6 +28,7 @@ class Depth(Head):
 
     family: ClassVar[str] = "depth"
     task: ClassVar[str] = "depth"
+    nameless: ClassVar[bool] = True
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", **IMAGENET}
     guessed: ClassVar[str] = (
         "Depth Anything and MiDaS's small model have ImageNet's mean and std; others differ"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fovea_engines.detect.heads.base import Head
+from fovea_heads.blazeface import BlazeFace
 from fovea_heads.boxes_and_scores import DamoYolo, PpYoloE, YoloNas
 from fovea_heads.centerface import CenterFace
 from fovea_heads.centernet import CenterNet, CenterNetLogits
@@ -14,7 +15,7 @@ from fovea_heads.mmdeploy import MmDeploy
 from fovea_heads.movenet import MoveNet, MoveNetMultiPose
 from fovea_heads.nanodet import NanoDet, NanoDetJoined, NanoDetPlus, PicoDetRaw
 from fovea_heads.paddle import Paddle
-from fovea_heads.retinaface import RetinaFace, RetinaFace1Mb
+from fovea_heads.retinaface import RetinaFace, RetinaFace1Mb, RetinaPlate
 from fovea_heads.rfdetr import RfDetr, RfDetrBackgroundFirst, RfDetrBackgroundLast
 from fovea_heads.rfdetr_more import (
     RfDetrKeypoints,
@@ -33,6 +34,7 @@ from fovea_heads.torchvision import Torchvision
 from fovea_heads.ultraface import UltraFace
 from fovea_heads.ultralytics_rtdetr import RawUltralyticsRtDetr, UltralyticsRtDetr
 from fovea_heads.yolo_nas_obb import YoloNasObb
+from fovea_heads.yolov3_nms import YoloV3Nms
 from fovea_heads.yolov5_face import YoloV5Face
 from fovea_heads.yunet import YuNet, YuNet2021
 
@@ -43,6 +45,7 @@ FAMILIES: tuple[type[Head], ...] = (
     MmDeploy,
     MmDeploySegment,
     Paddle,
+    YoloV3Nms,
     Torchvision,
     TorchvisionSegment,
     YoloNas,
@@ -60,7 +63,9 @@ FAMILIES: tuple[type[Head], ...] = (
     Scrfd,
     RetinaFace,
     RetinaFace1Mb,
+    RetinaPlate,
     UltraFace,
+    BlazeFace,
     CenterFace,
     YoloV5Face,
     Detr,

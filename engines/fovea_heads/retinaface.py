@@ -15,7 +15,7 @@ from fovea_engines.detect.heads.evidence import no_logarithms, no_shares
 from fovea_engines.detect.heads.grid import moving, no_offsets
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, cells
-from fovea_engines.detect.skeleton import FACE
+from fovea_engines.detect.skeleton import FACE, Skeleton
 from fovea_engines.session import Array
 
 # Less than between the sides of priors that are published, and more than in trained detectors.
@@ -34,6 +34,7 @@ class RetinaFace(ScoredBoxes):
     Attributes:
         priors: sides of the two square priors of each stride, pixels (RetinaFace, arXiv 1905.00641,
             with the MobileNet backbone of its PyTorch version).
+        points: the landmarks.
     """
 
     family: ClassVar[str] = "retinaface"
@@ -50,11 +51,12 @@ class RetinaFace(ScoredBoxes):
     sized: ClassVar[bool] = True
     per_cell: ClassVar[int] = 2
     priors: ClassVar[tuple[tuple[int, int], ...]] = ((16, 32), (64, 128), (256, 512))
+    points: ClassVar[Skeleton] = FACE
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
         """Check for offsets, scores and landmarks, whatever their names."""
-        found = [signature.by_columns(columns) for columns in (4, 2, 10)]
+        found = [signature.by_columns(columns) for columns in (4, 2, 2 * len(cls.points.names))]
         if len(signature.outputs) != 3 or any(len(tensors) != 1 for tensors in found):
             return OTHERS
         (offsets,), (scores,), (points,) = found
@@ -65,7 +67,8 @@ class RetinaFace(ScoredBoxes):
             return evidence
         names = offsets.name, scores.name, points.name
         sides = ", ".join(f"{small} and {large}" for small, large in cls.priors)
-        return Fit(names, 1, f"{evidence[1]}, with priors of {sides} pixels", evidence[0], FACE)
+        why = f"{evidence[1]}, with priors of {sides} pixels"
+        return Fit(names, 1, why, evidence[0], cls.points)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude scores that are no softmax, and sizes that are no logarithms."""
@@ -103,7 +106,7 @@ class RetinaFace(ScoredBoxes):
     ) -> NDArray[np.float32]:
         """Return points by their offsets from the centres of priors, as those of boxes."""
         middles, sides = self._priors(found)
-        offsets = CENTRE_VARIANCE * values.reshape(-1, 5, 2)
+        offsets = CENTRE_VARIANCE * values.reshape(-1, len(self.points.names), 2)
         return middles[:, None] + offsets * sides[:, None]
 
     def _priors(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -119,6 +122,20 @@ class RetinaFace1Mb(RetinaFace):
 
     family: ClassVar[str] = "retinaface-1mb"
     priors: ClassVar[tuple[tuple[int, int], ...]] = ((10, 20), (32, 64), (128, 256))
+
+
+@dataclass(frozen=True, slots=True)
+class RetinaPlate(RetinaFace):
+    """Decodes RetinaFace for licence plates, with their corners: Pytorch_Retina_License_Plate.
+
+    The corners are in the order of CCPD's annotations (ECCV 2018), of which it is trained.
+    """
+
+    family: ClassVar[str] = "retinaface-plate"
+    labels: ClassVar[tuple[str, ...]] = ("plate",)
+    points: ClassVar[Skeleton] = Skeleton(
+        ("bottom right", "bottom left", "top left", "top right"), ((0, 1), (1, 2), (2, 3), (3, 0))
+    )
 
 
 @lru_cache(maxsize=64)

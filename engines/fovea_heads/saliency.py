@@ -28,6 +28,7 @@ class U2Net(Head):
 
     family: ClassVar[str] = "u2net"
     task: ClassVar[str] = "saliency"
+    nameless: ClassVar[bool] = True
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", "resample": "lanczos", **IMAGENET}
 
     @classmethod

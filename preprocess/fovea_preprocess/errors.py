@@ -70,6 +70,10 @@ class AlreadyExists(InvalidRequest):
     """A name that is taken."""
 
 
+class OutOfOrder(InvalidRequest):
+    """A frame of a stream that is not behind the last one; the message has that one's number."""
+
+
 class Unsupported(FoveaError):
     """A part of the protocol that is not served."""
 

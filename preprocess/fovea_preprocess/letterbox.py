@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 from fovea_preprocess.spec import PreprocessSpec
 
 Floats = NDArray[np.floating[Any]]
+
+_LEAST = 0.25  # of a side: heads choose the best of a number of boxes, which there must be
+_ROUNDED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,22 @@ def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:
         case "center-crop":
             scaled, offset = _center_crop(spec, width, height)
     return LetterboxMap(width, height, spec.width, spec.height, *scaled, *offset, unscale)
+
+
+def least_size(spec: PreprocessSpec, width: int, height: int) -> tuple[int, int]:
+    """Return the (height, width) of the smallest input of `spec` that holds an image.
+
+    A side is no less than a quarter of the largest.
+    """
+    ratio = _ratio(spec, width, height)
+    sides = (spec.height, height * ratio), (spec.width, width * ratio)
+    return _multiple(spec, *sides[0]), _multiple(spec, *sides[1])
+
+
+def _multiple(spec: PreprocessSpec, most: int, length: float) -> int:
+    # A product may round to a little more than the whole number it is.
+    steps = ceil(max(length - _ROUNDED, most * _LEAST) / spec.step)
+    return min(steps * spec.step, most)
 
 
 def _ratio(spec: PreprocessSpec, width: int, height: int) -> float:

@@ -28,13 +28,16 @@ _CV2: Mapping[Resample, int] = {
 }
 
 
+# Shared by the preprocessors of a thread, which may be one for each size.
+_SCRATCH = threading.local()
+
+
 class Preprocessor:
     """Turns images into rows of an input batch. Safe to call from many threads."""
 
     def __init__(self, spec: PreprocessSpec) -> None:
         self.spec = spec
         self._tables = _tables(spec)
-        self._scratch = threading.local()
         # Streams send images of few sizes.
         self._fit = lru_cache(maxsize=64)(partial(fit, spec))
 
@@ -65,6 +68,11 @@ class Preprocessor:
         if row is not out:
             out[...] = row
         return box
+
+    def row(self, pixels: NDArray[np.uint8]) -> tuple[NDArray[Any], LetterboxMap]:
+        """Return a new row of an image, as a batch [1, ...], and the image's position in it."""
+        row = np.empty((1, *self.spec.row_shape), self.spec.dtype)
+        return row, self(pixels, row[0])
 
     def _write_planes(
         self,
@@ -123,13 +131,12 @@ class Preprocessor:
 
     def _buffers(self, box: LetterboxMap) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return this thread's buffers: the resized image, [h, w, 3], and its planes, [3, h, w]."""
-        room: NDArray[np.uint8] | None = getattr(self._scratch, "room", None)
-        if room is None:
-            size = self.spec.height * self.spec.width * 3
-            room = self._scratch.room = np.empty((2, size), np.uint8)
         rows, columns = box.visible
         height, width = rows.stop - rows.start, columns.stop - columns.start
         size = height * width * 3
+        room: NDArray[np.uint8] | None = getattr(_SCRATCH, "room", None)
+        if room is None or room.shape[1] < size:
+            room = _SCRATCH.room = np.empty((2, size), np.uint8)
         return room[0, :size].reshape(height, width, 3), room[1, :size].reshape(3, height, width)
 
 

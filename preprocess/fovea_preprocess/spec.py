@@ -10,6 +10,7 @@ from typing import Literal
 
 Fit = Literal["letterbox", "stretch", "center-crop"]
 Resample = Literal["linear", "linear-float", "antialias", "lanczos", "area"]
+Channels = Literal["RGB", "BGR"]
 PixelType = Literal["float32", "float16", "uint8", "int32"]
 
 _RESAMPLED: Mapping[Resample, str] = {
@@ -47,6 +48,8 @@ class PreprocessSpec:
         channels: order of the model's channels, also of `mean` and `std`.
         mean: per channel, in units after `scale`, and so is `std`.
         dtype: "uint8" and "int32" leave values as they are (scale 1, mean 0, std 1).
+        step: sides of the input are multiples of so many pixels, as few as hold the image at the
+            scale of height x width, which are the largest; 0 is that size for every image.
     """
 
     height: int
@@ -59,12 +62,17 @@ class PreprocessSpec:
     max_scale: float | None = None
     crop_ratio: float = 1.0
     resample: Resample = "linear"
-    channels: Literal["RGB", "BGR"] = "RGB"
+    channels: Channels = "RGB"
     scale: float = 1 / 255
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     dtype: PixelType = "float32"
+    step: int = 0
+
+    def at(self, size: tuple[int, int]) -> PreprocessSpec:
+        """Return the same preprocessing for an input of one (height, width)."""
+        return replace(self, height=size[0], width=size[1], step=0)
 
     @property
     def whole(self) -> bool:
@@ -104,6 +112,8 @@ class PreprocessSpec:
         else:
             place = "centred" if self.anchor == "center" else "at the top left"
             shape = f"letterboxed to {size} (height x width), {place}, padded with grey {self.pad}"
+            if self.step:
+                shape += f", cut to multiples of {self.step} that hold the image"
             if self.max_scale is not None:
                 shape += f", enlarged {self.max_scale:g} times at most"
         return f"{shape}{_RESAMPLED[self.resample]}; {self.values_text}"
@@ -121,7 +131,10 @@ class PreprocessSpec:
     @property
     def digest(self) -> str:
         """Return the sha256 of the canonical JSON form: equal digests preprocess equally."""
-        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        fields = asdict(self)
+        if not self.step:  # of digests from before there was one
+            del fields["step"]
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -6,23 +6,18 @@ import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import orjson
 from fastapi import Depends, Request
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest, QueueFull
+from fovea_preprocess.errors import FoveaError, InvalidOption, QueueFull
 from fovea_server.dataplane.dataplane import DataPlane, Encode
 from fovea_server.dataplane.images import Prediction
 from fovea_server.http.v1.answered import fetched
 from fovea_server.http.v1.body import Source
 from fovea_server.http.v1.head import timeout_of
 from fovea_server.http.v1.models import call_of, service_of
-from fovea_server.models.model import ServedModel, State
+from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult
-
-BOXES = ("detect", "segment", "pose", "obb")
-"""The tasks that find objects with a box."""
-
 
 # Bodies that are read before their key is known hold a small part of the memory for all.
 _MOST_OF_STRANGERS, _MOST_STRANGERS = 16 << 20, 8
@@ -91,55 +86,6 @@ def deadline(request: Request) -> float | None:
     return timeout_of(request.headers.get("x-request-timeout-ms"))
 
 
-def default_model(request: Request, api: str, tasks: tuple[str, ...], instead: str) -> ServedModel:
-    """Find the model for requests that name none: that of the operator, or the only one.
-
-    Args:
-        request: of the API.
-        api: where the operator may have named a model.
-        tasks: that its answers can express.
-        instead: the address at which a client can name the model.
-
-    Raises:
-        InvalidRequest: there is none, or there are several.
-        NotFound, ModelNotReady: that of the operator is not there, or cannot answer.
-    """
-    service = service_of(request)
-    if (named := service.apis[api]) is not None:
-        service.plane.check_ready(named)
-        return service.plane.get(named)
-    holder = call_of(request).holder
-    ready = [model for model in service.plane if model.state is State.READY]
-    names = sorted(
-        {
-            model.name
-            for model in ready
-            if model.task in tasks and (holder is None or holder.takes(model.name))
-        }
-    )
-    if len(names) == 1:
-        return service.plane.get(names[0])
-    if not names:
-        raise InvalidRequest(
-            f"no model that is ready answers with {', '.join(tasks)}; GET /v1/models lists the "
-            "models and why one is not ready"
-        )
-    shown = ", ".join(filter(service.sees, names))
-    raise InvalidRequest(
-        f"several models can answer{f' ({shown})' if shown else ''}: name one in the address, "
-        f"{instead}, or start the server with --api {api}=MODEL"
-    )
-
-
-def check_task(model: ServedModel, tasks: tuple[str, ...]) -> None:
-    """Refuse a model that is ready, and whose answers an API has no form for."""
-    if model.state is State.READY and model.task not in tasks:
-        raise InvalidRequest(
-            f"the task of model '{model.name}' is {model.task}, and this API has answers for "
-            f"{', '.join(tasks)}: ask POST /v1/models/{model.name}/predict"
-        )
-
-
 async def predicted(
     request: Request,
     model: ServedModel,
@@ -172,17 +118,6 @@ def result_of(image: ImageResult | FoveaError) -> ImageResult:
     if isinstance(image, FoveaError):
         raise image
     return image
-
-
-def json_body(body: bytes) -> dict[str, Any]:
-    """Read a body that must be a JSON object."""
-    try:
-        given = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise InvalidRequest("the body must be a JSON object")
-    return given
 
 
 def share(name: str, value: object) -> float:

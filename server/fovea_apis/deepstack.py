@@ -14,18 +14,16 @@ from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from fovea_apis.asking import (
-    BOXES,
     admit_late,
     by_body,
-    check_task,
     deadline,
-    default_model,
     errors_as,
     plane_of,
     predicted,
     result_of,
     share,
 )
+from fovea_apis.choosing import BOXES, check_task, default_model
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
@@ -34,10 +32,10 @@ from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import read_form
-from fovea_server.http.v1.models import inferring, restricted
-from fovea_server.http.v1.result_json import result_json
+from fovea_server.http.v1.models import call_of, inferring, restricted, service_of
 from fovea_server.models.model import ServedModel, State
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+from fovea_server.tensors.results.forms import result_json
 
 _DEFAULT_CONFIDENCE = 0.4
 _MODULE = {"moduleId": "Fovea", "moduleName": "Fovea"}
@@ -77,8 +75,9 @@ _INDEX = [restricted("metadata"), restricted("model-repository")]
 )
 async def detection(request: Request) -> Response:
     """Find objects with the model of `--api deepstack=MODEL`, or with the only one there is."""
-    instead = "POST /v1/vision/custom/MODEL"
-    find = partial(default_model, request, "deepstack", BOXES, instead)
+    instead = "name one in the address, POST /v1/vision/custom/MODEL"
+    asked = service_of(request), call_of(request)
+    find = partial(default_model, *asked, "deepstack", BOXES, instead)
     return await _detected(request, find, "detect")
 
 

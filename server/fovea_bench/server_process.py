@@ -38,8 +38,7 @@ class ServerProcess(Closing):
 
     def __init__(self, repository: Path, model: str, flags: Sequence[str] = ()) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `close` closes it
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [
             *(sys.executable, "-c", _PROGRAM, "serve", f"{repository}"),
@@ -94,3 +93,10 @@ class ServerProcess(Closing):
         assert self._process.stdin is not None, "the child reads it"
         self._process.stdin.close()
         self._log.close()
+
+
+def free_port() -> int:
+    """Return a port of this machine on which nobody listens now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+from numpy.typing import NDArray
 
 import fovea_client
 from fovea_client import ImageResult, Prediction
@@ -20,8 +21,11 @@ from fovea_engines.evaluate.accuracy.class_folders import (
     FIRST,
     ClassFolders,
     Classify,
+    Embed,
     classify_with,
+    embed_with,
     measure_classes,
+    measure_matches,
 )
 from fovea_engines.evaluate.accuracy.class_maps import (
     ClassMaps,
@@ -29,9 +33,8 @@ from fovea_engines.evaluate.accuracy.class_maps import (
     measure_maps,
     segment_with,
 )
-from fovea_engines.evaluate.accuracy.dataset import Dataset
+from fovea_engines.evaluate.accuracy.dataset import Dataset, LabelledImage
 from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, detect_all, in_process
-from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_engines.evaluate.accuracy.labels import Labels, check_task, read_labelled
 from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
 from fovea_engines.progress import Progress
@@ -79,8 +82,10 @@ def request_options(
     labelled: Labels, options: PredictOptions = EVALUATION
 ) -> dict[str, float | str]:
     """Return the options of the requests whose answers are measured."""
-    given: dict[str, float | str] = {"mask": "png"}
-    if not isinstance(labelled, ClassMaps):
+    given: dict[str, float | str] = {}
+    if isinstance(labelled, ClassMaps):
+        given = {"mask": "png"}
+    elif isinstance(labelled, Dataset):
         given = {name: getattr(options, name) for name in ("conf", "iou", "max_det")}
     if options.tile is not None:
         given |= {"tile": options.tile, "overlap": options.overlap}
@@ -109,6 +114,8 @@ def measure_engine(
 ) -> MeasuredAnswers:
     """Measure an engine whose classes are those of the labels; `options` are a detector's."""
     match labelled:
+        case ClassFolders() if engine.card.task == "embed":
+            return _of_matches(embed_with(engine), labelled, progress)
         case ClassFolders():
             return _of_images(classify_with(engine), labelled, progress)
         case ClassMaps():
@@ -133,16 +140,12 @@ def measure_answers(
     """
     names: dict[int, str] = {}
     heard: set[str] = set()
+    task, again = _begun(labelled, ask)
 
     def answer(path: Path) -> ImageResult:
-        prediction = ask(path)
+        prediction = again(path)
         check_answer(labelled, prediction)
         return prediction.image
-
-    def classify(path: Path) -> list[str]:
-        found = [each.class_name for each in answer(path).classes[:FIRST]]
-        heard.update(found)
-        return found
 
     def segment(path: Path) -> FoundMap:
         found = answer(path).semantic
@@ -161,7 +164,7 @@ def measure_answers(
 
     match labelled:
         case ClassFolders():
-            return _known(labelled, _of_images(classify, labelled, progress), heard)
+            return _of_folders(task, answer, labelled, progress)
         case ClassMaps():
             return _known(
                 labelled, MeasuredAnswers(measure_maps(segment, labelled, progress)), heard
@@ -170,6 +173,25 @@ def measure_answers(
             answers = detect_all(detect, labelled, progress or Progress())
             dataset = labelled.for_model(_labels_by_id(names, labelled))
             return MeasuredAnswers(mean_ap(dataset, answers), dataset, answers)
+
+
+def _of_folders(
+    task: str,
+    answer: Callable[[Path], ImageResult],
+    labelled: ClassFolders,
+    progress: Progress | None,
+) -> MeasuredAnswers:
+    """Measure a server's embeddings, or the classes that it answers."""
+    if task == "embed":
+        return _of_matches(lambda path: _vector(answer(path)), labelled, progress)
+    heard: set[str] = set()
+
+    def classify(path: Path) -> list[str]:
+        found = [each.class_name for each in answer(path).classes[:FIRST]]
+        heard.update(found)
+        return found
+
+    return _known(labelled, _of_images(classify, labelled, progress), heard)
 
 
 def _of_images(
@@ -184,6 +206,26 @@ def _of_images(
         return names
 
     return MeasuredAnswers(measure_classes(kept, labelled, progress), pairs=pairs)
+
+
+def _begun(labelled: Labels, ask: Ask) -> tuple[str, Ask]:
+    """Ask about the first image; return the task that answers it, and `ask` with this answer."""
+    first = labelled.paths[0]
+    known = {first: ask(first)}
+    return known[first].task, lambda path: known.pop(path, None) or ask(path)
+
+
+def _vector(image: ImageResult) -> NDArray[np.float32]:
+    assert image.embedding is not None, "the task was checked"
+    return image.embedding.vector
+
+
+def _of_matches(
+    embed: Embed, labelled: ClassFolders, progress: Progress | None = None
+) -> MeasuredAnswers:
+    """Measure embeddings, and keep the best match of each image."""
+    accuracy, pairs = measure_matches(embed, labelled, progress)
+    return MeasuredAnswers(accuracy, pairs=pairs)
 
 
 def _known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -> MeasuredAnswers:

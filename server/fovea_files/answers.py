@@ -7,11 +7,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
-from fovea_client import ImageError, Prediction, ServerError
+from fovea_client import ImageError, ServerError
 from fovea_files.entry import Entry, InputImage
 from fovea_files.formats.annotated import Drawn
 from fovea_files.pipeline import in_order
-from fovea_files.predictors import IN_FLIGHT, Predictor
+from fovea_files.predictors import IN_FLIGHT, Predicted, Predictor
 from fovea_files.sources import Source, Stamp, stamp_of
 from fovea_files.video import VideoHeader, read_frames
 from fovea_preprocess.errors import InvalidImage
@@ -31,7 +31,7 @@ class Outcome:
     """
 
     entry: Entry
-    prediction: Prediction | None = None
+    prediction: Predicted | None = None
     drawn: Drawn | None = None
     is_new: bool = True
 
@@ -54,28 +54,26 @@ def answers(
 ) -> Generator[Outcome]:
     """Yield an answer for each image; an image that cannot be read fails only itself.
 
-    `known` is what an earlier run has found on the first images. They are not predicted again, but
-    drawn if there is `draw`, and else left out.
+    `known` are the entries of an earlier run for the first images. These are not predicted again,
+    but drawn if there is `draw`, and else left out.
 
-    It raises what would also be raised for the next image.
+    It raises only errors that the next image would meet, too.
     """
 
     def answer(item: _Item) -> Outcome:
         prediction, entry = None, item.known
         if entry is None:
             found = _predict(predictor, item.image)
-            if isinstance(found, Prediction):
-                prediction = found
-                entry = Entry(item.source, item.frame, found.image, item.stamp)
-            else:
-                entry = Entry(item.source, item.frame, found, item.stamp)
+            prediction = None if isinstance(found, ImageError) else found
+            result = found if isinstance(found, ImageError) else found.result
+            entry = Entry(item.source, item.frame, result, item.stamp)
         drawn = None
         if draw is not None and isinstance(item.image, InputImage):
             try:
                 drawn = draw(entry, item.image)
             except InvalidImage as error:
                 # A server may have other limits than this machine.
-                entry = replace(entry, found=ImageError(error.code, str(error)))
+                entry = replace(entry, result=ImageError(error.code, str(error)))
         return Outcome(entry, prediction, drawn, is_new=item.known is None)
 
     def items() -> Iterator[_Item]:
@@ -87,7 +85,7 @@ def answers(
     return in_order(answer, items(), threads=predictor.threads, ahead=IN_FLIGHT)
 
 
-def _predict(predictor: Predictor, image: InputImage | ImageError) -> Prediction | ImageError:
+def _predict(predictor: Predictor, image: InputImage | ImageError) -> Predicted | ImageError:
     if isinstance(image, ImageError):
         return image
     try:

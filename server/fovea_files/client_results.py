@@ -1,4 +1,4 @@
-"""Turns an answer back into what a head returns, which is drawn and measured."""
+"""Turns a result of the client back into one of a head, which can be drawn."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ SEEN = 0.5
 Mask = RunLengths | MaskFile | Outlines
 
 
-def finding(result: ImageResult) -> TaskResult:
-    """Return what an answer of any task but tensors says, in pixels of the upright image.
+def task_result(result: ImageResult) -> TaskResult | None:
+    """Return what is drawn of any task but tensors, in pixels of the upright image.
+
+    It is None where a picture lists `ImageResult.lines` alone.
 
     ValueError: the answer leaves the map out, as with mask=none.
     """
@@ -45,7 +47,7 @@ def finding(result: ImageResult) -> TaskResult:
     if result.classes:
         ids_, scores = zip(*((one.class_id, one.score) for one in result.classes), strict=True)
         return Classes(np.array(ids_, np.int32), np.array(scores, np.float32))
-    return _objects(result)
+    return None if result.values else _objects(result)
 
 
 def _objects(result: ImageResult) -> Detections:

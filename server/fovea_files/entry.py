@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from fovea_client import ImageError, ImageResult
+from fovea_client import ImageError, ImageResult, as_json, image_result
 from fovea_files.sources import Source, Stamp, printable
 from fovea_preprocess.image import DecodedImage, decode_image
 
@@ -28,6 +29,32 @@ class InputImage:
         return image if isinstance(image, DecodedImage) else decode_image(image)
 
 
+class Result:
+    """The result of one image, as JSON and as the client has it: made of each other when needed.
+
+    An engine in this process gives JSON, which is written as it is; a server, or an earlier run,
+    gives the client's result. Pictures are drawn from the latter, so that a run that goes on draws
+    what one without an interruption does.
+    """
+
+    def __init__(self, given: ImageResult | dict[str, Any]) -> None:
+        self._given = given
+
+    @cached_property
+    def image(self) -> ImageResult:
+        """Return it as the client has it."""
+        given = self._given
+        result = given if isinstance(given, ImageResult) else image_result(given)
+        assert isinstance(result, ImageResult), "it has no error"
+        return result
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """Return its JSON."""
+        given = self._given
+        return as_json(given) if isinstance(given, ImageResult) else given
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The result of one image, or the reason why there is none.
@@ -39,8 +66,13 @@ class Entry:
 
     source: Source
     frame: int | None
-    found: ImageResult | ImageError
+    result: Result | ImageError
     stamp: Stamp | None
+
+    @property
+    def found(self) -> ImageResult | ImageError:
+        """Return the result as the client has it."""
+        return self.result if isinstance(self.result, ImageError) else self.result.image
 
     @property
     def name(self) -> str:
@@ -61,6 +93,13 @@ class Entry:
 
     @property
     def problem(self) -> str | None:
-        """Return what is wrong with the image, in a line; None where nothing is."""
-        found = self.found
-        return f"{self.place}: {found.message}" if isinstance(found, ImageError) else None
+        """Return the error of the image, in a line; None where there is none."""
+        error = self.result
+        return f"{self.place}: {error.message}" if isinstance(error, ImageError) else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON of the image as the server has it, with the file and the frame."""
+        frame = {} if self.frame is None else {"frame": self.frame}
+        result = self.result
+        json = as_json(result) if isinstance(result, ImageError) else result.json
+        return {"file": self.source.file} | frame | json

@@ -16,11 +16,10 @@ from typing import Any
 
 import orjson
 
-from fovea_client import image_result
+from fovea_client import ImageError, image_result
 from fovea_engines.repository.locking import lock
 from fovea_engines.session import Closing
-from fovea_files.entry import Entry
-from fovea_files.result_json import entry_json
+from fovea_files.entry import Entry, Result
 from fovea_files.sources import Source
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
 
@@ -107,12 +106,12 @@ class Journal(Closing):
         new.replace(self._run)
 
     def add(self, entry: Entry) -> None:
-        """Append what was found on the next image."""
+        """Append the entry of the next image."""
         self._file.write(_line(entry))
         self._file.flush()
 
     def replace(self, entries: Iterable[Entry]) -> None:
-        """Put entries in the place of those of the same sources; both are in the same order."""
+        """Put entries in the place of the entries of the same sources, in whose order they are."""
         groups = groupby(entries, lambda entry: entry.source.file)
         nothing: tuple[str, Iterator[Entry]] = "", iter(())
         (file, group), replaced = next(groups, nothing), ""
@@ -151,7 +150,8 @@ class Journal(Closing):
                         f"{'there is none' if source is None else f'it is {source.file}'}; give "
                         "the same images, or begin anew in another --out"
                     )
-                yield Entry(source, value.get("frame"), found, stamp)
+                result = found if isinstance(found, ImageError) else Result(found)
+                yield Entry(source, value.get("frame"), result, stamp)
 
     def complete(self) -> None:
         """Note that nothing is left to do."""
@@ -165,7 +165,7 @@ class Journal(Closing):
 
 
 def _line(entry: Entry) -> bytes:
-    line = entry_json(entry) | {"stamp": entry.stamp}
+    line = entry.as_json() | {"stamp": entry.stamp}
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 

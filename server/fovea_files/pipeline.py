@@ -17,7 +17,7 @@ _PAUSE_S = 0.05
 def in_order(
     work: Callable[[Thing], Done], things: Iterable[Thing], *, threads: int, ahead: int
 ) -> Generator[Done]:
-    """Yield what `work` makes of each thing, in their order.
+    """Yield the result of `work` for each thing, in their order.
 
     At most `ahead` things are taken before the oldest result is read, so memory is bounded. What
     `work` raises is raised in its turn, and what `things` raises at once. A caller that leaves

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fovea_client import Client, FoveaClientError, Model, Prediction, Timing, image_result
+from fovea_client import Client, FoveaClientError, Model, Prediction, Timing
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.engine import Engine
+from fovea_engines.repository.card import EngineCard
 from fovea_engines.session import Closing
-from fovea_files.entry import InputImage
+from fovea_files.entry import InputImage, Result
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.http.v1.result_json import result_json
 from fovea_server.tensors.image_messages import Vocabulary
+from fovea_server.tensors.results.forms import result_json
 
 IN_FLIGHT = 16
 
@@ -31,6 +32,17 @@ class Predicting:
     skeleton: Skeleton | None
 
 
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """The prediction of one image."""
+
+    model: str
+    version: str
+    task: str
+    result: Result
+    timing_ms: Timing
+
+
 class Predictor(Closing, Protocol):
     """Finds what is on images, from several threads at once.
 
@@ -44,7 +56,7 @@ class Predictor(Closing, Protocol):
         """Describe the model, whose version then answers all that follows."""
         ...
 
-    def predict(self, image: InputImage) -> Prediction:
+    def predict(self, image: InputImage) -> Predicted:
         """Find what is on an image."""
         ...
 
@@ -78,7 +90,13 @@ class RemotePredictor(Predictor):
             skeleton and Skeleton(tuple(skeleton["names"]), tuple(map(tuple, skeleton["bones"]))),
         )
 
-    def predict(self, image: InputImage) -> Prediction:
+    def predict(self, image: InputImage) -> Predicted:
+        """Send the image; raises as `Client.predict`."""
+        answer = self.ask(image)
+        result = Result(answer.image)
+        return Predicted(answer.model, answer.version, answer.task, result, answer.timing_ms)
+
+    def ask(self, image: InputImage) -> Prediction:
         """Send the image; a frame is sent as its pixels. Raises as `Client.predict`."""
         sent = image.upright.pixels if image.data is None else image.data
         return self._client.predict(self._model, sent, **self._options)
@@ -111,12 +129,17 @@ class LocalPredictor(Predictor):
         busy = IN_FLIGHT if session.offloads else session.concurrency
         self.threads = 1 if alone else busy
 
+    @property
+    def card(self) -> EngineCard:
+        """Return the engine's card."""
+        return self._engine.card
+
     def describe(self) -> Predicting:
         """Describe the model as its card does."""
         card, words = self._engine.card, self._words
         return Predicting(self._model, self._version, card.task, words.labels, words.skeleton)
 
-    def predict(self, image: InputImage) -> Prediction:
+    def predict(self, image: InputImage) -> Predicted:
         """Run the engine; in the timing, "infer" is everything from letterbox to NMS."""
         started = time.perf_counter()
         upright = image.upright
@@ -124,7 +147,7 @@ class LocalPredictor(Predictor):
         found = self._engine.predict(upright.pixels, self._options, alone=self._alone)
         ended = time.perf_counter()
         size = {name: getattr(upright, name) for name in ("width", "height", "orientation")}
-        result = image_result(size | result_json(found, self._words, self._options))
+        result = Result(size | result_json(found, self._words, self._options))
         timing = Timing(
             decode=round(1e3 * (decoded - started), 3),
             letterbox=0.0,
@@ -133,7 +156,7 @@ class LocalPredictor(Predictor):
             postprocess=0.0,
             total=round(1e3 * (ended - started), 3),
         )
-        return Prediction(self._model, self._version, self._engine.card.task, (result,), timing)
+        return Predicted(self._model, self._version, self._engine.card.task, result, timing)
 
     def close(self) -> None:
         """Close the engine. Calling it again does nothing."""

@@ -1,4 +1,4 @@
-"""Writes what is found on many images into a folder, and goes on where a run was interrupted."""
+"""Writes the results of many images into a folder, and goes on where a run was interrupted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fovea_files.sources import Source
 
 @dataclass(slots=True)
 class Tally:
-    """Numbers of images: all that are answered, those that failed, and those of an earlier run."""
+    """Numbers of images: in all, failed, and of an earlier run."""
 
     images: int = 0
     failed: int = 0
@@ -31,7 +31,7 @@ class Tally:
     def add(self, entry: Entry) -> None:
         """Count one more."""
         self.images += 1
-        self.failed += isinstance(entry.found, ImageError)
+        self.failed += isinstance(entry.result, ImageError)
 
 
 Done = Callable[[Tally, Entry | None], None]
@@ -104,7 +104,7 @@ def save(
         if before.changed:
             before = Resumed.read(journal, sources)
         left = before.left
-        # The journal grows meanwhile: what is known ends where it ended.
+        # The journal grows meanwhile: only the entries that it had at first are known.
         first = (entry for entry in journal.read(sources) if entry.source is left[0])
         found = _drawn(predictor, left, annotated, islice(first, before.of_first))
         for answer in stack.enter_context(closing(found)):

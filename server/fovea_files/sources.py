@@ -29,7 +29,7 @@ Stamp: TypeAlias = tuple[int, int]
 
 
 def stamp_of(file: os.stat_result) -> Stamp:
-    """Return what a file is known again by."""
+    """Return the marks that a file is recognised by."""
     return file.st_size, file.st_mtime_ns // 1000
 
 
@@ -57,7 +57,7 @@ class Source:
 
     @property
     def stamp(self) -> Stamp | None:
-        """Return what the file is known again by; None where there is none."""
+        """Return the marks that the file is recognised by; None where it is missing."""
         try:
             return stamp_of(self.path.stat())
         except OSError:
@@ -82,7 +82,7 @@ class Sources:
 
 
 def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = None) -> Sources:
-    """Find what was typed: files, folders with all images below them, and globs.
+    """Find the images of arguments: files, folders with all images below them, and globs.
 
     A file that is not there is among the sources: it fails when it is read. `drawn` is a folder
     of annotated images, which are results and no sources.
@@ -97,10 +97,9 @@ def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = N
     skipped, listed = 0, False
     for text in given:
         if _LIVE.match(text):
-            device = f"-f v4l2 -i /dev/video{text}" if text.isdecimal() else f"-i {text}"
             raise InvalidOption(
-                f"{text} is a camera or a live stream, and sources are files: take pictures of it, "
-                f"as `ffmpeg {device} -frames:v 1 image.jpg` does, or record a video"
+                f"{text} is a camera or a live stream, and sources are files: `fovea watch MODEL "
+                f"{text}` runs a model on it"
             )
         if _ADDRESS.match(text):
             raise InvalidOption(f"{text} is an address, and sources are files: download it first")

@@ -22,7 +22,8 @@ _STATUSES = {
     "foreign_request": (403, "RESTRICTED"),
     "unauthenticated": (401, "UNAUTHENTICATED"),
     "forbidden": (403, "FORBIDDEN"),
-    "already_exists": (500, "ALREADY_EXISTS"),
+    "already_exists": (409, "ALREADY_EXISTS"),
+    "out_of_order": (409, "OUT_OF_ORDER"),
     "not_found": (404, "NOT_FOUND"),
     "unavailable": (503, "UNAVAILABLE"),
     "model_not_ready": (503, "UNAVAILABLE"),
@@ -45,10 +46,11 @@ _TRITON = {
     "INTERNAL": (500, "INTERNAL"),
     "UNSUPPORTED": (501, "UNIMPLEMENTED"),
     "UNAVAILABLE": (503, "UNAVAILABLE"),
-    # Not of Triton, which has neither such a limit nor keys.
+    # Not of Triton, which has neither such a limit, nor streams of frames, nor keys.
     "TOO_LARGE": (413, "RESOURCE_EXHAUSTED"),
     "UNAUTHENTICATED": (401, "UNAUTHENTICATED"),
     "FORBIDDEN": (403, "PERMISSION_DENIED"),
+    "OUT_OF_ORDER": (409, "FAILED_PRECONDITION"),
     "RATE_LIMITED": (429, "RESOURCE_EXHAUSTED"),
 }
 

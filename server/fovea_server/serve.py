@@ -163,20 +163,30 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def make_server(service: Service, signalled: Callable[[], None] = lambda: None) -> Server:
-    """Build the server of a service; start it with `run()`. Signals call `signalled`, too."""
+def make_server(
+    service: Service,
+    signalled: Callable[[], None] = lambda: None,
+    *,
+    surface: Surface | None = None,
+    protocol: Callable[..., ServerProtocol] = ServerProtocol,
+    grpc_server: GrpcServer | None = None,
+) -> Server:
+    """Build the server of a service; start it with `run()`. Signals call `signalled`, too.
+
+    The parts are by default those of the settings.
+    """
     settings = service.settings
     certificate, key = https_files(settings) or (None, None)
+    surface = surface or Surface(service)
     # uvicorn calls it like a class.
-    surface = Surface(service)
-    protocol = cast("type[asyncio.Protocol]", partial(ServerProtocol, fronts=surface.fronts))
+    connection = cast("type[asyncio.Protocol]", partial(protocol, fronts=surface.fronts))
     return Server(
         uvicorn.Config(
             surface,
             host=settings.http_address,
             port=settings.http_port,
             loop="auto",
-            http=protocol,
+            http=connection,
             ws="none",
             lifespan="on",
             access_log=False,
@@ -190,16 +200,18 @@ def make_server(service: Service, signalled: Callable[[], None] = lambda: None) 
             timeout_graceful_shutdown=max(1, math.ceil(settings.exit_timeout_secs)),
         ),
         service,
-        _others(service),
+        _others(service, grpc_server),
         signalled,
         Trimmer(service.budget),
     )
 
 
-def _others(service: Service) -> list[GrpcServer | MetricsServer]:
+def _others(service: Service, grpc_server: GrpcServer | None) -> list[GrpcServer | MetricsServer]:
     """Build the enabled servers; their imports cost tenths of a second."""
     others: list[GrpcServer | MetricsServer] = []
-    if service.settings.allow_grpc:
+    if grpc_server is not None:
+        others.append(grpc_server)
+    elif service.settings.allow_grpc:
         silence_grpc()
         from fovea_server.grpc.server import GrpcServer
 

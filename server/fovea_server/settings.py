@@ -72,8 +72,12 @@ class Listening(BaseSettings):
     )
     api: Texts = Field(
         (),
-        description="serve another HTTP API as well: deepstack, roboflow or label-studio; "
+        description="serve another API as well: deepstack, roboflow, label-studio or frigate-zmq; "
         "NAME=MODEL picks the model for requests that name none; may be repeated",
+    )
+    frigate_address: str = Field(
+        "tcp://127.0.0.1:5555",
+        description="where Frigate's ZMQ detector connects: tcp://HOST:PORT or ipc://PATH",
     )
     label_studio_url: str | None = Field(
         None, description="address of Label Studio; default the one that it gives when it connects"
@@ -303,6 +307,9 @@ class Settings(Listening):
         description="milliseconds that a batch which is not full waits for more images, on a GPU",
     )
 
+    track_idle_s: float = Field(
+        60.0, gt=0, description="seconds without a frame after which a stream's ids are forgotten"
+    )
     allow_url: bool = Field(False, description="fetch images that requests name by URL")
     url_allow_private: bool = Field(
         False, description="fetch from private and loopback addresses, too (cameras on the LAN)"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, cast
 
+from fovea_server.dataplane.part import HasFronts
 from fovea_server.dataplane.service import Service
 from fovea_server.http.asgi import FrontApp
 from fovea_server.http.cors import Cors
+from fovea_server.http.front import Front
 from fovea_server.http.v1.predict import PredictFront
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.http.v2.front import V2Front
@@ -25,24 +28,33 @@ class Surface:
     FastAPI is imported at the first request that needs it: a server that is asked for images and
     tensors alone starts without it.
 
+    Args:
+        service: answers the requests.
+        before: fronts that may take a request first.
+
     Attributes:
         fronts: of requests that need no ASGI.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, before: Sequence[Front] = ()) -> None:
         self._service = service
         self._sources = ImageSources(service.settings)
-        self.fronts = (V2Front(service), PredictFront(service, self._sources))
+        own = V2Front(service), PredictFront(service, self._sources)
+        added = (each.fronts() for each in service.parts if isinstance(each, HasFronts))
+        self.fronts = (*before, *own, *cast("Iterable[Front]", chain.from_iterable(added)))
         self._app: ASGIApp | None = None
         self._making = asyncio.Lock()
         others = Cors(service.settings.cors_origin).around(self._others)
         self._all = FrontApp(self.fronts, WithTraffic(others, service.traffic))
 
     @asynccontextmanager
-    async def lifespan(self) -> AsyncIterator[None]:
-        """Make the context in which requests may be asked, where no ASGI server is around."""
+    async def _lifespan(self) -> AsyncIterator[None]:
         self._sources.open()
+        for part in self._service.parts:
+            await part.start()
         yield
+        for part in self._service.parts:
+            await part.stop()
         await self._sources.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +63,7 @@ class Surface:
             await self._all(scope, receive, send)
             return
         await receive()
-        async with self.lifespan():
+        async with self._lifespan():
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})

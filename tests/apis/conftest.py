@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.serving import RunningServer, start_server
+from tests.serving import RunningServer, free_ports, start_server
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
@@ -21,6 +21,7 @@ FLAGS = (
     "--api=deepstack=yolov8n",
     "--api=roboflow",
     "--api=label-studio",
+    "--api=frigate-zmq",
     "--allow-url",
     "--url-allow-private",
 )
@@ -41,10 +42,25 @@ def api_repository(shared, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(api_repository, tmp_path_factory) -> Iterator[RunningServer]:
-    server = start_server(api_repository, tmp_path_factory.mktemp("log"), FLAGS)
+def frigate_address() -> str:
+    return f"tcp://127.0.0.1:{free_ports(1)[0]}"
+
+
+@pytest.fixture(scope="session")
+def server(api_repository, frigate_address, tmp_path_factory) -> Iterator[RunningServer]:
+    flags = (*FLAGS, f"--frigate-address={frigate_address}")
+    server = start_server(api_repository, tmp_path_factory.mktemp("log"), flags)
     yield server
     assert server.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def frigate_plugins(shared) -> Path:
+    """The folder of Frigate's detector plugins."""
+    folder = shared / "data" / "clients" / "frigate"
+    if not folder.exists():
+        pytest.skip(f"{folder} is absent")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,13 @@
 """DeepStack's API: Frigate's plugin and Home Assistant's client find what /v1 finds."""
 
-import importlib.util
 import io
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from pydantic import BaseModel, ConfigDict
+from tests.apis.frigate_plugin import load
 
 CORNERS = ("x_min", "y_min", "x_max", "y_max")
 
@@ -32,26 +30,9 @@ def expected(found, model, body, **options):
 
 
 @pytest.fixture
-def frigate(shared, monkeypatch):
-    """Frigate's detector plugin, with the two modules that it imports of Frigate."""
-    source = shared / "data" / "clients" / "frigate" / "deepstack.py"
-    if not source.exists():
-        pytest.skip(f"{source} is absent")
-    api, config = (ModuleType(f"frigate.detectors.{name}") for name in ("detection_api", "config"))
-    api.DetectionApi = object
-
-    class BaseDetectorConfig(BaseModel):
-        model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
-
-    config.BaseDetectorConfig = BaseDetectorConfig
-    monkeypatch.setitem(sys.modules, "frigate", ModuleType("frigate"))
-    monkeypatch.setitem(sys.modules, "frigate.detectors", ModuleType("frigate.detectors"))
-    monkeypatch.setitem(sys.modules, "frigate.detectors.detection_api", api)
-    monkeypatch.setitem(sys.modules, "frigate.detectors.detector_config", config)
-    spec = importlib.util.spec_from_file_location("frigate_deepstack", source)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def frigate(frigate_plugins):
+    """Frigate's plugin."""
+    return load(frigate_plugins / "deepstack.py")
 
 
 def test_frigate_gets_the_boxes_of_v1(frigate, server, images, found):

@@ -149,7 +149,7 @@ def test_settings():
     given = parse_apis(("deepstack=yolov8n", "roboflow"))
     assert given == {"deepstack": "yolov8n", "roboflow": None}
     for wrong, says in (
-        (("deepstak",), "there are deepstack, label-studio, roboflow"),
+        (("deepstak",), "there are deepstack, frigate-zmq, label-studio, roboflow"),
         (("deepstack", "deepstack=a"), "twice"),
         (("label-studio=",), "names no model"),
     ):
@@ -162,7 +162,8 @@ def test_settings():
     [
         (
             "deepstak",
-            "there is no API 'deepstak' to serve; there are deepstack, label-studio, roboflow",
+            "there is no API 'deepstak' to serve; "
+            "there are deepstack, frigate-zmq, label-studio, roboflow",
         ),
         (
             "deepstack=digts",

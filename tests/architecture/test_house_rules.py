@@ -59,6 +59,7 @@ def test_protobuf_is_read_and_written_at_the_edges_only():
         "engines/repository/config_edit.py",
         "engines/graph/",
         "server/grpc/",
+        "bench/mlperf/grpc_requests.py",
         "server/models/config/document.py",
     )
     names = ("google.protobuf", "model_config_messages", "service_pb2")

@@ -130,7 +130,7 @@ def test_leaving_early_waits_for_no_request_and_begins_no_more() -> None:
     opened, before = threading.Event(), threading.active_count()
 
     def closed(image: bytes | str) -> ImageResult:
-        assert image == b"first" or opened.wait(20)
+        assert image == b"first" or opened.wait(60)
         return ImageResult(3, 1, 1, ())
 
     server = FakeServer({"m": closed})

@@ -25,9 +25,11 @@ _MEMORY = 100 << 20
 
 
 def pytest_collection_modifyitems(items):
-    # Of Ray's own code, in this process.
     for item in items:
+        # Of Ray's own code, in this process.
         item.add_marker(pytest.mark.filterwarnings("ignore"))
+        # CI has the tests with real models beside these, and a deployment starts processes.
+        item.add_marker(pytest.mark.timeout(1200))
 
 
 @dataclass
@@ -35,19 +37,23 @@ class RunningCluster:
     """The head has no CPU for replicas: they are on the two others."""
 
     cluster: Any
+    host: str
     port: int
     grpc_port: int
     folder: Path
     workers: list[Any] = field(default_factory=list)
+    _added: int = 0
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def deploy(self, **config: object) -> subprocess.CompletedProcess[str]:
         """`fovea ray deploy`, as it is typed."""
         file = self.folder / "fovea-ray.yaml"
-        settings = {"http_port": self.port, "grpc_port": self.grpc_port}
+        settings = {"http_port": self.port, "grpc_port": self.grpc_port, "http_address": "node"}
+        # They ask over the network, and a front tells less there than on its own machine.
+        settings["no_keys"] = True
         settings |= {"repository_poll_secs": 0.5, **config.pop("settings", {})}
         file.write_text(yaml.safe_dump({"settings": settings, **config}))
         command = ["ray", "deploy", "--config", str(file), "--address", self.cluster.address]
@@ -55,27 +61,33 @@ class RunningCluster:
             [sys.executable, "-m", "fovea_server.commands.cli", *command],
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=600,
         )
 
     def add_worker(self) -> None:
-        self.workers.append(self.cluster.add_node(num_cpus=4, object_store_memory=_MEMORY))
+        """Add a node with an address of its own, so that every front has the same port."""
+        self._added += 1
+        node = {"node_ip_address": f"127.0.0.{self._added + 1}", "num_cpus": 4}
+        self.workers.append(self.cluster.add_node(object_store_memory=_MEMORY, **node))
 
-    def replicas(self, deployment: str) -> list[Any]:
+    def replicas(self, deployment: str, application: str = "fovea") -> list[Any]:
         """The actors of a deployment that run."""
         import ray
 
-        prefix = f"SERVE_REPLICA::fovea#{deployment}#"
+        prefix = f"SERVE_REPLICA::{application}#{deployment}#"
         named = ray.util.list_named_actors(all_namespaces=True)
         names = [each["name"] for each in named if each["name"].startswith(prefix)]
         return [ray.get_actor(name, namespace="serve") for name in names]
 
-    def running(self, deployment: str) -> int:
-        """The number of replicas that answer."""
+    def states(self, deployment: str, application: str = "fovea") -> dict[str, int]:
+        """The number of replicas in each state."""
         from ray import serve
 
-        found = serve.status().applications["fovea"].deployments[deployment]
-        return found.replica_states.get("RUNNING", 0)
+        return serve.status().applications[application].deployments[deployment].replica_states
+
+    def running(self, deployment: str) -> int:
+        """The number of replicas that answer."""
+        return self.states(deployment).get("RUNNING", 0)
 
 
 @pytest.fixture(scope="session")
@@ -92,28 +104,18 @@ def store() -> Iterator[Bucket]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory, store) -> Iterator[RunningCluster]:
     ray = pytest.importorskip("ray")
-    from ray import serve
     from ray.cluster_utils import Cluster
-    from ray.serve.config import HTTPOptions, ProxyLocation, gRPCOptions
-
-    from fovea_cluster.ray.service import ADD_TO_SERVER
 
     started: set[psutil.Process] = set()
     cluster = Cluster()
     try:
-        cluster.add_node(num_cpus=0, include_dashboard=False, object_store_memory=_MEMORY)
-        port, grpc_port = free_ports(2)
-        running = RunningCluster(cluster, port, grpc_port, tmp_path_factory.mktemp("cluster"))
+        head = cluster.add_node(num_cpus=0, include_dashboard=False, object_store_memory=_MEMORY)
+        ports = free_ports(2)
+        folder = tmp_path_factory.mktemp("cluster")
+        running = RunningCluster(cluster, head.node_ip_address, *ports, folder)
         for _ in range(2):
             running.add_worker()
         ray.init(cluster.address, namespace="serve", log_to_driver=False)
-        # One proxy: those of three nodes on one machine would share a port, and a client could
-        # not choose the one that stays.
-        serve.start(
-            proxy_location=ProxyLocation.HeadOnly,
-            http_options=HTTPOptions(host="127.0.0.1", port=port),
-            grpc_options=gRPCOptions(port=grpc_port, grpc_servicer_functions=[ADD_TO_SERVER]),
-        )
         yield running
     finally:
         started.update(psutil.Process().children(recursive=True))
@@ -167,7 +169,7 @@ def load(cluster, scene):
         url = f"{cluster.url}/v1/models/{model}/predict"
 
         def send() -> None:
-            with httpx.Client(timeout=120) as client:
+            with httpx.Client(timeout=600) as client:
                 while not stop.is_set():
                     try:
                         found.answers.append(client.post(url, content=scene))
@@ -188,7 +190,7 @@ def load(cluster, scene):
     return loading
 
 
-def until(holds: Callable[[], object], limit_s: float = 120) -> None:
+def until(holds: Callable[[], object], limit_s: float = 600) -> None:
     """Wait for something to hold."""
     end = time.monotonic() + limit_s
     while not holds():

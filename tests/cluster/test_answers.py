@@ -1,4 +1,4 @@
-"""Answers through Ray's proxy are those of `fovea serve`."""
+"""Answers of a front are those of `fovea serve`."""
 
 import json
 
@@ -9,7 +9,7 @@ import tritonclient.grpc as triton
 from tests.serving import start_server
 from tritonclient.utils import InferenceServerException
 
-# Ray's proxy writes these itself.
+# They differ from one answer to the next.
 OF_THE_SERVER = {"date", "server", "x-request-id", "connection", "transfer-encoding"}
 
 TENSORS = json.dumps(
@@ -32,8 +32,8 @@ def served(cluster, tmp_path_factory, demo_repository):
     """The same repository on the cluster and by `fovea serve`."""
     done = cluster.deploy(repository=str(demo_repository), settings={"max_image_mb": 1.0})
     assert done.returncode == 0, done.stderr
-    assert f"Serving at http://127.0.0.1:{cluster.port}" in done.stdout
-    flags = ("--max-image-mb=1", "--model-control-mode=poll")
+    assert f"Serving at http://{cluster.host}:{cluster.port}" in done.stdout
+    flags = ("--max-image-mb=1", "--model-control-mode=poll", "--no-keys")
     server = start_server(demo_repository, tmp_path_factory.mktemp("serve"), flags)
     yield cluster, server
     assert server.stop() == 0
@@ -137,8 +137,8 @@ def image_input(scene: bytes) -> triton.InferInput:
 def test_grpc(served, scene):
     cluster, server = served
     found = []
-    for port in (cluster.grpc_port, server.grpc_port):
-        with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+    for where in (f"{cluster.host}:{cluster.grpc_port}", f"127.0.0.1:{server.grpc_port}"):
+        with triton.InferenceServerClient(where) as client:
             assert client.is_server_live()
             assert client.is_server_ready()
             assert client.is_model_ready("digits")
@@ -172,7 +172,7 @@ def refused(call, *given) -> tuple[str, str]:
 
 def test_grpc_counts(served, scene):
     cluster, _ = served
-    with triton.InferenceServerClient(f"127.0.0.1:{cluster.grpc_port}") as client:
+    with triton.InferenceServerClient(f"{cluster.host}:{cluster.grpc_port}") as client:
         before = client.get_inference_statistics("digits").model_stats[0].inference_count
         client.infer("digits", [image_input(scene)])
         assert client.get_inference_statistics().model_stats[0].inference_count == before + 1
@@ -181,7 +181,7 @@ def test_grpc_counts(served, scene):
 def test_a_stream_of_grpc(served, scene):
     cluster, _ = served
     answers = []
-    with triton.InferenceServerClient(f"127.0.0.1:{cluster.grpc_port}") as client:
+    with triton.InferenceServerClient(f"{cluster.host}:{cluster.grpc_port}") as client:
         client.start_stream(lambda result, error: answers.append((result, error)))
         for number in range(5):
             client.async_stream_infer("digits", [image_input(scene)], request_id=str(number))

@@ -31,7 +31,7 @@ def test_overload_is_answered_once_and_as_by_serve(cluster, repository, large):
     url = f"{cluster.url}/v1/models/digits/predict"
 
     def send(_: int) -> httpx.Response:
-        return httpx.post(url, content=large, timeout=120)
+        return httpx.post(url, content=large, timeout=600)
 
     with ThreadPoolExecutor(40) as pool:
         answers = list(pool.map(send, range(40)))
@@ -65,7 +65,7 @@ def test_an_idle_model_goes_and_a_request_wakes_it(cluster, repository, scene):
 
     with ThreadPoolExecutor(3) as pool:
         url = f"{cluster.url}/v1/models/spare/predict"
-        answers = list(pool.map(lambda _: httpx.post(url, content=scene, timeout=120), range(3)))
+        answers = list(pool.map(lambda _: httpx.post(url, content=scene, timeout=600), range(3)))
     assert [answer.status_code for answer in answers] == [200] * 3
     until(lambda: cluster.running("spare") == 0)
 

@@ -1,11 +1,16 @@
 """`fovea ray deploy`: what it says of a cluster that is not there, or too small."""
 
+import socket
 import subprocess
 import sys
+from typing import Any
 
 import httpx
+import pytest
+import tritonclient.grpc as triton
 from tests.cluster.conftest import until
 from tests.serving import free_ports
+from tritonclient.utils import InferenceServerException
 
 
 def test_no_cluster(demo_repository):
@@ -32,11 +37,32 @@ def test_more_than_any_node_has(cluster, demo_repository):
     assert "set models.digits.cpus or gpus" in done.stderr
 
 
-def test_another_address_than_that_of_running_proxies(cluster, demo_repository):
-    done = cluster.deploy(repository=str(demo_repository), settings={"http_port": 1234})
-    assert done.returncode == 2
-    assert f"http_port {cluster.port}" in done.stderr
-    assert "cannot change to http_port 1234: keep these settings" in done.stderr
+def test_another_address_is_taken_over(cluster, demo_repository, monkeypatch):
+    # Ray's own way to use HAProxy, which Fovea has no use for.
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+    [port] = free_ports(1)
+    done = cluster.deploy(repository=str(demo_repository), settings={"http_port": port})
+    assert done.returncode == 0, done.stderr
+    assert f"http://{cluster.host}:{port}" in done.stdout
+    assert httpx.get(f"http://{cluster.host}:{port}/v2/health/ready").status_code == 200
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{cluster.url}/v2/health/ready")
+    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+    assert httpx.get(f"{cluster.url}/v2/health/ready").status_code == 200
+
+
+def test_a_port_that_is_taken(cluster, demo_repository):
+    """The fronts go on with what they serve."""
+    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+    with socket.socket() as taken:
+        taken.bind((cluster.host, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = cluster.deploy(repository=str(demo_repository), settings={"http_port": port})
+    assert done.returncode == 1
+    assert f"cannot listen on {cluster.host} port {port}" in done.stderr
+    assert httpx.get(f"{cluster.url}/v2/health/ready").status_code == 200
 
 
 def test_no_such_model(cluster, demo_repository):
@@ -61,7 +87,7 @@ def test_a_model_that_cannot_be_woken_is_refused(cluster, demo_repository, repos
 
     def predict(model: str) -> httpx.Response:
         url = f"{cluster.url}/v1/models/{model}/predict"
-        return httpx.post(url, content=scene, timeout=120)
+        return httpx.post(url, content=scene, timeout=600)
 
     # A process of Ray has to start for it.
     assert predict("spare").status_code == 200
@@ -77,28 +103,56 @@ def test_a_model_that_cannot_be_woken_is_refused(cluster, demo_repository, repos
     assert predict("digits").status_code == 200
     engine.write_bytes(whole)
     until(lambda: predict("spare").status_code == 200)
-    assert httpx.get(f"{cluster.url}/v1/models/spare/ready").status_code == 200
+    until(lambda: httpx.get(f"{cluster.url}/v1/models/spare/ready").status_code == 200)
     assert cluster.deploy(repository=str(demo_repository)).returncode == 0
 
 
-def test_every_node_has_an_ingress(cluster, demo_repository):
+def test_every_node_has_a_front_also_one_that_joins(cluster, demo_repository, scene):
+    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+    cluster.add_worker()
+    added = cluster.workers[-1]
+
+    def answers(host: str) -> bool:
+        url = f"http://{host}:{cluster.port}/v1/models/digits/predict"
+        try:
+            return httpx.post(url, content=scene).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    for worker in cluster.workers:
+        until(lambda host=worker.node_ip_address: answers(host))
+    cluster.cluster.remove_node(cluster.workers.pop())
+    # None waits for a node that will not come back.
+    until(lambda: cluster.states("@front", "fovea-fronts") == {"RUNNING": 3})
+    until(lambda: not answers(added.node_ip_address))
+
+
+def test_replicas_answer_fronts_alone(cluster, demo_repository, scene):
+    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+    [replica] = cluster.replicas("digits")
+    told = ray_get(replica.__ray_call__.remote(_metadata))
+    url = f"http://{told['host']}:{told['http']}/v1/models/digits/predict"
+    for headers in ({}, {"fovea-token": "guess"}):
+        refused = httpx.post(url, content=scene, headers=headers)
+        assert refused.status_code == 400
+        assert "only the fronts of this cluster may ask a replica" in refused.text
+    with (
+        triton.InferenceServerClient(f"{told['host']}:{told['grpc']}") as client,
+        pytest.raises(InferenceServerException, match="only the fronts of this cluster"),
+    ):
+        client.is_server_live()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{told['http']}/v2/health/live")
+
+
+def ray_get(reference: Any) -> Any:
     import ray
 
-    def nodes() -> list[str]:
-        found = [ray.get(each.__ray_call__.remote(_node)) for each in cluster.replicas("@ingress")]
-        return sorted(found)
-
-    for _ in range(2):
-        done = cluster.deploy(repository=str(demo_repository))
-        assert done.returncode == 0, done.stderr
-        until(lambda: len(cluster.replicas("@ingress")) == 3)
-        assert nodes() == sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+    return ray.get(reference)
 
 
-def _node(_: object) -> str:
-    import ray
-
-    return ray.get_runtime_context().get_node_id()
+def _metadata(replica: Any) -> dict[str, Any]:
+    return replica._replica_impl._replica_metadata
 
 
 def test_models_of_a_store(cluster, store, repository, demo_repository, scene, tmp_path):
@@ -115,7 +169,7 @@ def test_models_of_a_store(cluster, store, repository, demo_repository, scene, t
 
     def predict(model: str) -> httpx.Response:
         url = f"{cluster.url}/v1/models/{model}/predict"
-        return httpx.post(url, content=scene, timeout=120)
+        return httpx.post(url, content=scene, timeout=600)
 
     assert predict("digits").status_code == 200
     listed = httpx.get(f"{cluster.url}/v1/models").json()["models"]
@@ -127,7 +181,7 @@ def test_models_of_a_store(cluster, store, repository, demo_repository, scene, t
     store.remove("")
 
 
-def test_metrics_of_replicas_and_of_the_ingress_are_exported(cluster, demo_repository, scene):
+def test_metrics_of_replicas_and_of_fronts_are_exported(cluster, demo_repository, scene):
     import ray
 
     done = cluster.deploy(repository=str(demo_repository))
@@ -143,7 +197,7 @@ def test_metrics_of_replicas_and_of_the_ingress_are_exported(cluster, demo_repos
             any(line.startswith(name) and 'model="digits"' in line and of in line for line in ones)
             for name, of in (
                 ("ray_nv_inference_count{", 'deployment="digits"'),
-                ("ray_fovea_model_ready{", 'deployment="@ingress"'),
+                ("ray_fovea_model_ready{", 'deployment="@front"'),
             )
         )
 

@@ -48,8 +48,11 @@ def test_every_block_with_a_server_runs(workplace):
 
 
 @pytest.mark.timeout(900)
-# tests/docs/test_recipes.py has the recipes.
-@pytest.mark.parametrize("page", sorted({*PAGES} - {*SERVED, "CONTRIBUTING.md", "docs/recipes.md"}))
+# These have tests of their own: tests/docs/test_recipes.py, test_streams_page.py.
+@pytest.mark.parametrize(
+    "page",
+    sorted({*PAGES} - {*SERVED, "CONTRIBUTING.md", "docs/recipes.md", "docs/streams.md"}),
+)
 def test_every_block_of_a_page_runs(workplace, page):
     for kind, block in blocks_of(page):
         if kind == "python":

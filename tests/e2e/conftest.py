@@ -1,7 +1,7 @@
 """A real server: the `fovea` command, a process of its own, a real port."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -60,8 +60,13 @@ def serve(tmp_path) -> Iterator[Serve]:
     """Start servers with flags of your own; what still runs is stopped after the test."""
     started: list[RunningServer] = []
 
-    def start(repository: Path, *flags: str, wait: bool = True) -> RunningServer:
-        started.append(start_server(repository, tmp_path, flags, wait=wait))
+    def start(
+        repository: Path,
+        *flags: str,
+        wait: bool = True,
+        program: Sequence[str] | None = None,
+    ) -> RunningServer:
+        started.append(start_server(repository, tmp_path, flags, wait=wait, program=program))
         return started[-1]
 
     yield start

@@ -40,7 +40,7 @@ def records(chatty_server) -> Callable[[int], list[dict]]:
     before = len(logged(chatty_server))
 
     def read(count: int) -> list[dict]:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while len(found := logged(chatty_server)[before:]) < count:
             assert time.monotonic() < until, found
             time.sleep(0.01)

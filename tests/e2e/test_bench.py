@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import httpx
 import psutil
 import pytest
+from tests.forked import forked_fovea
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 FOVEA = [sys.executable, "-m", "fovea_server.commands.cli"]
@@ -19,9 +21,9 @@ QUICK = ("--warmup", 0.2, "--seconds", 0.6)
 AT_ONCE = ("--warmup", 0, "--seconds", 1)
 
 
-def started(*words: object) -> subprocess.Popen[str]:
+def started(*words: object, program: Sequence[str] = FOVEA) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*FOVEA, "bench", *map(str, words)],
+        [*program, "bench", *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -29,7 +31,7 @@ def started(*words: object) -> subprocess.Popen[str]:
 
 
 def bench(*words: object) -> tuple[int, str, str]:
-    process = started(*words)
+    process = started(*words, program=forked_fovea())
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err
 
@@ -166,7 +168,10 @@ def test_accuracy_under_load_is_that_of_eval(demo_server, labels):
     words = ("digits", "--url", demo_server.url, "--data", labels, "--images", DEMO)
     report = measured(*words, "--clients", 2, "--rate", 10, *QUICK)
     done = subprocess.run(
-        [*FOVEA, "eval", *map(str, words), "--json"], capture_output=True, text=True, check=True
+        [*forked_fovea(), "eval", *map(str, words), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     expected = json.loads(done.stdout)
     for level in report["levels"]:

@@ -3,13 +3,13 @@
 import base64
 import json
 import subprocess
-import sys
 
 import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from tests.forked import forked_fovea
 from tests.serving import start_server
 from tritonclient.utils import InferenceServerException
 
@@ -107,7 +107,7 @@ def test_names_on_the_command_line(server, repository, tmp_path, scene, where):
     source = {"--url": server.url, "--repository": str(repository)}[where]
 
     def fovea_predict(classes: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "fovea_server.commands.cli", "predict", "digits"]
+        command = [*forked_fovea(), "predict", "digits"]
         arguments = [str(tmp_path / "scene.jpg"), where, source, "--classes", classes]
         return subprocess.run([*command, *arguments], capture_output=True, text=True)
 
@@ -134,7 +134,7 @@ def test_a_name_in_quotes_is_no_id(server, repository, tmp_path, scene):
     assert {each.class_id for each in found} == {1, 6, 9}
     (tmp_path / "scene.jpg").write_bytes(scene)
     for where in (("--url", server.url), ("--repository", str(repository))):
-        command = [sys.executable, "-m", "fovea_server.commands.cli", "predict", "odd", *where]
+        command = [*forked_fovea(), "predict", "odd", *where]
         arguments = [str(tmp_path / "scene.jpg"), "--json", "--classes", '"3"']
         document = json.loads(subprocess.check_output([*command, *arguments]))
         assert {each["class_id"] for each in document["images"][0]["detections"]} == {6}

@@ -69,7 +69,8 @@ def test_options_choose_how_many_and_which(served, shared):
 
     assert classes(top_k=2) == [734, 654]
     assert len(classes(top_k=1000)) == 1000
-    assert len(classes(conf=0.9)) == 5
+    refused = httpx.post(url, content=bus, params={"conf": 0.9})
+    assert (refused.status_code, "top_k says how many" in refused.text) == (422, True)
     assert classes(classes="minibus,police van") == [734, 654]
     wrong = httpx.post(url, content=bus, params={"top_k": 0})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "invalid_option")

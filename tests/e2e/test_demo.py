@@ -3,16 +3,16 @@
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.forked import forked_fovea
 from tests.serving import free_ports
 
 SERVING = "Serving; Ctrl-C stops it."
 
 
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "demo", "--folder", str(folder)]
+    command = [*forked_fovea(), "demo", "--folder", str(folder)]
     port = f"--port={free_ports(1)[0]}"
     pipe = subprocess.PIPE
     return subprocess.Popen([*command, port, *flags], stdout=pipe, stderr=pipe, text=True)

@@ -24,7 +24,7 @@ SERVING, NOT_SERVING = bytes([8, 1]), bytes([8, 2])
 
 def until_not_ready(client: httpx.Client) -> httpx.Response:
     """The first answer that says so."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while (answer := client.get(READY, headers={"Connection": "close"})).status_code == 200:
         assert time.monotonic() < until
     return answer
@@ -32,10 +32,10 @@ def until_not_ready(client: httpx.Client) -> httpx.Response:
 
 def until_nobody_listens(port: int) -> None:
     """Until connections are refused."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     with suppress(ConnectionRefusedError):
         while time.monotonic() < until:
-            socket.create_connection(("127.0.0.1", port), timeout=10).close()
+            socket.create_connection(("127.0.0.1", port), timeout=60).close()
             time.sleep(0.05)
         pytest.fail("the port is still open")
 

@@ -2,17 +2,17 @@
 
 import shutil
 import subprocess
-import sys
 
 import httpx
 import pytest
+from tests.forked import forked_fovea
 from tests.serving import free_ports
 
 PORTS = ("--http-port", "--grpc-port", "--metrics-port")
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", *args]
+    command = [*forked_fovea(), "serve", *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 

@@ -69,7 +69,7 @@ def queued() -> messages.ModelInferRequest:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "it never came to that"
         time.sleep(0.01)

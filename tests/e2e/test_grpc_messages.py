@@ -177,7 +177,7 @@ def test_half_of_a_message_does_not_keep_a_server_that_is_to_stop(start, method)
     until(lambda: held(server) >= 15 * MIB)
     began = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - began < 1 + 5
+    assert time.monotonic() - began < 60
     for thread in threads:
         thread.join()
     assert "the server ends now" not in server.log.read_text()

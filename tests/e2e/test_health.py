@@ -13,9 +13,10 @@ from threading import Thread
 
 import pytest
 from tests.certificates import make_pair
+from tests.forked import PROGRAM, Forked, forked_fovea
+from tests.keyed import until
 from tests.serving import free_ports
 
-FOVEA = (sys.executable, "-m", "fovea_server.commands.cli")
 # Nothing of this may be imported by what runs every ten seconds.
 HEAVY = {"cv2", "fastapi", "grpc", "httpx", "numpy", "onnx", "openvino", "rich", "uvicorn"}
 
@@ -23,7 +24,7 @@ HEAVY = {"cv2", "fastapi", "grpc", "httpx", "numpy", "onnx", "openvino", "rich",
 def health(*flags: str, **environment: object) -> subprocess.CompletedProcess[str]:
     settings = {f"FOVEA_{name.upper()}": str(value) for name, value in environment.items()}
     done = subprocess.run(
-        [*FOVEA, "health", *flags],
+        [*forked_fovea(), "health", *flags],
         env=os.environ | settings,
         capture_output=True,
         text=True,
@@ -41,14 +42,14 @@ def serve_with(tmp_path):
     started = []
 
     def start(repository: Path, *flags: str) -> None:
-        command = [*FOVEA, "serve", str(repository), "--allow-metrics=false", *flags]
+        arguments = ["serve", str(repository), "--allow-metrics=false", *flags]
         with (tmp_path / "log").open("w") as log:
-            started.append(subprocess.Popen(command, stderr=log))
+            started.append(Forked(arguments, log.fileno()))
+        # Each question is a process, which would take the core that the server starts on.
+        log = tmp_path / "log"
+        until(lambda: " port " in log.read_text() or started[-1].poll() is not None)
         asked = [flag for flag in flags if not flag.startswith("--grpc-root-cert")]
-        until = time.monotonic() + 60
-        while health("--live", *asked).returncode:
-            assert started[-1].poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < until
+        until(lambda: not health("--live", *asked).returncode)
 
     yield start
     for process in started:
@@ -178,9 +179,10 @@ def test_settings_of_what_is_not_asked_are_the_servers_alone(demo_server):
 
 
 def _once_ready(*flags: str) -> str:
-    until = time.monotonic() + 60
+    end = time.monotonic() + 60
     while (done := health(*flags)).returncode:
-        assert time.monotonic() < until, done.stderr
+        assert time.monotonic() < end, done.stderr
+        time.sleep(0.1)
     return done.stdout
 
 
@@ -273,7 +275,7 @@ def test_it_imports_nothing_heavy(demo_server):
         sys.executable,
         "-X",
         "importtime",
-        *FOVEA[1:],
+        *PROGRAM,
         "health",
         f"--port={demo_server.port}",
     ]

@@ -19,6 +19,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from PIL import Image
 from tests.e2e.test_v2_images import images
+from tests.keyed import until
 from tests.preprocess.test_header import huge_webp, tiff
 from tests.serving import RunningServer, start_server
 
@@ -102,8 +103,7 @@ def test_a_good_image_is_answered_before_most_heavy_ones(server, huge, demo_mode
 
     with ThreadPoolExecutor(8) as pool:
         waiting = pool.map(heavy, range(8))
-        while metric(server, "fovea_decoding_bytes") == 0:
-            pass
+        until(lambda: metric(server, "fovea_decoding_bytes"))
         transport = httpx.HTTPTransport(local_address=source)
         with httpx.Client(transport=transport, timeout=60) as client:
             assert client.post(url, content=image).status_code == 200
@@ -119,8 +119,7 @@ def test_a_client_that_leaves_while_its_image_waits_leaves_nothing(server, huge)
     sockets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(6)]
     for each in sockets:
         each.sendall(head.encode() + b"\r\n\r\n" + huge)
-    while metric(server, "fovea_decoding_bytes") == 0:
-        pass
+    until(lambda: metric(server, "fovea_decoding_bytes"))
     for each in sockets:
         each.close()
     answered = threading.Event()
@@ -134,8 +133,7 @@ def test_a_request_whose_turn_does_not_come_in_time_is_504(server, huge):
     url = server.predict_url("digits")
     with ThreadPoolExecutor(4) as pool:
         waiting = pool.map(lambda _: httpx.post(url, content=huge, timeout=300), range(4))
-        while metric(server, "fovea_decoding_bytes") == 0:
-            pass
+        until(lambda: metric(server, "fovea_decoding_bytes"))
         late = httpx.post(url, content=huge, headers={"X-Request-Timeout-Ms": "50"}, timeout=60)
         assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
         assert {answer.status_code for answer in waiting} == {200}
@@ -264,8 +262,7 @@ def test_a_model_that_is_unloaded_answers_what_waits_for_its_turn(demo_repositor
             pool.submit(httpx.post, server.predict_url("digits"), content=huge, timeout=120)
             for _ in range(4)
         ]
-        while metric(server, "fovea_accepted_requests") < 4:
-            pass
+        until(lambda: metric(server, "fovea_accepted_requests") >= 4)
         unload = httpx.post(f"{server.url}/v2/repository/models/digits/unload", timeout=120)
         assert unload.status_code == 200
         assert [each.result().status_code for each in asked] == [200] * 4

@@ -91,7 +91,8 @@ def test_answers_that_nobody_reads_are_counted(server):
         for _ in range(4):
             last = stack.enter_context(connect(server))
             last.sendall(request)
-            last.settimeout(1)
+            # The first is answered however busy the machine is.
+            last.settimeout(1 if unread else 60)
             with contextlib.suppress(TimeoutError):
                 assert last.recv(12) == b"HTTP/1.1 200"
                 unread.append(last)
@@ -101,7 +102,7 @@ def test_answers_that_nobody_reads_are_counted(server):
         # They go away, so that there is room for the answer that waits.
         for connection in unread:
             connection.close()
-        last.settimeout(30)
+        last.settimeout(60)
         assert last.recv(12) == b"HTTP/1.1 200"
 
 
@@ -149,7 +150,7 @@ def test_a_client_that_breaks_off_behind_a_second_request(server):
             connection.sendall(sent)
             time.sleep(0.02)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         stats = httpx.get(f"{server.url}/v2/models/slow_identity/stats").json()
         counted = stats["model_stats"][0]["inference_stats"]

@@ -204,7 +204,7 @@ def test_a_full_queue(demo_repository, serve, scene):
     first.start()
     metrics = f"http://127.0.0.1:{server.metrics_port}/metrics"
     waiting = re.compile(r"^nv_inference_pending_request_count\{.*\} [1-9]", re.MULTILINE)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not waiting.search(httpx.get(metrics).text):
         assert time.monotonic() < until
     answer = same(server.port, PREDICT, scene)

@@ -16,7 +16,7 @@ from queue import Queue
 import httpx
 import pytest
 from tests.keyed import key, tensor, until
-from tests.serving import RunningServer, start_server
+from tests.serving import PROGRAM, RunningServer, start_server
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
@@ -91,7 +91,8 @@ def guarded(demo_repository, tmp_path_factory):
     write(folder / "keys.json", entries)
     apis = ("deepstack", "label-studio", "roboflow")
     flags = [f"--keys={folder / 'keys.json'}", *(f"--api={api}" for api in apis)]
-    server = start_server(demo_repository, folder, flags)
+    # Not forked, as its command line is read.
+    server = start_server(demo_repository, folder, flags, program=PROGRAM)
     yield Guarded(server, folder / "keys.json", tokens)
     assert server.stop() == 0
     told = server.log.read_text()

@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from tests.certificates import make_pair
-from tests.serving import start_server
+from tests.serving import PROGRAM, start_server
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \S+ (DEBUG|INFO|WARNING|ERROR) +fovea_[\w.]+: .")
 
@@ -44,6 +44,7 @@ def test_no_library_speaks_for_itself(repository, tmp_path, serve):
         "--grpc-use-ssl=true",
         f"--grpc-server-key={key}",
         f"--grpc-server-cert={certificate}",
+        program=PROGRAM,
     )
     tensor = {"name": "vector", "shape": [5], "datatype": "FP32", "data": [0] * 5}
     url = f"{server.url}/v2/models/twelve/infer"
@@ -69,7 +70,7 @@ def test_refused_requests_are_warned_of_once_and_counted_at_the_end(demo_reposit
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         # It is held until the rest arrives, which it never does.
         connection.sendall(head.encode() + scene[:-1])
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while httpx.post(url, content=scene).status_code != 429 and time.monotonic() < until:
             pass
         statuses = [httpx.post(url, content=scene).status_code for _ in range(5)]

@@ -13,11 +13,12 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 IMAGE, FORM = ["application/octet-stream"], ["multipart/form-data"]
-DRAWN = ["image/jpeg", "image/png"]
+DRAWN = ["image/jpeg", "image/png", "image/webp"]
+OF_STREAMS = [["image/jpeg"], ["text/event-stream", "application/x-ndjson"]]
 OPERATIONS = {
     *(
         f"{name}{version}"
-        for name in ("predict", "predict_form", "predict_json", "annotate")
+        for name in ("predict", "predict_form", "predict_json", "annotate", "search")
         for version in ("", "_version")
     ),
     "list_models",
@@ -28,6 +29,8 @@ OPERATIONS = {
     "server_live",
     "server_ready",
     "own_key",
+    *("list_streams", "get_stream", "add_stream", "change_stream", "remove_stream"),
+    *("stream_image", "stream_events", "stream_event_image"),
 }
 
 
@@ -63,7 +66,7 @@ def test_every_json_body_has_a_named_schema_and_examples_that_fit_it(spec, opera
             contents.append(operation["requestBody"]["content"])
         for content in contents:
             if not (body := content.get("application/json")):
-                assert list(content) in (IMAGE, FORM, DRAWN), name
+                assert list(content) in (IMAGE, FORM, DRAWN, *OF_STREAMS), name
                 continue
             assert body["examples"], name
             for example in body["examples"].values():
@@ -75,15 +78,15 @@ def test_errors_are_one_schema(operations):
     for operation in operations.values():
         assert "default" in operation["responses"]
         for status, answer in operation["responses"].items():
-            if status != "200":
+            if status not in ("200", "201"):
                 assert answer["content"]["application/json"]["schema"] == error
     told = {"400", "403", "404", "413", "422", "429", "503", "504"}
     assert told < set(operations["predict"]["responses"])
 
 
 def test_an_operation_has_one_type_of_body_and_one_of_answer(operations):
-    kinds = {"predict": IMAGE, "predict_form": FORM, "annotate": IMAGE}
-    for name in ("predict", "predict_form", "predict_json", "annotate"):
+    kinds = {"predict": IMAGE, "predict_form": FORM, "annotate": IMAGE, "search": IMAGE}
+    for name in ("predict", "predict_form", "predict_json", "annotate", "search"):
         for operation in (operations[name], operations[f"{name}_version"]):
             kind = kinds.get(name, ["application/json"])
             assert list(operation["requestBody"]["content"]) == kind
@@ -95,7 +98,7 @@ def test_options_are_typed_and_in_the_address_where_the_body_is_an_image(spec, o
     queries = {
         name: {p["name"]: p["schema"]["type"] for p in each["parameters"] if p["in"] == "query"}
         for name, each in operations.items()
-        if "requestBody" in each
+        if "requestBody" in each and "predict" in each["tags"]
     }
     types = {
         "conf": "number",
@@ -105,10 +108,15 @@ def test_options_are_typed_and_in_the_address_where_the_body_is_an_image(spec, o
         "top_k": "integer",
         "agnostic": "boolean",
         "mask": "string",
+        "normalise": "boolean",
+        "vector": "string",
         "tile": "string",
         "overlap": "number",
+        **{"track": "string", "stream_id": "string", "frame": "integer"},
     }
     assert queries["predict"] == queries["annotate"] == types
+    [search] = [p for p in operations["search"]["parameters"] if p["name"] == "k"]
+    assert search["schema"] == {"type": "integer", "minimum": 1, "maximum": 1000}
     assert queries["predict_form"] == queries["predict_json"] == {}
     for body in ("PredictForm", "PredictJson"):
         assert types.keys() < spec["components"]["schemas"][body]["properties"].keys()
@@ -140,6 +148,8 @@ def test_no_schema_of_an_answer_is_a_choice(spec):
         ("/v1/models/nobody/statistics", "model_statistics"),
         ("/v1/health/live", "server_live"),
         ("/v1/health/ready", "server_ready"),
+        ("/v1/streams", "list_streams"),
+        ("/v1/streams/nobody", "get_stream"),
     ],
 )
 def test_what_is_answered_is_as_described(demo_server, spec, operations, path, operation):

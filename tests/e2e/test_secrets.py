@@ -4,6 +4,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.serving import PROGRAM
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -14,7 +15,8 @@ def test_a_secret_in_a_file_or_the_environment_is_in_no_command_line(
     file = tmp_path / "admin"
     file.write_text("hunter2\n")
     monkeypatch.setenv("FOVEA_GRPC_RESTRICTED_PROTOCOL", "inference,metadata:key=of-environment")
-    server = serve(demo_repository, f"--http-restricted-api=metadata:admin@{file}")
+    restricted = f"--http-restricted-api=metadata:admin@{file}"
+    server = serve(demo_repository, restricted, program=PROGRAM)
     listed = Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
     assert b"hunter2" not in listed
     assert b"of-environment" not in listed

@@ -108,7 +108,7 @@ def test_an_option_that_would_be_ignored_is_refused(
         (("predict", "m", "absent.jpg"), "absent.jpg: there is no such file"),
         (("predict", "m", "empty"), "empty has no image"),
         (("predict", "m", "http://a.b/c.jpg"), "http://a.b/c.jpg is an address"),
-        (("predict", "m", "rtsp://cam/1"), "ffmpeg -i rtsp://cam/1 -frames:v 1 image.jpg"),
+        (("predict", "m", "rtsp://cam/1"), "fovea watch MODEL rtsp://cam/1"),
         (("predict", "m", "/dev/video0"), "/dev/video0 is a camera"),
         (("predict", "m", "0"), "0 is a camera"),
         (("eval", "here/m", "--data", "absent"), "--data"),

@@ -99,7 +99,7 @@ class Service:
         began = time.monotonic()
         self.compose(f"{up} --detach")
         while not self.ready():
-            assert time.monotonic() < began + 120, self.podman("logs", self.container())
+            assert time.monotonic() < began + 600, self.podman("logs", self.container())
             time.sleep(0.05)
         return time.monotonic() - began
 

@@ -155,7 +155,7 @@ def test_a_repository_that_may_not_be_written_is_served(service: Service, image:
     [port] = free_ports(1)
     options = ("--detach", "--read-only", "--tmpfs=/tmp", f"--publish={port}:8000")
     run = service.podman("run", *options, "-v", "fovea_repository:/repository:ro", image)
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     while service.podman.ask("healthcheck", "run", run).returncode:
         assert time.monotonic() < until, service.podman("logs", run)
     asked = f"http://127.0.0.1:{port}/v2/models/{service.place.model}/ready"

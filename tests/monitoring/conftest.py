@@ -13,6 +13,7 @@ from tests.conftest import DEMO
 from tests.monitoring.prometheus import Prometheus, shorten, wait_for
 from tests.monitoring.promql import MONITORING, OWN
 from tests.serving import RunningServer, free_ports, start_server
+from tests.streams.conftest import write_moving_scene
 from tests.system import program
 
 from fovea_server.metrics.machine import _GPU_METRICS
@@ -52,11 +53,16 @@ def series(text: str) -> dict[str, list[dict[str, str]]]:
 
 @pytest.fixture(scope="module")
 def cached_repository(demo_batches, tmp_path_factory) -> Path:
-    """The demo model, whose answers are kept."""
+    """The demo model, whose answers are kept, and a stream."""
     repository = tmp_path_factory.mktemp("cached") / "repository"
     shutil.copytree(demo_batches, repository)
     with (repository / "digits" / "config.pbtxt").open("a") as config:
         config.write("\nresponse_cache { enable: true }\n")
+    write_moving_scene(repository / "clip.avi", 6, 3)
+    (repository / "streams.toml").write_text(
+        f'[yard]\nsource = "{repository}/clip.avi"\nmodel = "digits"\nlines = ["a=0,0,1,1"]\n'
+        'webhook = "http://127.0.0.1:1/"\n'
+    )
     return repository
 
 
@@ -70,6 +76,7 @@ def served(cached_repository, tmp_path_factory) -> Iterator[RunningServer]:
     assert predict(server) == 503
     control(server, "load")
     assert predict(server) == 200
+    wait_for(lambda: 'fovea_streams{state="ended"}' in scrape(server))
     yield server
     server.process.kill()
     server.process.wait()

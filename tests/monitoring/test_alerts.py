@@ -18,6 +18,7 @@ VERSION = DIGITS | {"version": "1"}
 STATUS = "fovea_request_duration_seconds_count"
 BUCKET = "fovea_request_duration_seconds_bucket"
 GPU = HERE | {"gpu_uuid": "GPU-1"}
+RECEIVER = HERE | {"stream": "door", "receiver": "webhook"}
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,17 @@ CASES = {
     "FoveaFiles": Case(*shares("process_open_fds", "process_max_fds", HERE), HERE, "96%"),
     "FoveaStore": Case(
         {of("fovea_store_faults", HERE): "1x20"}, {of("fovea_store_faults", HERE): "0x20"}, HERE
+    ),
+    "FoveaStream": Case(
+        {of("fovea_streams", HERE, state="waiting"): FLAT},
+        {of("fovea_streams", HERE, state="live"): FLAT, of("fovea_streams", HERE): FLAT},
+        HERE | {"state": "waiting"},
+        "1",
+    ),
+    "FoveaReceiver": Case(
+        {of("fovea_stream_receiver_up", RECEIVER): "0x20"},
+        {of("fovea_stream_receiver_up", RECEIVER): FLAT},
+        RECEIVER,
     ),
 }
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fovea_preprocess.letterbox import LetterboxMap, fit
+from fovea_preprocess.letterbox import LetterboxMap, fit, least_size
 from fovea_preprocess.spec import PreprocessSpec
 
 SPECS = [
@@ -122,3 +122,60 @@ def test_boxes_are_clipped(spec: PreprocessSpec, width: int, height: int) -> Non
 def test_maps_are_values() -> None:
     assert fit(SPECS[0], 810, 1080) == LetterboxMap(810, 1080, 640, 640, 480, 640, 80, 0)
     assert math.isclose(fit(SPECS[0], 810, 1080).scale_x, 480 / 810)
+
+
+RECTS = [
+    PreprocessSpec(640, 640, step=32),
+    PreprocessSpec(416, 416, anchor="top-left", step=32),
+    PreprocessSpec(384, 640, step=64),
+    PreprocessSpec(640, 640, max_scale=1.0, step=32),
+]
+
+
+@pytest.mark.parametrize(
+    ("image", "size"),
+    [
+        ((1280, 720), (384, 640)),
+        ((640, 480), (480, 640)),
+        ((480, 640), (640, 480)),
+        ((333, 333), (640, 640)),
+        ((1920, 1080), (384, 640)),
+        ((8000, 2), (160, 640)),  # a quarter is the least
+        ((7, 3000), (640, 160)),
+    ],
+)
+def test_the_smallest_size_that_holds_an_image(
+    image: tuple[int, int], size: tuple[int, int]
+) -> None:
+    assert least_size(RECTS[0], *image) == size
+
+
+@given(st.sampled_from(RECTS), widths, heights, st.lists(fractions, min_size=4, max_size=4))
+def test_an_image_is_scaled_as_in_the_largest_size_and_maps_back(
+    spec: PreprocessSpec, width: int, height: int, places: list[float]
+) -> None:
+    size = least_size(spec, width, height)
+    largest = fit(spec.at((spec.height, spec.width)), width, height)
+    box = fit(spec.at(size), width, height)
+    assert all(side % spec.step == 0 for side in size)
+    assert (box.scaled_width, box.scaled_height) == (largest.scaled_width, largest.scaled_height)
+    rows, columns = box.visible
+    assert (rows.stop - rows.start, columns.stop - columns.start) == (
+        box.scaled_height,
+        box.scaled_width,
+    )
+    for side, most, scaled in zip(
+        size, (spec.height, spec.width), (box.scaled_height, box.scaled_width), strict=True
+    ):
+        assert side - spec.step <= max(scaled, most / 4)
+    x1, x2 = sorted(place * width for place in places[:2])
+    y1, y2 = sorted(place * height for place in places[2:])
+    corners = np.array([[x1, y1, x2, y2]])
+    scale = np.array([box.scale_x, box.scale_y] * 2)
+    shift = np.array([box.offset_x, box.offset_y] * 2)
+    np.testing.assert_allclose(box.boxes_to_source(corners * scale + shift), corners, atol=2e-3)
+
+
+def test_digests_of_one_size_are_those_of_before() -> None:
+    assert PreprocessSpec(640, 640).digest != PreprocessSpec(640, 640, step=32).digest
+    assert PreprocessSpec(640, 640).digest.startswith("e83e3903c299")

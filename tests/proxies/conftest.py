@@ -116,7 +116,7 @@ def _running(command: list[object], log: Path, *ports: int) -> Iterator[None]:
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while time.monotonic() < until and process.poll() is None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             return

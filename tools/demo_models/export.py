@@ -15,6 +15,7 @@ from tools.demo_models.classifier import CROP, DigitClassifier
 from tools.demo_models.network import DigitDetector, grid
 from tools.demo_models.scenes import CLASS_NAMES
 from tools.demo_models.tasks import TASKS, Detect
+from tools.demo_models.transformer import Answered, DigitTransformer
 from tools.demo_models.weights import fold, halve, trained_detector
 
 OPSET = 19
@@ -42,11 +43,12 @@ def export(task: str, weights: Path, detector: Path | None, target: Path) -> Non
     """Fold batch norm, trace, simplify, describe, check, save."""
     network, side = _network(task, weights, detector)
     added = TASKS.get(task, Detect)
-    traced = onnxslim.slim(_trace(network, side, added.outputs))
+    outputs = Answered.outputs if isinstance(network, Answered) else added.outputs
+    traced = onnxslim.slim(_trace(network, side, outputs))
     # Shapes in between are known from the operators, and take a tenth of the file.
     del traced.graph.value_info[:]
-    # The detector is older than the limit of a megabyte.
-    if task != "detect":
+    # The detector is older than the limit of a megabyte; INT8 is judged on true float weights.
+    if task not in ("detect", "transformer"):
         halve(traced)
     onnx.helper.set_model_props(traced, _metadata(task, side) | added.metadata)
     onnx.checker.check_model(traced, full_check=True)
@@ -62,6 +64,10 @@ def _network(task: str, weights: Path, detector: Path | None) -> tuple[nn.Module
         if detector is None:
             raise SystemExit(f"{task} began with a detector: name its ONNX file with --detector")
         model = trained_detector(detector)
+        if task == "transformer":
+            transformer = DigitTransformer(model)
+            transformer.load_state_dict(learnt)
+            return Answered(transformer), SIDE
         if task == "classify":
             classifier = DigitClassifier(model)
             classifier.load_state_dict(learnt)
@@ -78,7 +84,7 @@ def _metadata(task: str, side: int) -> dict[str, str]:
         "description": f"Fovea demo model ({task}): handwritten digits on photographs",
         "author": "Fovea",
         "license": "Apache-2.0",
-        "task": task,
+        "task": "detect" if task == "transformer" else task,
         "stride": "32",
         "imgsz": str([side, side]),
         "names": str(dict(enumerate(CLASS_NAMES))),
@@ -106,7 +112,7 @@ def _trace(network: nn.Module, side: int, outputs: tuple[str, ...]) -> onnx.Mode
 def main() -> None:
     """Read the command line and export."""
     parser = argparse.ArgumentParser(description="Export a demo model to ONNX.")
-    parser.add_argument("task", choices=[*TASKS, "classify"])
+    parser.add_argument("task", choices=[*TASKS, "classify", "transformer"])
     parser.add_argument("weights", type=Path, help="weights that the training wrote")
     parser.add_argument("target", type=Path, help="the ONNX file to write")
     parser.add_argument("--detector", type=Path, help="ONNX file that all others began with")

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from tools.demo_models.classifier import DigitClassifier, classification_loss
 from tools.demo_models.loss import choose, detection_loss
+from tools.demo_models.matching import matching_loss
 from tools.demo_models.network import DigitDetector, grid
 from tools.demo_models.pool import SIDE, Batch, ScenePool
 from tools.demo_models.tasks import TASKS
+from tools.demo_models.transformer import DigitTransformer, Found
 from tools.demo_models.weights import trained_detector
 from tools.demo_models.workers import Workers
 
@@ -61,6 +63,9 @@ def losses(tasks: list[str], detector: Path | None) -> tuple[nn.Module, Loss]:
     if tasks == ["classify"]:
         classifier = DigitClassifier(frozen)
         return classifier, lambda images, batch: classification_loss(classifier, images, batch)
+    if tasks == ["transformer"]:
+        transformer = DigitTransformer(frozen)
+        return transformer, lambda images, batch: _transformer_loss(transformer, images, batch)
     if not {*tasks} <= {"segment", "pose", "obb"}:
         raise SystemExit("segment, pose and obb can be trained together, the others alone")
     added = {task: TASKS[task]() for task in tasks}
@@ -74,6 +79,13 @@ def losses(tasks: list[str], detector: Path | None) -> tuple[nn.Module, Loss]:
         return torch.stack([task.loss(seen, chosen, batch) for task in added.values()]).sum()
 
     return nn.ModuleDict(added), loss
+
+
+def _transformer_loss(model: DigitTransformer, images: Tensor, batch: Batch) -> Tensor:
+    # Its products are many, and quicker in bfloat16 where the processor has AMX.
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(images)
+    return matching_loss([Found(one.logits.float(), one.boxes.float()) for one in found], batch)
 
 
 def train(
@@ -137,7 +149,8 @@ def _share_of_rate(step: int, done: float) -> float:
 def main() -> None:
     """Read the command line, compose, train."""
     parser = argparse.ArgumentParser(description="Train a demo model on a CPU.")
-    parser.add_argument("tasks", nargs="+", choices=[*TASKS, "classify"], metavar="TASK")
+    kinds = [*TASKS, "classify", "transformer"]
+    parser.add_argument("tasks", nargs="+", choices=kinds, metavar="TASK")
     parser.add_argument("--out", type=Path, required=True, help="file of weights to write")
     parser.add_argument("--pool", type=Path, required=True, help="folder for composed scenes")
     parser.add_argument("--scenes", type=int, default=10_000, help="training scenes to compose")

@@ -111,6 +111,7 @@ class Backend(ABC):
         platform: Triton's name of the platform; "" where Triton has none.
         precisions: arithmetic that it offers.
         encoding: of the INT8 activations that it computes.
+        several_sizes: an engine may take images of several sizes.
         fuses: image front and NMS tail belong into its graphs, if the plan does not say otherwise.
         emulated: candidates are computed by the reference backend, because compiling takes minutes
             or a GPU.
@@ -131,6 +132,7 @@ class Backend(ABC):
     precisions: tuple[Precision, ...] = ("fp32", "fp16", "int8")
     encoding: Encoding = Encoding.UNSIGNED
     on_gpu: bool = False
+    several_sizes: bool = False
     fuses: bool = False
     emulated: bool = False
     takes_builder: bool = False

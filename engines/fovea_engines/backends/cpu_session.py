@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from fovea_engines.backends.feeds import check_feeds
+from fovea_engines.backends.lone_call import LoneCall
 from fovea_engines.session import Array, Closing, TensorSpec
 from fovea_preprocess.errors import InferenceFailed
 
 # After this many calls in a row in one layout, the other releases its working memory.
 _REST_AFTER = 16
+# Shapes of inputs of which the faster layout is remembered.
+_MOST_SHAPES = 64
 
 
 class Layout(Protocol):
@@ -40,7 +44,8 @@ class CpuSession(Closing):
 
     Wide gives one call every core: lowest latency for a single call. Narrow gives each of several
     calls its own cores, usually one: highest throughput under load, because no core waits for
-    another at the end of a layer. `optional_inputs` have a default in the model, and may be fed.
+    another at the end of a layer. A lone call is narrow, too, while a neighbour of this process
+    makes wide the slower one. `optional_inputs` have a default in the model, and may be fed.
     """
 
     offloads = False
@@ -64,7 +69,10 @@ class CpuSession(Closing):
         self.concurrency = concurrency
         self.steady = steady
         self._layouts: tuple[Layout, Layout] | None = (wide, narrow)
-        self._alone_streak = 0
+        # Where times depend on values, they tell nothing about the layouts.
+        self._has_choice = steady and wide is not narrow
+        self._lone: dict[object, LoneCall] = {}
+        self._wide_streak = 0
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
         """Run one batch; see `Session.infer`."""
@@ -73,19 +81,42 @@ class CpuSession(Closing):
         if layouts is None:
             raise InferenceFailed("the session is closed; open the engine again")
         check_feeds(self.inputs, self.max_batch, feeds, self.optional_inputs)
-        chosen, other = layouts if alone else layouts[::-1]
-        self._rest_if_unused(other, alone)
+        if not (alone and self._has_choice):
+            return self._run(layouts, alone, feeds)
+        lone = self._lone_call(feeds)
+        began = time.monotonic()
+        wide = lone.next(began)
+        outputs = self._run(layouts, wide, feeds)
+        ended = time.monotonic()
+        lone.learn(wide, ended - began, ended)
+        return outputs
+
+    def _lone_call(self, feeds: Mapping[str, Array]) -> LoneCall:
+        # Nothing is known of other shapes.
+        shapes = tuple(array.shape for array in feeds.values())
+        lone = self._lone.get(shapes)
+        if lone is None:
+            if len(self._lone) == _MOST_SHAPES:
+                self._lone = {}
+            lone = self._lone[shapes] = LoneCall()
+        return lone
+
+    def _run(
+        self, layouts: tuple[Layout, Layout], wide: bool, feeds: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        chosen, other = layouts if wide else layouts[::-1]
+        self._rest_if_unused(other, wide)
         return chosen(feeds)
 
-    def _rest_if_unused(self, other: Layout, alone: bool) -> None:
-        # Positive for single calls in a row, negative for calls under load. Threads may miss a
-        # count; the next call corrects it.
-        streak = self._alone_streak
-        if alone:
-            self._alone_streak = max(streak, 0) + 1
+    def _rest_if_unused(self, other: Layout, wide: bool) -> None:
+        # Positive for wide calls in a row, negative for narrow ones. Threads may miss a count; the
+        # next call corrects it.
+        streak = self._wide_streak
+        if wide:
+            self._wide_streak = max(streak, 0) + 1
         else:
-            self._alone_streak = min(streak, 0) - 1
-        if abs(self._alone_streak) == _REST_AFTER:
+            self._wide_streak = min(streak, 0) - 1
+        if abs(self._wide_streak) == _REST_AFTER:
             other.rest()
 
     def close(self) -> None:

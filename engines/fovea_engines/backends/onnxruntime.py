@@ -63,6 +63,7 @@ ONNXRUNTIME = OnnxRuntimeBackend(
     distribution="onnxruntime",
     suffixes=(".onnx",),
     platform="onnxruntime_onnx",
+    several_sizes=True,
 )
 
 
@@ -91,9 +92,10 @@ class _Layout:
         # The arena would keep the peak of all outputs for ever; without it a call of yolov8n takes
         # .99 of the time, and one of yolox_nano 1.00 (medians of interleaved pairs, one thread).
         options.enable_cpu_mem_arena = False
-        # A spinning pool loses half its speed when a neighbour needs the core, and still a third if
-        # it only spins for 50 us.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # The pool spins for the next layer inside a call, and stops with the call: waking it for
+        # each layer slows a lone call, and spinning between calls takes cores from neighbours
+        # (benchmarks/neighbours.py).
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         errors = ort.capi.onnxruntime_pybind11_state
         self._failures = (
             errors.Fail,

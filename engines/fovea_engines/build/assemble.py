@@ -261,7 +261,7 @@ def _bytes(folder: Path) -> int:
 
 def warm_up(engine: Engine) -> None:
     """Run an engine in both layouts; raises as its session."""
-    image = engine.session.inputs[0]
+    image = engine.largest.card.inputs[0]
     feeds = engine.feeds(np.zeros((1, *image.shape[1:]), image.numpy_dtype))
     for alone in (True, False):
         engine.session.infer(feeds, alone=alone)

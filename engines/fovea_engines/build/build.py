@@ -16,7 +16,6 @@ from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.build.report import FAILED_FOLDER, write_report
-from fovea_engines.detect.class_names import CLASSLESS
 from fovea_engines.evaluate.accuracy.class_folders import ClassFolders
 from fovea_engines.evaluate.accuracy.labels import Labels, check_task, read_labelled
 from fovea_engines.progress import Progress
@@ -59,7 +58,7 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
     prepared = prepare(plan, progress)
     if prepared.head.open:
         raise ask(plan, prepared)
-    if plan.labels and prepared.head.task in CLASSLESS:
+    if plan.labels and prepared.head.nameless:
         raise InvalidOption(
             f"--labels has no effect: the model's task is {prepared.head.task}, which knows no "
             "classes: leave --labels out"
@@ -89,7 +88,7 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
             reason = card.refused
             if reason is not None:
                 folder = repository.empty_folder(plan.name, FAILED_FOLDER)
-            write_report(folder, card, plan, prepared, chosen.engine, ranking)
+            write_report(folder, card, plan, prepared, chosen.engine.largest, ranking)
             card.write(folder / CARD_FILE)
             if reason is not None:
                 raise Disagreement(

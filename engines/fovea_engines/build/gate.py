@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Set
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -34,12 +34,16 @@ from fovea_engines.evaluate.agreement.measure import (
 )
 from fovea_engines.evaluate.reference import answers, read_samples
 from fovea_engines.evaluate.samples import sample_images
+from fovea_engines.graph.any_size import any_size
+from fovea_engines.graph.load import load
+from fovea_engines.graph.normalise import pin_inputs
 from fovea_engines.graph.wiring import RANKING, outputs_after
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.repository.card import EngineCard, Precision
 from fovea_engines.repository.figures import SHIPPED, Agreement
 from fovea_preprocess.errors import Disagreement, NotFinite, UnsupportedModel
+from fovea_preprocess.letterbox import least_size
 from fovea_preprocess.plural import counted
 
 AGREEMENT_IMAGES = 64
@@ -48,6 +52,9 @@ MIN_QUALITY: Mapping[Precision, float] = {"fp16": 0.98, "bf16": 0.9, "int8": 0.8
 """Agreement, of INT8 classifiers also in the first class, under which an engine without labelled
 images is refused. FP32 must be identical."""
 
+# Sizes of several that are compared beside the largest, and images that each is compared on.
+_MOST_SIZES, _IMAGES_OF_A_SIZE = 4, 8
+_LONG = 1000  # times as long as wide
 # A lower accuracy means that the labels belong to other images or classes.
 _FOREIGN = 0.01
 # Rounding in the image front may move INT8 by a step; a wrong NMS tail costs much more.
@@ -85,10 +92,11 @@ def measure_engine(
         if graphs.precision == "fp16" or signed:
             check_overflow(graphs.served, prepared.preprocess, plan.check_images)
         agreement = _agreement(plan, prepared, graphs, fused, engine)
+        sizes = _agreement_of_sizes(plan, prepared, engine) if prepared.step else {}
     if agreement.replaced:
         progress.note(agreement.replaced_text)
-    card = replace(engine.card, agreement=agreement)
-    if fused.preprocess != prepared.preprocess:
+    card = replace(engine.card, agreement=agreement, sizes=sizes)
+    if fused.preprocess != prepared.preprocess and not prepared.step:
         card = replace(card, source_preprocess=prepared.preprocess)
     if graphs.quantisation is not None:
         card = replace(card, calibration=graphs.quantisation.card_entry)
@@ -108,8 +116,18 @@ def measure_engine(
         return card
     accuracy = {} if graphs.precision == "fp32" else {"fp32": truth.source}
     accuracy |= _accuracies(truth, others, progress)
-    accuracy[graphs.precision] = truth.of_engine(graphs.precision, engine)
-    return replace(card, accuracy=accuracy)
+    return replace(card, accuracy=accuracy | _own_accuracies(truth, card, engine))
+
+
+def _own_accuracies(
+    truth: LabelledEvaluation, card: EngineCard, engine: Engine
+) -> dict[str, AnyAccuracy]:
+    """Measure the engine itself; one that takes several sizes also at the largest alone."""
+    found: dict[str, AnyAccuracy] = {card.precision: truth.of_engine(card.precision, engine)}
+    if engine.largest is not engine:
+        name = _square_name(card)
+        found[name] = truth.of_engine(name, engine.largest)
+    return found
 
 
 def _accuracies(
@@ -136,6 +154,8 @@ def _agreement(
 ) -> Agreement:
     """Measure the agreement with the source, after checking that the fused parts change nothing."""
     ranked = outputs_after(prepared.graph, RANKING)
+    if prepared.step:
+        return check_agreement(engine.largest, plan.source, plan.check_images, ranked)
     if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
         return check_agreement(engine, plan.source, plan.check_images, ranked)
     precision, encoding = graphs.precision, plan.encodings[0]
@@ -155,8 +175,39 @@ def _agreement(
         return found if found.detections else agreement
 
 
+def _agreement_of_sizes(
+    plan: BuildPlan, prepared: PreparedModel, engine: Engine
+) -> dict[str, Agreement]:
+    """Measure the agreement at several sizes with the source, which is made to take them, too.
+
+    They are those that most of the images have, and the widest and the highest.
+    """
+    spec = engine.card.preprocess
+    assert spec is not None, "the model takes images"
+    seen = Counter(
+        least_size(spec, pixels.shape[1], pixels.shape[0])
+        for _, pixels in sample_images(plan.check_images, AGREEMENT_IMAGES)
+    )
+    extremes = least_size(spec, 1, _LONG), least_size(spec, _LONG, 1)
+    sizes = dict.fromkeys([*(size for size, _ in seen.most_common(_MOST_SIZES)), *extremes])
+    sizes.pop((spec.height, spec.width), None)
+    source = load(plan.source).proto
+    pin_inputs(source, plan.size)
+    reference, ranked = any_size(source).dynamic(), outputs_after(prepared.graph, RANKING)
+    return {
+        f"{size[0]}x{size[1]}": check_agreement(
+            engine.at(size), reference, plan.check_images, ranked, _IMAGES_OF_A_SIZE
+        )
+        for size in sizes
+    }
+
+
 def check_agreement(
-    engine: Engine, source: Path, images: Path | None = None, ranked: Set[str] = frozenset()
+    engine: Engine,
+    source: Path | onnx.ModelProto,
+    images: Path | None = None,
+    ranked: Set[str] = frozenset(),
+    most: int = AGREEMENT_IMAGES,
 ) -> Agreement:
     """Compare an engine with its source model, run as it is.
 
@@ -166,9 +217,7 @@ def check_agreement(
     card = engine.card
     spec = card.preprocess or default_preprocess(None, card.inputs, card.metadata)
     outputs = [output.name for output in card.outputs]
-    samples = read_samples(
-        source, spec, outputs, images, AGREEMENT_IMAGES, ranked, head=engine.head
-    )
+    samples = read_samples(source, spec, outputs, images, most, ranked, head=engine.head)
     pairs = answers(engine, samples)
     if card.precision != "fp32":
         return replace(measure(engine.head, pairs), images_from=_folder(images))
@@ -227,9 +276,18 @@ def objection(card: EngineCard, max_drop: float) -> str | None:
     """Return the reason why an engine must not be published; None when it may.
 
     Labels decide if there are any; otherwise the agreement with the source does. The same holds for
-    the file for TensorRT.
+    the file for TensorRT, and the agreement for each size of several.
     """
     reason = _objection(card, card.precision, card.agreement, max_drop)
+    for size, found in card.sizes.items():
+        reason = reason or _objection(card, f"{card.precision} at {size}", found, max_drop)
+    if reason is None and (square := card.accuracy.get(_square_name(card))) is not None:
+        metric, before, after = square.metric, square.figure, card.accuracy[card.precision].figure
+        if not before - after <= max_drop:
+            reason = (
+                f"{metric} falls from {before:.3f} at one size to {after:.3f} with --rect, by "
+                f"{before - after:.3f} where --max-drop allows {max_drop:g}: leave --rect out"
+            )
     if reason is None and card.tensorrt is not None:
         reason = _objection(card, _exported_name(card), card.tensorrt, max_drop)
     return reason
@@ -287,6 +345,10 @@ def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float)
         f"{metric} falls from {before:.3f} to {after:.3f} in {what}, by {before - after:.3f} where "
         f"--max-drop allows {max_drop:g}"
     )
+
+
+def _square_name(card: EngineCard) -> str:
+    return f"{card.precision} at one size"
 
 
 def _exported_name(card: EngineCard) -> str:

@@ -19,6 +19,7 @@ from fovea_engines.build.precision.validator import validate
 from fovea_engines.build.prepare import PreparedModel, check_float32
 from fovea_engines.build.quantisation import Quantisation, plan_quantisation
 from fovea_engines.build.search import int8_graph
+from fovea_engines.graph.any_size import any_size
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.nms_tail import add_nms_tail
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
@@ -115,11 +116,13 @@ def save(graph: onnx.ModelProto, path: Path) -> None:
 def fuse(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, progress: Progress
 ) -> PreparedModel:
-    """Add the image front and the NMS tail that a plan asks for to a graph in its precision.
+    """Add what a plan asks for to a graph in its precision: image front and NMS tail, or any size.
 
     Parts that are only a default of the backend are left out, with a note, where the model does not
     support them; where they were asked for, that is an UnsupportedModel.
     """
+    if prepared.step:
+        return _with_sizes(prepared, any_size(graph).dynamic())
     fused = deepcopy(graph)
     head, spec = prepared.head, prepared.preprocess
     fuses = plan.runtime.fuses
@@ -145,4 +148,14 @@ def fuse(
         outputs=graph_outputs(fused),
         head=head,
         preprocess=spec,
+    )
+
+
+def _with_sizes(prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
+    return replace(
+        prepared,
+        graph=graph,
+        inputs=graph_inputs(graph),
+        outputs=graph_outputs(graph),
+        preprocess=replace(prepared.preprocess, step=prepared.step),
     )

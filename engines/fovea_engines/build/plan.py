@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -28,7 +28,7 @@ from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
 
 # Raised when the same source and options would give another engine; old ones are then rebuilt.
-BUILD_FORMAT = 3
+BUILD_FORMAT = 4
 MAX_BATCH = 1024
 MAX_SIDE = 8192
 
@@ -44,22 +44,27 @@ Choice = tuple[str, Precision]
 """Name of a backend, and a precision."""
 
 
-def choices(backend: str, precision: str) -> tuple[Choice, ...]:
+def choices(backend: str, precision: str, *, rect: bool = False) -> tuple[Choice, ...]:
     """Return the backends and precisions that a build may choose from, today's default first.
 
-    Either may be `AUTO`, which is for CPUs: what runs on a GPU is named.
+    Either may be `AUTO`, which is for CPUs: what runs on a GPU is named. `rect` as in `BuildPlan`.
     """
     if precision == AUTO and backend in BACKENDS and BACKENDS[backend].on_gpu:
         raise InvalidOption(
             f"--precision auto is for CPUs: give --backend {backend} --precision fp16 or int8"
         )
-    names = dict.fromkeys((DEFAULT_CPU_BACKEND, *CPU_BACKENDS)) if backend == AUTO else (backend,)
-    return tuple(
+    names: Iterable[str] = (backend,)
+    if backend == AUTO:
+        every = dict.fromkeys((DEFAULT_CPU_BACKEND, *CPU_BACKENDS))
+        names = [name for name in every if BACKENDS[name].several_sizes or not rect]
+    found = tuple(
         (name, one)
         for one in (_AUTO_PRECISIONS if precision == AUTO else get_args(Precision))
         for name in names
         if precision in (AUTO, one) and (backend != AUTO or one in BACKENDS[name].precisions)
     )
+    # Where only others have the precision, the plan refuses them with the reason.
+    return found or choices(backend, precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,8 @@ class BuildPlan:
         choices: backends and precisions to time beside each other, `backend` and `precision` first;
             the fastest for the `goal` that passes the gate is kept. Empty times nothing.
         size: (height, width) of the input, pixels; None takes the model's own.
+        rect: take every multiple of the model's stride up to that size, and letterbox each image to
+            the smallest that holds it.
         max_batch: most rows per call, 1 to 1024.
         labels: class names by id; None takes the model's own.
         family: head family; None recognises it.
@@ -106,6 +113,7 @@ class BuildPlan:
     repository: Path
     backend: str = DEFAULT_CPU_BACKEND
     size: tuple[int, int] | None = None
+    rect: bool = False
     max_batch: int = 1
     labels: tuple[str, ...] | None = None
     family: str | None = None
@@ -139,6 +147,8 @@ class BuildPlan:
             raise InvalidOption(f"max_batch is {self.max_batch}; it must be from 1 to {MAX_BATCH}")
         if self.size is not None and not all(1 <= side <= MAX_SIDE for side in self.size):
             raise InvalidOption(f"size is {self.size}; both sides must be from 1 to {MAX_SIDE}")
+        if self.rect:
+            self._check_rect()
         self._check_images()
         if self.builder is not None:
             self._check_builder(self.builder)
@@ -166,6 +176,20 @@ class BuildPlan:
             )
         if len(self.precisions) > 1 and self.tensorrt is not None:
             raise InvalidOption("--tensorrt writes one precision: give --precision fp16 or int8")
+
+    def _check_rect(self) -> None:
+        if not self.runtime.several_sizes:
+            # OpenVINO 2026.4.1 gave NaN for ordinary images where sizes change from call to call.
+            takers = [one.name for one in BACKENDS.values() if one.several_sizes]
+            raise InvalidOption(
+                f"--rect is for --backend {' and '.join(takers)}: engines of {self.backend} are "
+                "not sure to be right where the size changes from image to image"
+            )
+        if self.image_front or self.nms_tail or self.tensorrt is not None:
+            raise InvalidOption(
+                "--rect has its boxes decoded outside of the graph, whose size they depend on: "
+                "leave out --image-front, --nms-tail and --tensorrt"
+            )
 
     def choice(self, backend: str, precision: Precision) -> BuildPlan:
         """Return the plan of one of the choices alone; InvalidOption where this CPU cannot."""
@@ -264,6 +288,8 @@ class BuildPlan:
         """
         # Engines with 8 bits keep the keys of before there were any with 7.
         more: dict[str, Any] = {} if weight_bits == 8 else {"weight_bits": weight_bits}
+        if self.rect:
+            more["rect"] = True
         if self.choices:
             # What is fastest depends on the machine.
             more["choices"] = [

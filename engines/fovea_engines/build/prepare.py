@@ -20,10 +20,11 @@ from fovea_engines.detect.heads.signature import image_sides
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.size_values import beside_image
 from fovea_engines.evaluate.observe import Observer, working_size
+from fovea_engines.graph.any_size import any_size
+from fovea_engines.graph.as_written import as_written
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import control_flow, normalise, open_size
 from fovea_engines.graph.own_normalisation import own_normalisation
-from fovea_engines.graph.own_resize import own_fit
 from fovea_engines.graph.plugin_operators import plugin_operators
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.progress import Progress
@@ -49,6 +50,7 @@ class PreparedModel:
         trained: fields of it that the user names or the graph decides; others are the family's.
         metadata: the exporter's own.
         quantised: the exporter has written Q/DQ nodes into it.
+        step: number of pixels that divides the sides of images of a `BuildPlan.rect`; else 0.
         unproven: operators of TensorRT's plugins, with which nothing else computes the graph.
     """
 
@@ -64,6 +66,7 @@ class PreparedModel:
     metadata: dict[str, str]
     quantised: bool
     unproven: tuple[str, ...] = ()
+    step: int = 0
 
 
 def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
@@ -114,7 +117,20 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         metadata,
         quantised,
         unproven,
+        _step(graph, preprocess) if plan.rect else 0,
     )
+
+
+def _step(graph: onnx.ModelProto, preprocess: PreprocessSpec) -> int:
+    """Return the stride of a model that can take several sizes; UnsupportedModel if it cannot."""
+    if preprocess.fit != "letterbox":
+        raise InvalidOption(
+            f"--rect is for images that are letterboxed, and for this model they are "
+            f"{preprocess.text}: leave it out"
+        )
+    found = any_size(graph)
+    found.dynamic()
+    return found.stride
 
 
 def _recognised(
@@ -140,9 +156,8 @@ def _recognised(
         named = metadata | {"names": json.dumps(plan.labels)}
         other = told(named, observe)
         head = other if other.family else head
-    if head.resizes:
-        # As the exporter wrote it: at one size of the image, its resize is a constant.
-        head = replace(head, own_fit=own_fit(load(plan.source).proto))
+    if head.resizes or head.guessed:
+        head = as_written(head, load(plan.source).proto)
     return head, observe
 
 

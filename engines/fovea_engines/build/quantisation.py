@@ -123,7 +123,7 @@ def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:
     layers = quantisable(prepared.graph)
     if not layers:
         raise UnsupportedModel(
-            "no layer of the model gains from INT8 (it has no convolutions with constant float32 "
-            "weights, but for its head): build with --precision fp16"
+            "no layer of the model gains from INT8 (it has no convolutions or projections "
+            "with constant float32 weights, but for its head): build with --precision fp16"
         )
     return layers

@@ -14,6 +14,7 @@ from fovea_engines.build.assemble import assemble, candidate
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.build.report import REPORT_FILE
+from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.options import PredictOptions
@@ -166,7 +167,8 @@ def likeness(one: Engine, other: Engine) -> float:
     relative error of an output, 0 if one is NaN. 1 if all is equal.
     """
     images = list(sample_images(None))
-    matchings = [_match(one, other, pixels) for _, pixels in images if one.head is not None]
+    detects = isinstance(one.head, Detector)
+    matchings = [_match(one, other, pixels) for _, pixels in images if detects]
     if total := sum(matching.total for matching in matchings):
         return 1 - sum(matching.lost for matching in matchings) / total
     return measure_outputs(

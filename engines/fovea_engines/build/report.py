@@ -16,6 +16,7 @@ from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.build.search import Sensitivity
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.draw.draw import captioned, draw, encode
+from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.engine import Engine
@@ -79,10 +80,11 @@ def worst_image(
     framed in red. They are paired by the rules of the agreement figures. Classes without a name in
     the model take the build's labels. None when the engine finds no objects, and so no boxes.
     """
+    if not isinstance(engine.head, Detector):
+        return None
     pixels = sample_image(plan.check_images, name)
     options = PredictOptions(conf=CONF - MARGIN)
-    if engine.head is None or not isinstance(have := engine.predict(pixels, options), Detections):
-        return None
+    have = engine.detect(pixels, options)
     with reference(plan, prepared, prepared.graph, "fp32") as source:
         want = source.detect(pixels, options)
     found = match(want, have, CONF, MARGIN)
@@ -197,6 +199,7 @@ def _agreement(card: EngineCard, plan: BuildPlan) -> str:
     if card.agreement is None:
         return ""
     columns = {card.precision.upper(): card.agreement.rows(card.precision)}
+    columns |= {size: found.rows(card.precision) for size, found in card.sizes.items()}
     if card.tensorrt is not None:
         columns["for TensorRT"] = card.tensorrt.rows(card.precision)
     labels = dict.fromkeys(label for column in columns.values() for label in column)

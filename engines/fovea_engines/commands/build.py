@@ -89,6 +89,14 @@ def build(
         ),
     ] = "throughput",
     size: SizeOption = None,
+    rect: Annotated[
+        bool,
+        model_option(
+            "--rect",
+            help="Take every multiple of the stride up to --size, and letterbox each image to the "
+            "smallest that holds it: a 16:9 frame is then computed without grey. For ONNX Runtime.",
+        ),
+    ] = False,
     max_batch: Annotated[
         int | None,
         model_option(
@@ -194,6 +202,8 @@ def build(
 
     Example: fovea build yolov8n.onnx --precision int8 --calibration images/
 
+    Example: fovea build yolov8n.onnx --rect --images frames/
+
     Example: fovea build yolov8n.onnx --precision auto --calibration images/ --for latency
 
     Example: fovea build yolov8n.onnx --backend tensorrt-rtx --precision fp16
@@ -206,7 +216,7 @@ def build(
     check_options(context, NEEDS, clashes=[("profile", "max_batch")])
     if is_typed(context, "goal") and AUTO not in (backend, precision):
         raise InvalidOption("--for has no effect without --backend auto or --precision auto")
-    candidates = choices(backend, precision)
+    candidates = choices(backend, precision, rect=rect)
     first_backend, first_precision = candidates[0]
     builder = _builder_options(
         profile, max_batch, workspace, builder_level, compute_capability, plugin
@@ -217,6 +227,7 @@ def build(
         repository=repository,
         backend=first_backend,
         size=parse_size(size),
+        rect=rect,
         max_batch=max_batch or (builder.max_batch if builder else 1),
         labels=None if labels is None else find_labels(labels),
         family=head,

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fovea_engines.commands.inspection import InspectedModel, ModelFile
-from fovea_engines.detect.class_names import CLASSLESS
+from fovea_engines.detect.heads.registry import is_nameless
 from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
@@ -122,7 +122,7 @@ def _head_rows(model: EngineCard | ModelFile) -> list[tuple[str, str]]:
         ("why", model.reason),
         *([("DOUBTED", model.head_doubt)] if model.head_doubt else []),
         ("task", model.task),
-        *([] if model.task in CLASSLESS else [("labels", _labels(model))]),
+        *([] if is_nameless(model.family) else [("labels", _labels(model))]),
         ("inputs", _tensors(model.inputs)),
         ("outputs", _tensors(model.outputs)),
     ]
@@ -157,6 +157,9 @@ def _figure_rows(card: EngineCard) -> Iterator[tuple[str, str | Table]]:
         yield "agreement", f"not checked: {why}"
     else:
         yield "agreement", card.agreement.text(card.precision)
+    if card.sizes:
+        lines = (f"{size}: {found.text(card.precision)}" for size, found in card.sizes.items())
+        yield "by size", "\n".join(lines)
     if card.tensorrt is not None:
         yield "for TensorRT", card.tensorrt.text(card.precision)
     if card.accuracy:

@@ -11,9 +11,6 @@ from dataclasses import replace
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
-CLASSLESS = frozenset(("saliency", "depth"))
-"""Tasks without classes, and so without names of them."""
-
 # A message must not repeat a name of any length, nor look for names that resemble it.
 _SHOWN = 60
 _LISTED = 10

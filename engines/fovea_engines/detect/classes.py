@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.detect.class_names import shown_name
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.plural import counted
+
+# A lower score would be written as 0.00.
+_LEAST_SCORE = 0.005
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +44,15 @@ class Classes(TaskResult):
     def arrays(self) -> list[Array]:
         """Return all arrays that it keeps in memory."""
         return [self.class_ids, self.scores]
+
+    def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
+        """Return the classes, best first, without those of which 0.00 would be written."""
+        pairs = zip(self.class_ids.tolist(), self.scores.tolist(), strict=True)
+        return [
+            (f"{shown_name(labels, class_id)} {score:.2f}", class_id)
+            for class_id, score in pairs
+            if score >= _LEAST_SCORE
+        ]
 
     def to_source(self, back: LetterboxMap) -> Self:
         """Return itself: a class is of the whole image."""

@@ -30,6 +30,7 @@ class Detections(TaskResult):
         keypoints: float32 [n, k, 3], x y in pixels and a score of 0 to 1; None without the task.
         rotated: float32 [n, 5], cx cy w h in pixels and the angle in radians, regular as
             `detect.rotated` defines it; None without the task.
+        track_ids: int32 [n], -1 where a tracker is not sure yet; None where none has seen them.
     """
 
     boxes: NDArray[np.float32]
@@ -38,6 +39,7 @@ class Detections(TaskResult):
     masks: Masks | None = None
     keypoints: NDArray[np.float32] | None = None
     rotated: NDArray[np.float32] | None = None
+    track_ids: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -88,6 +90,7 @@ class Detections(TaskResult):
             masks=None if self.masks is None else self.masks.take(chosen),
             keypoints=None if self.keypoints is None else self.keypoints[chosen],
             rotated=None if self.rotated is None else self.rotated[chosen],
+            track_ids=None if self.track_ids is None else self.track_ids[chosen],
         )
 
 

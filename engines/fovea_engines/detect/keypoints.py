@@ -1,4 +1,4 @@
-"""Makes keypoints of what models give."""
+"""Makes keypoints from the points of a model."""
 
 from __future__ import annotations
 

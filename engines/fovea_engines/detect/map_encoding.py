@@ -49,6 +49,12 @@ def mask_png(values: NDArray[np.float32]) -> bytes:
     return _grey((values * 255).round().astype(np.uint8))
 
 
+def picture_png(levels: NDArray[np.uint8]) -> bytes:
+    """Write levels [height, width, c] of RGB, or of one channel, as a PNG file of 8 bits."""
+    _, data = cv2.imencode(".png", levels[..., ::-1])
+    return data.tobytes()
+
+
 def depth_png(values: NDArray[np.float32]) -> DepthFile:
     """Write depths [height, width] as a grey PNG file of 16 bits, its levels over their range."""
     low, high = float(values.min()), float(values.max())

@@ -58,10 +58,14 @@ class ClassMap(TaskResult):
         """Return it in pixels of the upright image."""
         return replace(self, back=back)
 
+    def shared(self, other: TaskResult) -> float | None:
+        """Return the share of cells that have the same class."""
+        return float((self.ids == other.ids).mean()) if isinstance(other, ClassMap) else None
+
     def pixels(self) -> NDArray[np.uint16]:
         """Return the class of each pixel of the upright image, [height, width], or `NOTHING`.
 
-        In the model's input, it is that of each cell.
+        In the model's input, it is the class of each cell.
         """
         if self.back is None:
             found = self.ids
@@ -104,6 +108,13 @@ class SoftMask(TaskResult):
         """Return it in pixels of the upright image."""
         return replace(self, back=back)
 
+    def shared(self, other: TaskResult) -> float | None:
+        """Return 1 less the mean absolute difference."""
+        if not isinstance(other, SoftMask):
+            return None
+        # Of 0 and NaN, `max` returns the first.
+        return max(0.0, 1 - float(np.abs(self.values - other.values).mean()))
+
     def pixels(self) -> NDArray[np.float32]:
         """Return the value of each pixel of the upright image, [height, width], 0 to 1."""
         return self.values if self.back is None else smooth(self.values, self.back)
@@ -140,6 +151,14 @@ class DepthMap(TaskResult):
     def to_source(self, back: LetterboxMap) -> Self:
         """Return it in pixels of the upright image."""
         return replace(self, back=back)
+
+    def shared(self, other: TaskResult) -> float | None:
+        """Return 1 less the mean absolute difference over the mean depth."""
+        if not isinstance(other, DepthMap):
+            return None
+        off = float(np.abs(self.values - other.values).mean())
+        mean = float(np.abs(self.values).mean())
+        return max(0.0, 1 - off / mean) if mean else float(off == 0)
 
     def pixels(self) -> NDArray[np.float32]:
         """Return the value of each pixel of the upright image, [height, width]."""

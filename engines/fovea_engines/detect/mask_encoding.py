@@ -26,7 +26,7 @@ class RunLengths(TypedDict):
 class MaskFile(TypedDict):
     """A PNG file in base64 of the part of an image that holds a mask, 255 on the object.
 
-    `left` and `top` are the place of its first pixel in the image, `size` is that of the image.
+    `left` and `top` are the place of its first pixel in the image; `size` is the image's.
     """
 
     size: list[int]
@@ -72,7 +72,7 @@ def run_lengths(bitmap: Bitmap, size: tuple[int, int]) -> RunLengths:
     found = np.flatnonzero(line[1:] != line[:-1])
     edges = np.empty(len(found) + 2, np.int64)
     edges[0], edges[-1] = 0, height * width
-    # From the line's columns to those of the image, which are longer.
+    # From the columns of the line to the columns of the image, which are longer.
     edges[1:-1] = found + found // (rows + 1) * (height - rows - 1)
     edges[1:-1] += bitmap.left * height + bitmap.top
     # A run that reaches the last row goes on at the top of the next column.

@@ -11,7 +11,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 
 MAX_CANDIDATES = 30_000
-"""Most boxes that enter suppression, best first; what evaluation at conf .001 asks for."""
+"""Most boxes that enter suppression, best first: evaluation at conf .001 needs so many."""
 
 BLOCK = 192
 """Boxes settled at once. Fewer pay numpy's overhead more often (128: a tenth more time), more

@@ -19,17 +19,28 @@ _OVERLAP = 0.2
 _TOP_K = 5
 
 MaskFormat = Literal["rle", "polygon", "png", "none"]
+VectorFormat = Literal["base64", "list"]
 
 _OBJECTS = ("detect", "segment", "pose", "obb")
-# Tasks of options that are refused for others; of masks those of each form.
+_BOXES = (*_OBJECTS, "text")
+_RANKED = ("classify", "attributes")
+# Tasks of options that are refused for others; of masks, the tasks of each form.
 _TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
-    "top_k": ("classify",),
+    "conf": _BOXES,
+    "iou": _OBJECTS,
+    "classes": (*_BOXES, *_RANKED, "semantic"),
+    "max_det": _BOXES,
+    "top_k": _RANKED,
+    "agnostic": _OBJECTS,
     "mask": {
         "polygon": ("segment", "semantic"),
-        "png": ("segment", "semantic", "saliency", "depth"),
+        "png": ("segment", "semantic", "saliency", "depth", "image"),
     },
+    "normalise": ("embed",),
+    "vector": ("embed",),
     "tile": _OBJECTS,
     "overlap": _OBJECTS,
+    "track": _OBJECTS,
 }
 
 
@@ -85,8 +96,16 @@ class PredictOptions:
         default="rle",
         metadata={
             "description": "form of masks and of classes: COCO's RLE or polygons, a PNG file, or "
-            "none; saliency and depth are PNG files, or none"
+            "none; saliency, depth and pictures are PNG files, or none"
         },
+    )
+    normalise: bool = field(
+        default=True,
+        metadata={"description": "of an embedding: divide the vector by its length"},
+    )
+    vector: VectorFormat = field(
+        default="base64",
+        metadata={"description": "form of a vector: float32 in base64, little-endian, or a list"},
     )
 
     tile: str | None = field(
@@ -97,6 +116,15 @@ class PredictOptions:
         default=_OVERLAP,
         metadata={"description": "share of a tile that the next one repeats", "ge": 0, "le": 0.9},
     )
+    track: str | None = field(
+        default=None, metadata={"description": "ids over frames: bytetrack, sort, ocsort, botsort"}
+    )
+    stream_id: str | None = field(
+        default=None, metadata={"description": "of track: name of the camera or video"}
+    )
+    frame: int | None = field(
+        default=None, metadata={"description": "of track: number of the frame, default the next"}
+    )
 
     def __post_init__(self) -> None:
         for name, least, most in _RANGES:
@@ -104,14 +132,14 @@ class PredictOptions:
             # A chained comparison also refuses NaN.
             if not least <= value <= most:
                 raise InvalidOption(f"{name} is {value}; it must be from {least} to {most}")
-        if self.mask not in get_args(MaskFormat):
-            raise InvalidOption(
-                f"mask is {self.mask!r}; it must be one of {', '.join(get_args(MaskFormat))}"
-            )
+        _check_word("mask", self.mask, get_args(MaskFormat))
+        _check_word("vector", self.vector, get_args(VectorFormat))
         if self.tile is not None:
             read_tile(self.tile)
         elif self.overlap != _OVERLAP:
             raise InvalidOption("overlap is of tiles, and there are none: add tile or leave it out")
+        if self.track is None and (self.stream_id, self.frame) != (None, None):
+            raise InvalidOption("stream_id and frame are of track: add track, or leave them out")
         if self.classes is None:
             return
         if len(self.classes) > MAX_CLASSES:
@@ -120,6 +148,11 @@ class PredictOptions:
             )
         if any(isinstance(each, int) and not 0 <= each < 100_000 for each in self.classes):
             raise InvalidOption("classes has a number that is no class id: ids count from 0 up")
+
+
+def _check_word(name: str, value: str, words: Sequence[str]) -> None:
+    if value not in words:
+        raise InvalidOption(f"{name} is {value!r}; it must be one of {', '.join(words)}")
 
 
 def read_tile(option: str) -> tuple[int, int]:
@@ -139,8 +172,7 @@ def read_tile(option: str) -> tuple[int, int]:
 def check_effect(options: PredictOptions, model: str, task: str) -> None:
     """Refuse, as InvalidOption, options that a model of this task cannot follow.
 
-    Defaults pass, and so do masks of none. So do conf, iou, max_det, classes and agnostic: clients
-    send them to every model.
+    Defaults pass, and so do masks of none.
     """
     for option in fields(options):
         value, tasks = getattr(options, option.name), _TASKS.get(option.name)
@@ -148,8 +180,11 @@ def check_effect(options: PredictOptions, model: str, task: str) -> None:
             tasks = tasks.get(value)
         if tasks is not None and value != option.default and task not in tasks:
             said = option.name if option.name != "mask" else f"mask={value}"
+            ranked = task in _RANKED and option.name in ("conf", "max_det")
+            instead = "; top_k says how many classes are answered" if ranked else ""
             raise InvalidOption(
                 f"{said} has no effect on model '{model}', whose task is {task}: leave it out"
+                f"{instead}"
             )
 
 

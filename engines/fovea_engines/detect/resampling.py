@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
 
-# What lies so little before a cell is in it: a quotient may round down.
+# A point so little before a cell is in it: a quotient may round down.
 _ROUNDING = 1e-6
 
 
@@ -28,8 +28,8 @@ def smooth(
 ) -> NDArray[np.float32]:
     """Interpolate a map, [h, w] over the whole input, at the pixels of the image.
 
-    What a centre crop has cut off repeats the edge of the map. With `corners`, the centres of the
-    outermost cells and pixels coincide (`align_corners`), and not the edges of both.
+    Pixels that a centre crop has cut off repeat the edge of the map. With `corners`, the centres of
+    the outermost cells and pixels coincide (`align_corners`), and not the edges of both.
     """
     down, across = (_matrix_row(span, corners) for span in _spans(values, back))
     found = cv2.warpAffine(
@@ -43,7 +43,7 @@ def smooth(
 
 
 def _matrix_row(span: _Span, corners: bool) -> tuple[float, float]:
-    """Return factor and offset from the number of a pixel to that of a cell, with fractions."""
+    """Return factor and offset from a pixel's number to a cell's number, with fractions."""
     if corners:
         return (span.cells - 1) / max(span.pixels - 1, 1), span.first
     step = span.cells / span.pixels

@@ -1,31 +1,52 @@
-"""Defines what every task's answer for one image can do."""
+"""Defines the operations that the results of all tasks share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.spec import Channels
 
 
 class TaskResult(ABC):
     """The result for one image; each task has one type.
 
     A head returns it in pixels of the model's input.
+
+    Attributes:
+        shares: what `shared` measures, for people.
     """
 
     __slots__ = ()
+    shares: ClassVar[str] = "maps"
 
     @property
     @abstractmethod
     def summary(self) -> str:
-        """Say in a few words what it is, e.g. "3 objects"."""
+        """Describe it in a few words, e.g. "3 objects"."""
 
     @property
     @abstractmethod
     def arrays(self) -> list[Array]:
         """Return all arrays that it keeps in memory."""
+
+    def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
+        """Return the lines that a picture lists of it, each with the number of its colour."""
+        return [(self.summary, 0)]
+
+    def shared(self, other: TaskResult) -> float | None:
+        """Return how far it is the result of another engine, 0 to 1: the agreement of both.
+
+        It is None of objects and classes, which are compared one by one.
+        """
+        return None
+
+    def in_rgb(self, channels: Channels) -> Self:
+        """Return it with colours in RGB, of a network whose channels have this order."""
+        return self
 
     @abstractmethod
     def to_source(self, back: LetterboxMap) -> Self:

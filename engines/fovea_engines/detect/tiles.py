@@ -1,4 +1,4 @@
-"""Cuts images into overlapping tiles, and joins what is found on them.
+"""Cuts images into overlapping tiles, and joins the objects on them.
 
 As SAHI (arXiv 2202.06934) slices images, and suppresses by the overlap over the smaller box. Unlike
 there, objects that a tile cuts give way to whole ones, however sure they are, and what is found on
@@ -44,7 +44,7 @@ class Tile(NamedTuple):
 def cut(options: PredictOptions, size: tuple[int, int]) -> list[Tile]:
     """Return the tiles of an image of (height, width) pixels that a request with `tile` asks for.
 
-    The whole image is the last: what is larger than a tile is found there.
+    The whole image is the last: there, objects that are larger than a tile are found.
     """
     assert options.tile is not None, "only such requests cut"
     height, width = size
@@ -53,7 +53,7 @@ def cut(options: PredictOptions, size: tuple[int, int]) -> list[Tile]:
 
 
 def crop(pixels: NDArray[np.uint8], tile: Tile) -> NDArray[np.uint8]:
-    """Return the pixels of a tile, a view of those of the image, [height, width, 3]."""
+    """Return the pixels of a tile, a view into the image, [height, width, 3]."""
     left, top, width, height = tile
     return pixels[top : top + height, left : left + width]
 
@@ -75,7 +75,7 @@ def tiles(option: str, overlap: float, width: int, height: int) -> list[Tile]:
     if "x" in option:
         across, down = _side(width, across, overlap), _side(height, down, overlap)
     across, down = min(across, width), min(down, height)
-    rows, columns = _starts(height, down, overlap), _starts(width, across, overlap)
+    rows, columns = starts(height, down, overlap), starts(width, across, overlap)
     if len(rows) * len(columns) > MOST_TILES:
         raise InvalidOption(
             f"tile={option} cuts an image of {width} x {height} pixels into "
@@ -90,8 +90,8 @@ def joined(
     """Join the objects on tiles of an image of (height, width) pixels, each in pixels of its tile.
 
     Of boxes on different tiles that share more than `MOST_SHARED` of the smaller one is kept: one
-    that no tile cuts, and then the surer one. What a tile holds is suppressed already. Rotated
-    rectangles are suppressed as by their head: those that lie side by side share much of their
+    that no tile cuts, and then the surer one. The objects of one tile are suppressed already.
+    Rotated rectangles are suppressed as by their head: side by side, they share much of their
     upright boxes.
     """
     height, width = size
@@ -144,8 +144,12 @@ def _side(length: int, count: int, overlap: float) -> int:
     return max(1, ceil(length / (count - (count - 1) * overlap)))
 
 
-def _starts(length: int, side: int, overlap: float) -> list[int]:
+def starts(length: int, side: int, overlap: float) -> list[int]:
+    """Return where stretches of `side` begin that cover a length, each repeating an overlap.
+
+    The last is moved back, and so repeats more.
+    """
     step = max(1, side - int(side * overlap))
-    starts = list(range(0, max(1, length - side), step))
+    found = list(range(0, max(1, length - side), step))
     last = length - side
-    return starts if starts[-1] == last else [*starts, last]
+    return found if found[-1] == last else [*found, last]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,8 @@ from fovea_engines.detect.heads.signature import STRIDES, cells
 from fovea_engines.detect.size_values import beside_image
 from fovea_engines.evaluate.reference import Outputs, Reference, unsound_with
 from fovea_engines.evaluate.samples import read_rows, sample_images
+from fovea_engines.graph.as_written import as_written
 from fovea_engines.graph.normalise import open_size, pin_inputs
-from fovea_engines.graph.own_resize import own_fit
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.letterbox import LetterboxMap, fit
@@ -110,9 +109,9 @@ def recognise_graph(
             if observe(None):
                 seen = graph_inputs(pinned), graph_outputs(pinned), metadata_of(pinned)
                 head = recognise(*seen, family, observe, beside=beside)
-                return replace(head, own_fit=own_fit(model) if head.resizes else None), size
+                return as_written(head, model), size
     facts = graph_inputs(model), graph_outputs(model), metadata_of(model)
-    return recognise(*facts, family, lambda _: (), beside=beside), None
+    return as_written(recognise(*facts, family, lambda _: (), beside=beside), model), None
 
 
 def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:

@@ -145,7 +145,7 @@ class Reference:
 
 
 def read_samples(
-    source: Path,
+    source: Path | onnx.ModelProto,
     spec: PreprocessSpec,
     outputs: Sequence[str],
     images: Path | None,

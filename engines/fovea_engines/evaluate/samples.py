@@ -63,9 +63,7 @@ def read_rows(
     """
     preprocessor = Preprocessor(spec)
     for name, pixels in sample_images(folder, most):
-        row = np.empty((1, *spec.row_shape), spec.dtype)
-        preprocessor(_moved(pixels) if moved else pixels, row[0])
-        yield name, row
+        yield name, preprocessor.row(_moved(pixels) if moved else pixels)[0]
 
 
 def _moved(pixels: Pixels) -> Pixels:

@@ -17,7 +17,7 @@ from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.signature import image_layout, image_sides
 from fovea_engines.detect.size_values import image_of
 from fovea_engines.graph.rewrites import fuse_focus, gather_first_columns, move_late_transpose
-from fovea_engines.graph.size_inputs import fill_in_size_inputs
+from fovea_engines.graph.size_inputs import fill_in_size_inputs, take_colour
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
 from fovea_engines.graph.wiring import COUNTING, attribute, outputs_after
 from fovea_engines.graph.writer import Writer
@@ -73,6 +73,7 @@ def normalise(
 
 def pin_inputs(model: onnx.ModelProto, size: tuple[int, int] | None = None) -> None:
     """Give a model, which is changed in place, one input of a fixed size; raises as `normalise`."""
+    take_colour(model)
     _pin_size(model, size)
     fill_in_size_inputs(model)
 
@@ -85,7 +86,7 @@ def open_size(model: onnx.ModelProto) -> str | None:
         return None
     if image_layout(image) is None or -1 not in image_sides(image):
         return None
-    height, width = image_size(metadata_of(model)) or _usual_size(model)
+    height, width = image_size(metadata_of(model)) or _usual_size(model, image)
     return f"{height}x{width}"
 
 
@@ -104,7 +105,7 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
         # torchvision's networks take any size, and resize it themselves.
         metadata["stride"] = "1"
     if size is None and dynamic and image_size(metadata) is None:
-        size = _usual_size(model)
+        size = _usual_size(model, image)
     row = default_preprocess(None, [image], metadata, size).row_shape
     if rank == 3:
         _add_batch(model, image.name, row)
@@ -116,7 +117,12 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
         dim.dim_value = length
 
 
-def _usual_size(model: onnx.ModelProto) -> tuple[int, int]:
+def _usual_size(model: onnx.ModelProto, image: TensorSpec) -> tuple[int, int]:
+    height, width = image_sides(image)
+    if (height == -1) != (width == -1):
+        # Of lines of text, one side is fixed.
+        usual = _DEFAULT_SIZE
+        return (usual[0] if height == -1 else height), (usual[1] if width == -1 else width)
     shapes = [output.shape for output in graph_outputs(model)]
     classes = len(shapes) == 1 and len(shapes[0]) == 2
     if classes and shapes[0][1] in _ROWS:

@@ -1,4 +1,4 @@
-"""Indexes an ONNX graph: producers and consumers of tensors, and roles of convolutions."""
+"""Indexes an ONNX graph: producers and consumers of tensors, and roles of its layers."""
 
 from __future__ import annotations
 
@@ -51,11 +51,33 @@ class Wiring:
             if node.op_type == "Conv" and not self._comes_from_softmax(node.input[0])
         ]
 
+    def projections(self) -> list[onnx.NodeProto]:
+        """Return the products of rows with learned matrices, as transformers have them."""
+        return [
+            node
+            for node in self.nodes
+            if node.op_type in ("MatMul", "Gemm")
+            and not attribute(node, "transA", 0)
+            and (weight := self.constants.get(node.input[1])) is not None
+            and len(weight.dims) == 2
+            and not self._comes_from_softmax(node.input[0])
+        ]
+
     def head_layers(self) -> set[str]:
-        """Return the names of the layers that reach an output without another layer between."""
-        layers = {node.name for node in self.layers()}
+        """Return the names of the layers that results are read from.
+
+        No other layer is between them and an output. Convolutions before the projection of a
+        classifier are among them.
+        """
+        last = self.last_layers(self.outputs)
+        rows = {node.input[0] for node in self.projections() if node.name in last}
+        return last | (self.last_layers(rows) & {node.name for node in self.layers()})
+
+    def last_layers(self, tensors: Set[str]) -> set[str]:
+        """Return the names of the layers that reach a tensor without another layer between."""
+        layers = {node.name for node in (*self.layers(), *self.projections())}
         found: set[str] = set()
-        reached = set(self.outputs)
+        reached = set(tensors)
         for node in reversed(self.nodes):
             if reached.isdisjoint(node.output):
                 continue
@@ -81,10 +103,15 @@ class Wiring:
                 after.add(node.name)
         return after
 
-    def _comes_from_softmax(self, name: str) -> bool:
+    def maker(self, name: str) -> onnx.NodeProto | None:
+        """Return the node that computes the values of a tensor; None for inputs and constants."""
         node = self.producer.get(name)
         while node is not None and node.op_type in _SHAPE_OPS:
             node = self.producer.get(node.input[0])
+        return node
+
+    def _comes_from_softmax(self, name: str) -> bool:
+        node = self.maker(name)
         return node is not None and node.op_type == "Softmax"
 
 
@@ -140,6 +167,11 @@ def tensors_after(model: onnx.ModelProto, operators: Set[str]) -> set[str]:
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     """Return the value of a node's attribute."""
     return next((get_attribute_value(a) for a in node.attribute if a.name == name), default)
+
+
+def output_axis(layer: onnx.NodeProto) -> int:
+    """Return the axis of a layer's weight along which its outputs lie."""
+    return 0 if layer.op_type == "Conv" or attribute(layer, "transB", 0) else 1
 
 
 def is_depthwise(node: onnx.NodeProto, weight: onnx.TensorProto) -> bool:

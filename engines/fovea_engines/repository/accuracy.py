@@ -120,7 +120,36 @@ class MapAccuracy:
         return {self.metric: self.miou, "pixel accuracy": self.pixel_accuracy}
 
 
-AnyAccuracy = Accuracy | ClassAccuracy | MapAccuracy
+@dataclass(frozen=True, slots=True)
+class MatchAccuracy:
+    """Accuracy of embeddings as shares of images, 0 to 1.
+
+    Attributes:
+        images: that were looked for, each among all others.
+        recall1: whose best match is of the same person or thing.
+        recall5: with such a match among the first five.
+        per_class: `recall1` of the images of each, by name.
+    """
+
+    metric: ClassVar[str] = "recall@1"
+
+    images: int
+    recall1: float
+    recall5: float
+    per_class: dict[str, float]
+
+    @property
+    def figure(self) -> float:
+        """Return the figure that decides, `metric`."""
+        return self.recall1
+
+    @property
+    def rows(self) -> dict[str, float | None]:
+        """Return each figure of all classes by its description."""
+        return {self.metric: self.recall1, "recall@5": self.recall5}
+
+
+AnyAccuracy = Accuracy | ClassAccuracy | MapAccuracy | MatchAccuracy
 """Each task has one type."""
 
 

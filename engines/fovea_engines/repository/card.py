@@ -79,6 +79,8 @@ class EngineCard:
         skeleton: of the keypoints that the head finds; None without them.
         head_candidates: families that were considered, best first; empty in cards of earlier
             builds, and where --head named the family.
+        sizes: agreement at some of the sizes, as "384x640" (height x width), where the engine takes
+            several; `agreement` is that at the largest, and `accuracy` has that "at one size", too.
         head_doubt: what speaks against a family that --head named all the same, or --force-head
             forced; None where nothing does.
         preprocess_from: the origin of the preprocessing, for people: "by the family yolov8", "by
@@ -151,6 +153,7 @@ class EngineCard:
     preprocess_from: str | None = None
     source_preprocess: PreprocessSpec | None = None
     head_doubt: str | None = None
+    sizes: dict[str, Agreement] = field(default_factory=dict)
 
     @property
     def cpu_mismatch(self) -> str | None:

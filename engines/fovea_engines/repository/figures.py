@@ -63,8 +63,9 @@ class Agreement:
         same_top: share of images on which a classifier's first class is the same; None for other
             models, and so is `same_order`.
         same_order: share of the source's first five classes that are in the same place.
-        shared: what the maps of both share, 0 to 1: cells of the same class, or 1 less the mean
-            difference of masks or depths; None for other models.
+        shared: how far the results of both are the same, 0 to 1, where they are neither objects
+            nor classes; None for other models.
+        shares: what `shared` measures, for people.
         worst: the images that lower the quality most, by `lost`; none when all agree fully.
         replaced: number of images on which the source was run by OpenVINO, as what ONNX Runtime
             computes there is not finite.
@@ -86,6 +87,7 @@ class Agreement:
     worst: tuple[WorstImage, ...] = ()
     overlap: Overlap = "IoU"
     shared: float | None = None
+    shares: str = "maps"  # of cards of older builds
     replaced: int = 0
 
     def text(self, precision: Precision) -> str:
@@ -116,7 +118,7 @@ class Agreement:
                 f"{_change(self.score_drift)}; quality {self.quality:.3f} of 1"
             )
         if self.shared is not None and precision != "fp32":
-            return f"maps share {self.shared:.2%} on {images}"
+            return f"{self.shares} agree {self.shared:.2%} on {images}"
         same_top = "" if self.same_top is None else f", first class the same on {self.same_top:.1%}"
         if self.same_order is not None:
             same_top += (
@@ -152,9 +154,7 @@ class Agreement:
             rows["of the first five classes in the same place"] = f"{self.same_order:.1%}"
             rows["mean change of their scores"] = _change(self.score_drift)
         if self.shared is not None:
-            rows["what the maps share (cells of one class, or 1 less the mean difference)"] = (
-                f"{self.shared:.2%}"
-            )
+            rows[f"agreement of {self.shares}"] = f"{self.shared:.2%}"
         return rows | {
             "largest difference of an output, over its largest value": f"{self.output_error:.2g}",
             "quality, 0 to 1 (1 less the relative error)": f"{self.quality:.3f}",
@@ -183,7 +183,7 @@ class Calibration:
     """Source of an INT8 engine's ranges.
 
     Attributes:
-        method: "minmax", "entropy" or "percentile".
+        method: "percentile", "minmax", "entropy" or "mse".
         images_sha256: over their bytes, in their order.
         preprocess_sha256: digest of the preprocessing, the same as in serving.
         layers: number of layers that multiply integers.

@@ -35,6 +35,7 @@ from fovea_preprocess.errors import InvalidOption
 _cut_option = partial(typer.Option, rich_help_panel="Cut")
 _input_option = partial(typer.Option, rich_help_panel="Input")
 _names_option = partial(typer.Option, rich_help_panel="Names and operators")
+_ANY = "dynamic"
 _SEVERAL = 2  # rows with which a dynamic batch is checked
 # Of the table where no terminal says how wide it is.
 _WIDE = 140
@@ -69,8 +70,8 @@ def edit(
     size: Annotated[
         str | None,
         _input_option(
-            metavar="HxW",
-            help="Input size in pixels; refused where constants are made for another.",
+            metavar="HxW|dynamic",
+            help="Input size in pixels, or any; the constants of a grid are computed for it.",
         ),
     ] = None,
     batch: Annotated[
@@ -130,6 +131,8 @@ def edit(
 
     Example: fovea edit model.onnx --out batch.onnx --batch dynamic --normalise 1/255 --uint8
 
+    Example: fovea edit yolov8n.onnx --out wide.onnx --size 384x640
+
     Example: fovea edit model.onnx --out named.onnx --rename output=output0 --meta stride=32
     """
     check_options(context, needs={"uint8": {"normalise": ()}})
@@ -161,8 +164,8 @@ def _input_edits(
 ) -> Iterator[Edit]:
     if drop:
         yield drop_normalisation
-    if (sides := parse_size(size)) is not None:
-        yield partial(set_size, size=sides)
+    if size is not None:
+        yield partial(set_size, size=None if size == _ANY else parse_size(size))
     if batch is not None:
         yield partial(set_batch, batch=_parse_batch(batch))
     if normalise is not None:
@@ -193,7 +196,7 @@ def _name_edits(
 
 def _parse_batch(text: str) -> int | None:
     """Return the rows of a call; None where they are dynamic."""
-    if text == "dynamic":
+    if text == _ANY:
         return None
     if not re.fullmatch(r"[1-9]\d{0,3}", text):
         raise InvalidOption(f"--batch is {text!r}; give a whole number from 1 to 9999, or dynamic")

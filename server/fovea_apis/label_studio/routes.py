@@ -16,20 +16,26 @@ from starlette.concurrency import run_in_threadpool
 
 from fovea_apis.asking import (
     deadline,
-    default_model,
     errors_as,
-    json_body,
     plane_of,
     predicted,
 )
+from fovea_apis.choosing import default_model
 from fovea_apis.label_studio.config import TASKS, Control, check_labels, controls_for
 from fovea_apis.label_studio.hosts import Hosts
 from fovea_apis.label_studio.regions import regions
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
 from fovea_server.http.v1.answered import answered
-from fovea_server.http.v1.body import Source
-from fovea_server.http.v1.models import ModelName, check_control, inferring, restricted, service_of
+from fovea_server.http.v1.body import Source, json_object
+from fovea_server.http.v1.models import (
+    ModelName,
+    call_of,
+    check_control,
+    inferring,
+    restricted,
+    service_of,
+)
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
@@ -178,7 +184,7 @@ router.include_router(_backend("/label-studio/{name}", "_of_model"))
 
 async def _answered(request: Request, answer: Callable[[Given], Response]) -> Response:
     async def work(body: bytes) -> Response:
-        return await run_in_threadpool(lambda: answer(json_body(body)))
+        return await run_in_threadpool(lambda: answer(json_object(body)))
 
     return await answered(request, work, deadline(request))
 
@@ -188,7 +194,8 @@ def _model(request: Request) -> ServedModel:
     if name is not None:
         plane_of(request).check_ready(name)
         return plane_of(request).get(name)
-    return default_model(request, "label-studio", _TASKS, "http://HOST:PORT/label-studio/MODEL")
+    instead = "name one in the address, http://HOST:PORT/label-studio/MODEL"
+    return default_model(service_of(request), call_of(request), "label-studio", _TASKS, instead)
 
 
 def _hosts(request: Request) -> Hosts:
@@ -212,7 +219,7 @@ def _controls(xml: object, model: ServedModel) -> list[Control]:
 def _parsed(
     request: Request, body: bytes, model: ServedModel
 ) -> tuple[list[Control], list[Source]]:
-    given = json_body(body)
+    given = json_object(body)
     controls = _controls(given.get("label_config"), model)
     check_labels(controls, model)
     return controls, _sources(request, given, controls[0].key)
@@ -241,6 +248,8 @@ def _options(controls: list[Control], task: str) -> PredictOptions:
     least = [control.least for control in controls if control.least is not None]
     if task == "classify":
         return PredictOptions(top_k=MAX_TOP_K)
+    if task == "semantic":
+        return PredictOptions()
     alone = {control.kind for control in controls} <= {"RectangleLabels", "KeyPointLabels"}
     conf = min(least) if len(least) == len(controls) else min([*least, PredictOptions().conf])
     return PredictOptions(conf=conf, mask="none" if alone else "rle")

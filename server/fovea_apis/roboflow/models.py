@@ -8,11 +8,12 @@ from uuid import uuid4
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from fovea_apis.asking import admit_late, by_body, deadline, json_body, plane_of
+from fovea_apis.asking import admit_late, by_body, deadline, plane_of
 from fovea_apis.roboflow.request import model_of
 from fovea_apis.roboflow.result_json import TASKS
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.http.v1.answered import answered
+from fovea_server.http.v1.body import json_object
 from fovea_server.http.v1.models import call_of, check_control, restricted, service_of
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import ModelControlMode
@@ -43,7 +44,7 @@ async def add(request: Request) -> Response:
     """Load a model in explicit mode; in others it must be there already."""
 
     async def answer(body: bytes) -> Response:
-        given = json_body(body)
+        given = json_object(body)
         await admit_late(request, given.get("api_key"))
         model_id = given.get("model_id")
         name, version = model_of(model_id)
@@ -65,7 +66,7 @@ async def remove(request: Request) -> Response:
     """Unload all versions of a model, in explicit mode."""
 
     async def answer(body: bytes) -> Response:
-        given = json_body(body)
+        given = json_object(body)
         await admit_late(request, given.get("api_key"))
         name, _ = model_of(given.get("model_id"))
         call_of(request).model = name

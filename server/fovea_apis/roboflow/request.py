@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fovea_apis.asking import json_body, share
+from fovea_apis.asking import share
 from fovea_engines.detect.options import MAX_DETECTIONS, MAX_TOP_K, PredictOptions
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound
 from fovea_server.http.base64_text import base64_image
-from fovea_server.http.v1.body import Source, Url, read_form
+from fovea_server.http.v1.body import Source, Url, json_object, read_form
 
 # The defaults of the server whose API this is.
 _CONFIDENCE, _OVERLAP, _MOST = 0.4, 0.3, 300
@@ -30,7 +30,7 @@ class Asked:
         name, version: of the model; a version of None is the newest.
         sources: the images.
         several: they were sent as a list, and are answered by one.
-        options: for every task; `options_for` adds those of one.
+        options: of objects; `options_for` has those of a task.
         run_lengths: masks are wanted as COCO's run lengths, not as polygons.
         least_keypoint: the score below which keypoints are left out.
         draw: what was found is wanted as an image, too.
@@ -53,7 +53,7 @@ class Asked:
             case "segment":
                 return replace(self.options, mask="rle" if self.run_lengths else "polygon")
             case "classify":
-                return replace(self.options, top_k=MAX_TOP_K)
+                return PredictOptions(top_k=MAX_TOP_K, classes=self.options.classes)
         return self.options
 
 
@@ -71,7 +71,7 @@ def model_of(model_id: object) -> tuple[str, int | None]:
 
 def parse_request(body: bytes, max_images: int) -> Asked:
     """Read a request to `/infer/...`: the model, images and options in JSON."""
-    given = json_body(body)
+    given = json_object(body)
     name, version = model_of(given.get("model_id"))
     images = given.get("image")
     several = isinstance(images, list)

@@ -13,9 +13,9 @@ import orjson
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.options import PredictOptions
-from fovea_server.http.v1.result_json import result_json
-from fovea_server.log_lines import REQUEST_ID
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+from fovea_server.tensors.results.forms import result_json
+from fovea_server.traffic.call import CALL
 
 TASKS = {
     "detect": "object-detection",
@@ -28,14 +28,19 @@ TASKS = {
 
 
 def predictions_json(
-    result: ImageResult, words: Vocabulary, options: PredictOptions, *, least_keypoint: float
+    result: ImageResult,
+    words: Vocabulary,
+    options: PredictOptions,
+    *,
+    least: float,
+    least_keypoint: float,
 ) -> bytes:
-    """Write the predictions of one image; keypoints below a score are left out."""
+    """Write the predictions of one image; classes and keypoints below a score are left out."""
     assert result.found is not None, "the task of the model is one of TASKS"
     found = result_json(result.found, words, options)
     if "detections" in found:
         return orjson.dumps([_object(each, least_keypoint) for each in found["detections"]])
-    likely = (each for each in found["classes"] if each["score"] >= options.conf)
+    likely = (each for each in found["classes"] if each["score"] >= least)
     return orjson.dumps([{**_class(each), "confidence": each["score"]} for each in likely])
 
 
@@ -43,8 +48,9 @@ def response(
     result: ImageResult, words: Vocabulary, seconds: float, drawn: bytes | None
 ) -> dict[str, object]:
     """Return a response about one image, whose predictions are written."""
+    call = CALL.get()
     answer: dict[str, object] = {
-        "inference_id": REQUEST_ID.get(),
+        "inference_id": "" if call is None else call.id,
         "time": round(seconds, 6),
         "image": {"width": result.width, "height": result.height},
         "predictions": orjson.Fragment(result.encoded),

@@ -16,7 +16,6 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from fovea_apis.asking import (
     admit_late,
     by_body,
-    check_task,
     deadline,
     errors_as,
     plane_of,
@@ -24,6 +23,7 @@ from fovea_apis.asking import (
     query_key,
     result_of,
 )
+from fovea_apis.choosing import check_task
 from fovea_apis.roboflow import models
 from fovea_apis.roboflow.request import Asked, model_of, parse_legacy, parse_request
 from fovea_apis.roboflow.result_json import TASKS, predictions_json, response
@@ -123,7 +123,9 @@ async def _answered(
 async def _predicted(request: Request, asked: Asked) -> Prediction:
     model = plane_of(request).get(asked.name, asked.version)
     check_task(model, tuple(TASKS))
-    encode = partial(predictions_json, least_keypoint=asked.least_keypoint)
+    encode = partial(
+        predictions_json, least=asked.options.conf, least_keypoint=asked.least_keypoint
+    )
     options = asked.options_for(model.task)
     sources = asked.sources
     return await predicted(

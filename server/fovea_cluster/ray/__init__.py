@@ -21,3 +21,10 @@ def build(args: Mapping[str, Any]) -> Application:
     from fovea_cluster.ray.config import ClusterConfig
 
     return Plan.read(ClusterConfig.parse(args)).application()
+
+
+def build_fronts(args: Mapping[str, Any]) -> Application:
+    """Build the application of the fronts, which serve what the other one deploys."""
+    from fovea_cluster.ray.application import fronts
+
+    return fronts()

@@ -1,31 +1,35 @@
-"""The application: a deployment for each model, and the ingress before them."""
+"""The applications: a deployment for each model, and the fronts before them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from math import ceil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import ray
 from ray import serve
 from ray._private.state import available_resources_per_node
-from ray.serve.config import AutoscalingConfig, BackpressureConfig, RequestRouterConfig
+from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 from ray.serve.schema import LoggingConfig
 
 from fovea_cluster.ray.config import ClusterConfig, ModelOptions
-from fovea_cluster.ray.ingress import Ingress
-from fovea_cluster.ray.nearest import NearestRouter
+from fovea_cluster.ray.front import NodeFront
+from fovea_cluster.ray.names import FRONT, ROSTER
 from fovea_cluster.ray.needs import Needs, read_needs
+from fovea_cluster.ray.policy import Decision, alive_nodes, for_nodes, for_requests
 from fovea_cluster.ray.replica import Replica
+from fovea_cluster.ray.roster import Roster
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.settings import Settings
 
-INGRESS = "@ingress"
-"""No model can have this name."""
-
-# Requests of one ingress: the bytes that they hold are bounded by max_held_mb.
-_MOST_CALLS = 4096
+# Fovea's log has its own lines, and the calls of Serve are none of clients.
+_LOGGING = LoggingConfig(enable_access_log=False)
+# More than any cluster has.
+_MOST_NODES = 1000
+# Serve waits so long before it ends a replica that has left, so that all fronts know of it.
+_LEAVING_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Plan:
     given: dict[str, Any]
     settings: Settings
     needs: dict[str, Needs]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
     def read(cls, config: ClusterConfig) -> Self:
@@ -70,22 +75,12 @@ class Plan:
             name: self._deployment(name).bind(name, self._given(name), each.below)
             for name, each in self.needs.items()
         }
-        stateful = tuple(name for name, each in self.needs.items() if each.keeps_state)
-        there = max(1, len(nodes()))
-        replicated = self.config.ingress_replicas or there
-        ingress = serve.deployment(
-            name=INGRESS,
-            num_replicas=replicated,
-            max_ongoing_requests=_MOST_CALLS,
-            max_queued_requests=_MOST_CALLS,
-            backpressure_config=BackpressureConfig(status_code=429, retry_after_s=1.0),
-            ray_actor_options={"num_cpus": 0},
-            request_router_config=RequestRouterConfig(
-                request_router_class=NearestRouter  # type: ignore[arg-type]  # Ray's are wrong
-            ),
-            **(self._common({}) | _spread(replicated, there)),
-        )(serve.ingress()(Ingress))
-        return ingress.bind(self.given, replicas, stateful)
+        models = {name: each.keeps_state for name, each in self.needs.items()}
+        told = {"id": self.id, "at": time.time(), "given": self.given, "models": models}
+        roster = serve.deployment(
+            name=ROSTER, ray_actor_options={"num_cpus": 0}, logging_config=_LOGGING
+        )(Roster)
+        return roster.bind(told, replicas)
 
     def _given(self, name: str) -> dict[str, Any]:
         # Of a GPU's engine they are the threads that decode.
@@ -97,8 +92,6 @@ class Plan:
         resources = self.resources(name)
         return serve.deployment(
             name=name,
-            max_ongoing_requests=self.settings.max_queue,
-            max_queued_requests=self.settings.max_queue,
             ray_actor_options={"num_cpus": resources["CPU"], "num_gpus": resources["GPU"]},
             **_replicas(self.needs[name], self.config.options(name)),
             **self._common(resources),
@@ -106,33 +99,43 @@ class Plan:
 
     def _common(self, resources: Mapping[str, float]) -> dict[str, Any]:
         return {
-            "graceful_shutdown_timeout_s": self.settings.exit_timeout_secs,
+            "graceful_shutdown_wait_loop_s": _LEAVING_S,
+            "graceful_shutdown_timeout_s": self.settings.exit_timeout_secs + 2 * _LEAVING_S,
             "health_check_period_s": 5.0,
             "health_check_timeout_s": 30.0,
-            # Ray's proxies log every request already.
-            "logging_config": LoggingConfig(enable_access_log=False),
+            "logging_config": _LOGGING,
             # One more than there should be: the old ones answer until it is ready. Where there is
             # no room for it, requests wait until it is.
             "max_surge_percent": int(has_room(resources)),
         }
 
 
-def _spread(replicas: int, nodes: int) -> dict[str, Any]:
-    """Make Ray spread the ingresses evenly over the nodes; by itself it puts several on one.
+def fronts() -> serve.Application:
+    """Build the application of the fronts: one on every node, also on those that join."""
+    front = serve.deployment(
+        name=FRONT,
+        max_replicas_per_node=1,
+        ray_actor_options={"num_cpus": 0},
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=1,
+            initial_replicas=max(1, len(alive_nodes())),
+            max_replicas=_MOST_NODES,
+            upscale_delay_s=0.0,
+            # Else Serve waits ten minutes for a place for the front of a node that has gone.
+            downscale_delay_s=0.0,
+            policy=_policy(for_nodes),
+        ),
+        logging_config=_LOGGING,
+        # A port is free for the next one only when the last one has ended.
+        max_surge_percent=0,
+    )(NodeFront)
+    return front.bind()
 
-    A node then has no room for a second ingress during an update, so the old one stops first, and
-    the proxy asks that of another node. A single node needs none of this.
-    """
-    if nodes == 1:
-        return {}
-    return {"max_replicas_per_node": ceil(replicas / nodes), "max_surge_percent": 0}
 
-
-def nodes() -> list[dict[str, Any]]:
-    """List the nodes of the cluster, as Ray describes them; none where it is not connected."""
-    if not ray.is_initialized():
-        return []
-    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+def _policy(wanted: Callable[[AutoscalingContext], Decision]) -> AutoscalingPolicy:
+    # By its name: Serve's controller imports it.
+    path = f"{wanted.__module__}:{wanted.__name__}"
+    return AutoscalingPolicy(policy_function=path)  # type: ignore[no-untyped-call]
 
 
 def has_room(resources: Mapping[str, float]) -> bool:
@@ -159,5 +162,6 @@ def _replicas(needs: Needs, options: ModelOptions) -> dict[str, Any]:
             target_ongoing_requests=target,
             upscale_delay_s=options.upscale_delay_s,
             downscale_delay_s=options.downscale_delay_s,
+            policy=_policy(for_requests),
         )
     }

@@ -16,7 +16,9 @@ from fovea_server.settings import ModelControlMode, Settings
 EVERY = "*"
 """In the place of a model's name: every model that is not named."""
 
-_OF_RAY = "Ray's proxies carry the traffic"
+NODE = "node"
+"""In the place of an address: the one that a node has in the cluster."""
+
 _OF_REPLICAS = "a replica has one model, which fovea-ray.yaml chooses"
 # Prefix of settings -> the reason why they have no effect, or not the one that is expected.
 _REFUSED = {
@@ -27,14 +29,7 @@ _REFUSED = {
     "load_model": _OF_REPLICAS,
     "exit_on_error": "a replica whose model cannot be loaded never starts",
     "threads": "`cpus` of the model says how many cores its replicas use",
-    "allow_http": _OF_RAY,
-    "http_server": f"{_OF_RAY}: end TLS in front of them",
-    "grpc_address": _OF_RAY,
-    "grpc_infer": _OF_RAY,
-    "grpc_use_ssl": f"{_OF_RAY}: end TLS in front of them",
-    "grpc_server": f"{_OF_RAY}: end TLS in front of them",
-    "grpc_root": f"{_OF_RAY}: end TLS in front of them",
-    "grpc_keepalive": _OF_RAY,
+    "allow_http": "the fronts of the nodes serve HTTP",
     "api": "requests of these APIs name their model in too many ways to be routed",
     "label_studio": "requests of these APIs name their model in too many ways to be routed",
     "allow_metrics": "Ray exports the metrics of replicas",
@@ -89,9 +84,6 @@ class ClusterConfig(_Strict):
     repository: Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1)]
     settings: Mapping[str, Any] = {}
     models: Mapping[str, ModelOptions] = {}
-    ingress_replicas: int | None = Field(
-        None, ge=1, description="processes that take requests; default one for each node"
-    )
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Self:

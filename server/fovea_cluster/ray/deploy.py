@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 
 import ray
 from ray import serve
-from ray.exceptions import AuthenticationError
+from ray.exceptions import AuthenticationError, RayError
+from ray.serve.config import ProxyLocation
+from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
-from fovea_cluster.ray import proxies
-from fovea_cluster.ray.application import Plan, fits, nodes
-from fovea_cluster.ray.config import ClusterConfig
+from fovea_cluster.ray.application import Plan, fits, fronts
+from fovea_cluster.ray.config import NODE, ClusterConfig
 from fovea_cluster.ray.faults import reason_of
+from fovea_cluster.ray.names import FRONT, FRONTS, MODELS
+from fovea_cluster.ray.policy import alive_nodes
 from fovea_preprocess.errors import InvalidOption, Unavailable
-
-NAME = "fovea"
-"""The application in Serve."""
+from fovea_server.settings import Settings
 
 _TOKEN = "A cluster with tokens takes RAY_AUTH_MODE=token and its token here, too"
 _CONNECT_S = 5.0
@@ -27,6 +28,8 @@ _LOOK_S = 0.5
 # Looks without a change, after which the user is told where to look, and after which it ends.
 _QUIET_LOOKS = 60
 _MOST_LOOKS = 1200
+_FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
+_EVERYWHERE = ("0.0.0.0", "::", NODE)
 
 Say = Callable[[str], None]
 
@@ -69,19 +72,25 @@ def deploy(config: ClusterConfig, say: Say) -> list[str]:
     """
     plan = Plan.read(config)
     _check_resources(plan)
-    proxies.start(plan.settings)
-    target = serve.RunTarget(plan.application(), name=NAME, route_prefix="/")
-    serve.run_many([target], wait_for_applications_running=False)
-    _follow(say)
-    return list(proxies.addresses(plan.settings))
+    # Ray's own proxies are not needed; those that run for other applications stay.
+    serve.start(proxy_location=ProxyLocation.Disabled)
+    targets = [serve.RunTarget(plan.application(), name=MODELS, route_prefix=None)]
+    before = serve.status().applications.get(FRONTS)
+    if before is None or before.status in _FAILED:
+        targets.append(serve.RunTarget(fronts(), name=FRONTS, route_prefix=None))
+    serve.run_many(targets, wait_for_applications_running=False)
+    for name in (MODELS, FRONTS):
+        _follow(name, say)
+    _wait_for_fronts(plan.id)
+    return list(_addresses(plan.settings))
 
 
-def _follow(say: Say) -> None:
-    """Say what changes until the application runs; Unavailable where it fails or stands still."""
+def _follow(application: str, say: Say) -> None:
+    """Say what changes until an application runs; Unavailable where it fails or stands still."""
     said: dict[str, str] = {}
     looks = 0
     while True:
-        found = serve.status().applications.get(NAME)
+        found = serve.status().applications.get(application)
         if found is not None:
             for name, line in _lines(found):
                 if said.get(name) != line:
@@ -89,7 +98,7 @@ def _follow(say: Say) -> None:
                     say(f"{name}: {line}")
             if found.status == ApplicationStatus.RUNNING:
                 return
-            if found.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY):
+            if found.status in _FAILED:
                 raise Unavailable(
                     "; ".join(f"{name}: {reason}" for name, reason in _faults(found))
                     or f"the deployment failed: {found.message.strip()}"
@@ -104,6 +113,36 @@ def _follow(say: Say) -> None:
         if looks == _QUIET_LOOKS:
             say("Nothing has changed for a while: `ray status` shows what the cluster lacks")
         time.sleep(_LOOK_S)
+
+
+def _wait_for_fronts(deployed: str) -> None:
+    """Wait until every front serves what is deployed; Unavailable where one says why it cannot."""
+    handle = serve.get_deployment_handle(FRONT, FRONTS)
+    for _ in range(_MOST_LOOKS):
+        try:
+            told = handle.broadcast("serving").results()
+        except (RayError, RayServeException):
+            # One ends, or there is none yet.
+            told = []
+        failed = [each for each in told if each["wanted"] == deployed and each["fault"]]
+        if failed:
+            raise Unavailable("; ".join(f"{each['host']}: {each['fault']}" for each in failed))
+        if told and all(each["id"] == deployed for each in told):
+            return
+        time.sleep(_LOOK_S)
+    raise Unavailable("the fronts do not serve what is deployed: `serve status` may say why")
+
+
+def _addresses(settings: Settings) -> Iterator[str]:
+    """Name the addresses that answer."""
+    hosts = [settings.http_address]
+    if settings.http_address in _EVERYWHERE:
+        hosts = sorted({node["NodeManagerAddress"] for node in alive_nodes()})
+    scheme = "http" if settings.http_server_cert is None else "https"
+    for host in hosts:
+        near = f"[{host}]" if ":" in host else host
+        grpc = f", gRPC at {near}:{settings.grpc_port}" if settings.allow_grpc else ""
+        yield f"{scheme}://{near}:{settings.http_port}{grpc}"
 
 
 def _lines(found: ApplicationStatusOverview) -> Iterator[tuple[str, str]]:
@@ -121,7 +160,7 @@ def _faults(found: ApplicationStatusOverview) -> Iterator[tuple[str, str]]:
 
 def _check_resources(plan: Plan) -> None:
     """Raise InvalidOption if no node could ever hold a replica of a model."""
-    there = [node["Resources"] for node in nodes()]
+    there = [node["Resources"] for node in alive_nodes()]
     for name in plan.needs:
         asked = plan.resources(name)
         if not fits(asked, there):

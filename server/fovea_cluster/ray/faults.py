@@ -6,11 +6,12 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ray import serve
 from ray.serve.schema import ApplicationStatusOverview, DeploymentStatusOverview
+
+from fovea_cluster.ray.names import MODELS
 
 if TYPE_CHECKING:
     from fovea_cluster.ray.forwarder import Forwarder
@@ -30,26 +31,13 @@ def reason_of(name: str, found: DeploymentStatusOverview) -> str:
     return own[-1].removeprefix(f"{name}: ") if own else " ".join(found.message.split())
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """The error that keeps every replica of a model from starting.
-
-    Attributes:
-        reason: the message of the error.
-        stopping: True if an old replica is stopping, which may still answer requests.
-    """
-
-    reason: str
-    stopping: bool
-
-
-def faults(found: ApplicationStatusOverview) -> dict[str, Fault]:
-    """Tell by name which deployments have no replica because none could start.
+def faults(found: ApplicationStatusOverview) -> dict[str, str]:
+    """Tell by name which deployments have no replica because none could start, and why.
 
     One whose replicas were lost with their node is not among them: Ray starts others.
     """
     return {
-        name: Fault(reason_of(name, each), _has(each, "STOPPING"))
+        name: reason_of(name, each)
         for name, each in found.deployments.items()
         if each.status_trigger.value == "REPLICA_STARTUP_FAILED" and not _has(each, *_RUNNING)
     }
@@ -66,11 +54,11 @@ async def watch(registry: Registry, forwarders: Mapping[str, Forwarder]) -> None
 
     While it does not answer, its last answer holds.
     """
-    application, warned = serve.get_replica_context().app_name, False
+    warned = False
     while True:
         try:
             status = await asyncio.to_thread(serve.status)
-            tell(faults(status.applications[application]), registry, forwarders)
+            tell(faults(status.applications[MODELS]), registry, forwarders)
             warned = False
         except Exception:
             if not warned:
@@ -79,11 +67,9 @@ async def watch(registry: Registry, forwarders: Mapping[str, Forwarder]) -> None
         await asyncio.sleep(_INTERVAL_S)
 
 
-def tell(
-    found: Mapping[str, Fault], registry: Registry, forwarders: Mapping[str, Forwarder]
-) -> None:
+def tell(found: Mapping[str, str], registry: Registry, forwarders: Mapping[str, Forwarder]) -> None:
     """Give every model its fault, or none: it is not ready, and its requests are refused."""
     for name, forwarder in forwarders.items():
-        forwarder.fault = found.get(name)
+        forwarder.fault = found.get(name, "")
     for model in registry:
-        model.fault = found[model.name].reason if model.name in found else ""
+        model.fault = found.get(model.name, "")

@@ -1,107 +1,75 @@
-"""A replica: one model, with the scheduler and the routes that it has in `fovea serve`."""
+"""A replica: the server of `fovea serve` with one model, on a port that only fronts may use."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from fovea_cluster.ray.messages import HttpAnswer, HttpRequest, asked
+import ray
+
+from fovea_cluster.ray.behind import BehindFront, BehindFrontRpc
 from fovea_cluster.ray.metrics import export
-from fovea_cluster.ray.rpc import Metadata, RpcAnswer, RpcContext, called
-from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
-from fovea_server.byte_budget import Reservation
+from fovea_cluster.ray.policy import UNDER_WAY
+from fovea_cluster.ray.running import Running, Serving
+from fovea_preprocess.errors import FoveaError, Unavailable
 from fovea_server.dataplane.service import Service
-from fovea_server.extensions.log_settings import LogSettings
-from fovea_server.grpc.arrivals import Arrivals
-from fovea_server.grpc.calls import Handler, call_of
-from fovea_server.grpc.inference import Inference, StreamedAnswer
-from fovea_server.grpc.server import INFERENCE, inference_handlers
-from fovea_server.logs import SERVER_LOG, set_up_logging
+from fovea_server.grpc.server import GrpcServer
+from fovea_server.listen import bind
 from fovea_server.metrics.metrics import model_families
-from fovea_server.models.registry import Registry
+from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 from fovea_server.statistics.family import Family
-from fovea_server.surface import Surface
 
 log = logging.getLogger(__name__)
 
 _RETRY_S = 5.0
+# The fronts have seen to all this.
+_BEHIND: dict[str, Any] = {
+    "http_port": 0,
+    "http_server_cert": None,
+    "http_server_key": None,
+    "http_restricted_api": (),
+    "cors_origin": (),
+    "page": False,
+    "grpc_port": 0,
+    "grpc_use_ssl": False,
+    "grpc_use_ssl_mutual": False,
+    "grpc_restricted_protocol": (),
+    "grpc_infer_response_compression_level": "none",
+    "log_access": False,
+}
 
 
-class Serving:
-    """Some models of a repository, and all that answers requests about them."""
+def behind(given: Mapping[str, Any], host: str) -> Settings:
+    """Make the settings of a replica out of those that are deployed."""
+    return Settings(**{**given, **_BEHIND, "http_address": host, "grpc_address": host})
 
-    def __init__(
-        self,
-        given: Mapping[str, Any],
-        names: Sequence[str],
-        *,
-        described: bool = False,
-    ) -> None:
-        settings = Settings(**given)
-        set_up_logging(settings.log_level, verbose=settings.log_verbose)
-        LogSettings(SERVER_LOG).update({"log_format": settings.log_format})
-        self.models = registry = Registry(settings, only=names, described=described)
-        self.service = Service(settings, registry)
-        self.surface = Surface(self.service)
-        self.inference = Inference(self.service)
-        self.arrivals = Arrivals(self.service.budget, settings)
-        self.handlers: dict[str, Handler] = inference_handlers(
-            self.service, self.arrivals, self.inference
-        )
-        registry.start()
-        while not registry.started:
-            time.sleep(0.02)
 
-    def statistics(self, name: str, version: int | None, *, v2: bool) -> dict[str, Any] | None:
-        """Report the counters of a model, as /v1 or /v2; None where there is no such version."""
-        service = self.service
-        try:
-            if v2:
-                return service.plane.v2_statistics(name, version)
-            counted = service.plane.statistics(name, service.traffic.durations.of(name))
-        except FoveaError:
-            return None
-        return counted.model_dump(mode="json")
+class Behind:
+    """The servers of `fovea serve`, behind the fronts.
 
-    async def streamed(self, data: bytes, token: str | None) -> StreamedAnswer:
-        """Answer one request of a stream of gRPC, which the ingress has let in by this key."""
-        service = self.service
-        reservation = Reservation(service.budget)
-        try:
-            if service.door is not None:
-                call = call_of(
-                    f"/{INFERENCE}/ModelStreamInfer", RpcContext((), ""), service.traffic
-                )
-                call.holder = service.door.holder(token)
-                call.enter()
-                answer = await self.inference.streamed(data, reservation)
-                # The ingress counts the request.
-                service.traffic.keys.charge(call.holder.label, call.images)
-                return answer
-            return await self.inference.streamed(data, reservation)
-        finally:
-            reservation.release()
+    Attributes:
+        about: all that a front needs to ask them.
+    """
 
-    def check(self) -> None:
-        """Raise ModelNotReady if a model could not be loaded, or has died."""
-        if failed := self.models.unserved:
-            raise ModelNotReady("; ".join(failed))
-
-    def close(self) -> None:
-        """Unload the models after what they have accepted."""
-        self.models.close()
-        self.service.close()
-        if (tracer := self.service.traffic.tracer) is not None:
-            tracer.close()
-        SERVER_LOG.close()
+    def __init__(self, service: Service) -> None:
+        host, token = service.settings.http_address, secrets.token_urlsafe(32)
+        grpc_server = GrpcServer(service, interceptors=(BehindFrontRpc(token),))
+        protocol = partial(BehindFront, token=token)
+        server = make_server(service, protocol=protocol, grpc_server=grpc_server)
+        listener = bind(host, 0)
+        self.running = Running(server, service, listener)
+        port = listener.getsockname()[1]
+        self.about = {"host": host, "http": port, "grpc": grpc_server.port, "token": token}
 
 
 class Replica:
-    """The deployment of a model: answers requests as bytes, which came to the ingress.
+    """The deployment of a model.
 
     Args:
         name: of the model.
@@ -117,18 +85,42 @@ class Replica:
     async def __init__(  # type: ignore[misc]  # Ray awaits it
         self, name: str, given: Mapping[str, Any], below: Sequence[str]
     ) -> None:
+        host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        settings = behind(given, host)
+        self._name = name
         while True:
             try:
-                self._serving = Serving(given, (name, *below))
+                self._serving = await asyncio.to_thread(Serving, settings, (name, *below))
                 break
             except Unavailable as error:
                 # Ray would give the model up after three tries.
                 log.warning("%s; it is tried again", error)
             await asyncio.sleep(_RETRY_S)
-        self._name = name
-        self._serving.check()
-        await self._serving.surface.lifespan().__aenter__()
+        try:
+            self._serving.check()
+            self._behind = await asyncio.to_thread(Behind, self._serving.service)
+        except FoveaError:
+            self._serving.close()
+            raise
+        self._looked, self._spent = time.monotonic(), 0.0
         self._exporting = asyncio.create_task(export(self._families))
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Tell the fronts, through Serve's controller, where this replica is."""
+        return self._behind.about
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Tell how many requests there were at a time since this was last asked, in the mean.
+
+        It is the time that they took, by the time that passed: a look now and then would miss the
+        short ones, and let a model sleep that is used.
+        """
+        samples = self._serving.service.traffic.durations.family().samples
+        spent = sum(value for suffix, _, value in samples if suffix == "_sum")
+        now = time.monotonic()
+        mean = (spent - self._spent) / max(now - self._looked, 1e-3)
+        self._looked, self._spent = now, spent
+        return {UNDER_WAY: mean}
 
     def _families(self) -> Iterable[Family]:
         service = self._serving.service
@@ -139,26 +131,26 @@ class Replica:
             *traffic.keys.families(),
         )
 
-    async def http(self, request: HttpRequest) -> HttpAnswer:
-        """Answer a request over HTTP."""
-        return await asked(self._serving.surface, request)
-
-    async def rpc(self, method: str, data: bytes, metadata: Metadata, peer: str) -> RpcAnswer:
-        """Answer a call of gRPC."""
-        return await called(self._serving.handlers[method], RpcContext(metadata, peer, data))
-
-    async def streamed(self, data: bytes, token: str | None) -> StreamedAnswer:
-        """Answer one request of a stream of gRPC, which the ingress has let in by this key."""
-        return await self._serving.streamed(data, token)
+    async def awake(self) -> None:
+        """Do nothing: a call makes Serve start a replica where there is none."""
 
     async def statistics(self, version: int | None, v2: bool) -> dict[str, Any] | None:
-        """Report the counters of the model; the ingress has let the client in."""
-        return self._serving.statistics(self._name, version, v2=v2)
+        """Report the counters of the model, as /v1 or /v2; None where there is no such version."""
+        service = self._serving.service
+        try:
+            if v2:
+                return service.plane.v2_statistics(self._name, version)
+            durations = service.traffic.durations.of(self._name)
+            return service.plane.statistics(self._name, durations).model_dump(mode="json")
+        except FoveaError:
+            return None
 
     def check_health(self) -> None:
         """Raise ModelNotReady if the model has died: Ray then replaces the replica."""
         self._serving.check()
+        self._behind.running.check()
 
     def __del__(self) -> None:
-        if (serving := getattr(self, "_serving", None)) is not None:
-            serving.close()
+        # Serve has told the fronts two seconds ago that this replica leaves.
+        if (behind := getattr(self, "_behind", None)) is not None:
+            behind.running.stop()

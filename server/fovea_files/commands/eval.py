@@ -102,7 +102,9 @@ def evaluate(
     Rotated boxes are measured with YOLO labels of their corners: class x1 y1 ... x4 y4.
     Keypoints are read from COCO files, and from YOLO labels: class cx cy w h x1 y1 v1 x2 y2 v2 ...
     Of a classifier it is the share of images whose class is the first (top-1), or among the first
-    five (top-5).
+    five (top-5). Of embeddings, with a folder for each person or thing, it is the share of images
+    whose best match among all others, or one of the best five, is of the same folder (recall@1,
+    recall@5).
     Of semantic segmentation it is the overlap of the pixels of each class (mIoU), with a PNG file
     for each image whose levels, or indices, are class ids. A classes.txt beside them names the
     levels from 0 on, a line each; those of an empty line do not count, nor 255 without a name.
@@ -118,16 +120,15 @@ def evaluate(
     """
     check_options(context, clashes=[("repository", "url")])
     check_plot(plot)
-    options = replace(
-        EVALUATION, tile=tile, overlap=EVALUATION.overlap if overlap is None else overlap
-    )
+    labelled = _labels(context, data, images)
+    usual = EVALUATION if isinstance(labelled, Dataset) else PredictOptions()
+    options = replace(usual, tile=tile, overlap=usual.overlap if overlap is None else overlap)
     try:
         if url is None:
             [path] = find_models(context, repository, model)
             folder = version_folder(path, version)
-            report = _here(folder, _labels(context, data, images), classes, conf, options)
+            report = _here(folder, labelled, classes, conf, options)
         else:
-            labelled = _labels(context, data, images)
             report = _through(url, model, version, labelled, classes, conf, options)
     except FoveaClientError as error:
         typer.echo(f"error: {error}", err=True)
@@ -192,7 +193,7 @@ def _through(
         answered = ""
         known = remote.model(version)
         labels = None if known is None else known.labels
-        if known is not None and known.task is not None and labels is not None:
+        if known is not None and known.task not in (None, "tensors"):
             check_task(labelled, known.task)
         chosen = choose(labelled, classes, labels)
         if labels is not None:
@@ -202,7 +203,7 @@ def _through(
         def ask(path: Path) -> Prediction:
             nonlocal answered
             try:
-                prediction = remote.predict(InputImage(path.read_bytes()))
+                prediction = remote.ask(InputImage(path.read_bytes()))
             except ServerError as error:
                 if not error.of_one_image:
                     raise

@@ -23,7 +23,7 @@ from fovea_engines.commands.options import (
     is_typed,
 )
 from fovea_engines.detect.class_names import split_classes
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.options import PredictOptions, check_effect
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_files.answers import count_images
 from fovea_files.commands.predict_output import complain, print_json, show, write_files
@@ -37,8 +37,6 @@ from fovea_preprocess.plural import counted
 
 # Codes of a server's answer to what was typed here.
 _WRONG = {InvalidOption.code, NotFound.code}
-_FINDS_NO_OBJECTS = ("classify", "semantic", "saliency", "depth")
-_OF_OBJECTS = ("conf", "iou", "max_det", "agnostic")
 # A server that others use as well may be full for a moment.
 _RETRIES = 3
 
@@ -97,6 +95,9 @@ def predict(
             show_default="rle",
         ),
     ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Of an embedding: the vector with its own length.")
+    ] = False,
     tile: TileOption = None,
     overlap: OverlapOption = None,
     every: Annotated[
@@ -175,6 +176,7 @@ def predict(
         "top_k": top_k,
         "agnostic": agnostic or None,
         "mask": mask,
+        "normalise": False if raw else None,
         "tile": tile,
         "overlap": overlap,
     }
@@ -184,7 +186,7 @@ def predict(
     alone = count_images(found.files) == 1
     try:
         with _open(context, model, repository, url, options, given, alone=alone) as predictor:
-            _check_effect(context, predictor)
+            _check_effect(options, predictor)
             if out is not None:
                 tally = write_files(predictor, found, formats, encoding, out, given, resume=resume)
             elif as_json:
@@ -216,17 +218,12 @@ def _check_order(model: str, sources: list[str], repository: Path) -> None:
         )
 
 
-def _check_effect(context: typer.Context, predictor: Predictor) -> None:
-    """Refuse options of objects, as InvalidOption, that a model which finds none would ignore."""
-    typed = [name for name in _OF_OBJECTS if is_typed(context, name)]
+def _check_effect(options: PredictOptions, predictor: Predictor) -> None:
+    """Refuse, as InvalidOption, options that a server would refuse for each image."""
     # Where the server does not answer, the prediction reports it.
     with suppress(FoveaClientError):
-        if typed and (model := predictor.describe()).task in _FINDS_NO_OBJECTS:
-            instead = "; --top-k says how many classes are shown" * (model.task == "classify")
-            raise InvalidOption(
-                f"--{typed[0].replace('_', '-')} has no effect on model '{model.name}', whose task "
-                f"is {model.task}: leave it out{instead}"
-            )
+        model = predictor.describe()
+        check_effect(options, model.name, model.task)
 
 
 def _classes(text: str | None) -> tuple[int | str, ...] | None:

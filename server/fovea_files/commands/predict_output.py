@@ -1,4 +1,4 @@
-"""Shows what `fovea predict` finds, prints it as JSON, or writes it into files."""
+"""Shows the results of `fovea predict`, prints them as JSON, or writes them into files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from rich.console import Console
 from rich.text import Text
 
 from fovea_client import ImageError
-from fovea_files.answers import Outcome, answers, count_images
+from fovea_files.answers import answers, count_images
 from fovea_files.commands.predict_progress import PredictProgress
 from fovea_files.entry import Entry
 from fovea_files.formats.registry import FILES, check_formats
 from fovea_files.journal import Journal, RunSettings
 from fovea_files.predictors import Predictor
-from fovea_files.result_json import entry_json
 from fovea_files.save import Tally, save
 from fovea_files.sources import Sources
 from fovea_preprocess.plural import counted
@@ -49,16 +48,21 @@ def show(predictor: Predictor, sources: Sources) -> Tally:
 
 def print_json(predictor: Predictor, model: str, sources: Sources) -> Tally:
     """Print all answers, joined as if one request had carried all images."""
-    tally, kept = Tally(), list[Outcome]()
+    tally, images, timings = Tally(), list[dict[str, Any]](), list[dict[str, float]]()
+    document: dict[str, Any] = {"model": model, "version": None, "task": None}
     with (
         PredictProgress(count_images(sources.files)) as progress,
         closing(answers(predictor, sources.files)) as found,
     ):
         for answer in found:
-            kept.append(answer)
+            images.append(answer.entry.as_json())
+            if (prediction := answer.prediction) is not None:
+                document = {name: getattr(prediction, name) for name in document}
+                timings.append(asdict(prediction.timing_ms))
             tally.add(answer.entry)
             progress.add(tally, answer.entry)
-    sys.stdout.write(json.dumps(_document(model, kept), indent=2) + "\n")
+    document |= {"images": images, "timing_ms": _joined(timings)}
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
     return tally
 
 
@@ -72,9 +76,9 @@ def write_files(
     *,
     resume: bool,
 ) -> Tally:
-    """Write all formats into a folder, and say what was written.
+    """Write all formats into a folder, and list the files.
 
-    `options` are those of the request, and those of a run that this one resumes.
+    A run that this one resumes had the same `options` of the request.
     """
     model = predictor.describe()
     check_formats(formats, model, options.get("mask"))
@@ -110,19 +114,12 @@ def write_files(
 
 
 def complain(text: str) -> None:
-    """Print what is wrong on stderr."""
+    """Print an error on stderr."""
     typer.secho(text, fg="red", err=True)
 
 
-def _document(model: str, found: Sequence[Outcome]) -> dict[str, Any]:
-    predictions = [each.prediction for each in found if each.prediction is not None]
-    timings = [asdict(answer.timing_ms) for answer in predictions]
-    slowest = {stage: max(t[stage] for t in timings) for stage in (timings[0] if timings else ())}
-    total = {"total": round(sum(t["total"] for t in timings), 3)}
-    return {
-        "model": predictions[0].model if predictions else model,
-        "version": predictions[0].version if predictions else None,
-        "task": predictions[0].task if predictions else None,
-        "images": [entry_json(each.entry) for each in found],
-        "timing_ms": slowest | total,
-    }
+def _joined(timings: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the longest duration of each stage, and the sum of all requests."""
+    stages = timings[0] if timings else ()
+    slowest = {stage: max(each[stage] for each in timings) for stage in stages}
+    return slowest | {"total": round(sum(each["total"] for each in timings), 3)}

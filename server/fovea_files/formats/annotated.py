@@ -1,4 +1,4 @@
-"""Writes images and videos with what was found drawn in."""
+"""Writes images and videos with the results drawn in."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_client import ImageResult
-from fovea_engines.detect.draw.draw import draw, encode
+from fovea_client import ImageError, ImageResult
+from fovea_engines.detect.draw.draw import draw, draw_lines, encode
 from fovea_engines.session import Closing
-from fovea_files.client_results import finding, skeleton_of
+from fovea_files.client_results import skeleton_of, task_result
 from fovea_files.encoding import VideoFile
 from fovea_files.entry import Entry, InputImage
 from fovea_files.predictors import Predicting
@@ -20,7 +20,7 @@ from fovea_files.video import VideoHeader
 FOLDER = "annotated"
 
 Drawn = bytes | NDArray[np.uint8]
-"""A JPEG file, or the pixels of a frame."""
+"""A JPEG file, or PNG of a picture that a model has made; or the pixels of a frame."""
 
 
 class Annotated(Closing):
@@ -33,19 +33,30 @@ class Annotated(Closing):
         self._video: tuple[Source, VideoFile] | None = None
 
     def draw(self, entry: Entry, image: InputImage) -> Drawn | None:
-        """Draw what was found; None where that failed. From any thread."""
-        if not isinstance(entry.found, ImageResult):
+        """Draw the result; None of an error. From any thread."""
+        if isinstance(entry.result, ImageError):
             return None
-        skeleton = self._model.skeleton or skeleton_of(entry.found)
-        canvas = draw(finding(entry.found), image.upright.pixels, self._model.labels, skeleton)
+        result = entry.result.image
+        if result.picture is not None and entry.frame is None:
+            return result.picture.png
+        canvas = self._drawn(result, image.upright.pixels)
         return encode(canvas, "image/jpeg") if entry.frame is None else canvas
+
+    def _drawn(self, result: ImageResult, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if result.picture is not None:
+            made = result.picture.pixels
+            return made if made.ndim == 3 else np.dstack([made] * 3)
+        if (found := task_result(result)) is None:
+            return draw_lines(((line, at) for at, line in enumerate(result.lines)), pixels)
+        return draw(found, pixels, self._model.labels, self._model.skeleton or skeleton_of(result))
 
     def write(self, entry: Entry, drawn: Drawn | None) -> None:
         """Write the next image, in order."""
         if self._video is not None and self._video[0] is not entry.source:
             self.finish()
         if isinstance(drawn, bytes):
-            path = self._folder / f"{entry.stem}.jpg"
+            suffix = ".png" if drawn.startswith(b"\x89PNG") else ".jpg"
+            path = self._folder / f"{entry.stem}{suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(drawn)
         elif drawn is not None:

@@ -1,4 +1,4 @@
-"""Writes a COCO dataset of what was found: images, annotations with scores, categories."""
+"""Writes the results as a COCO dataset: images, annotations with scores, categories."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_coco(
 
 
 def _image_ids(sources: Sequence[Source]) -> Iterator[int]:
-    """Number images from 1; those of COCO, whose names are numbers, by their names."""
+    """Number images from 1; images of COCO, whose names are numbers, by their names."""
     stems = [source.path.stem for source in sources]
     if all(stem.isascii() and stem.isdecimal() for stem in stems):
         ids = dict.fromkeys(map(int, stems))

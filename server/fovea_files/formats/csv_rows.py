@@ -1,4 +1,4 @@
-"""Writes a table: a row for each object, or for each class of an image."""
+"""Writes a table: rows for each object, each class, or another result of an image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fovea_client import Detection, ImageResult, ScoredClass
+from fovea_client import Detection, ImageResult, ScoredClass, table_columns
 from fovea_files.entry import Entry
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source
@@ -27,7 +27,7 @@ def write_csv(
     Names that a spreadsheet would take for formulas begin with an apostrophe.
     """
     frames = ["frame"] * any(source.is_video for source in sources)
-    header = ["file", *frames, "class_id", "class_name", "score", *_columns(model)]
+    header = ["file", *frames, *_columns(model)]
     with (folder / FILE).open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, header)
         table.writerow({name: _text(name) for name in header})
@@ -39,16 +39,24 @@ def write_csv(
 
 
 def _columns(model: Predicting) -> list[str]:
+    if columns := table_columns(model.task):
+        return [*columns]
+    scored, box = ["class_id", "class_name", "score"], ["x1", "y1", "x2", "y2"]
     if model.task == "classify":
-        return []
-    box = ["x1", "y1", "x2", "y2"]
+        return scored
     if model.task == "obb":
-        return [*box, "cx", "cy", "w", "h", "angle"]
+        return [*scored, *box, "cx", "cy", "w", "h", "angle"]
     names = () if model.skeleton is None else model.skeleton.names
-    return box + [f"{name} {value}" for name in names for value in ("x", "y", "score")]
+    points = [f"{name} {value}" for name in names for value in ("x", "y", "score")]
+    return [*scored, *box, *points]
 
 
 def _rows(found: ImageResult) -> Iterator[dict[str, Any]]:
+    for value in found.values:
+        for row in value.rows():
+            yield {
+                name: _text(cell) if isinstance(cell, str) else cell for name, cell in row.items()
+            }
     for one in found.classes:
         yield _class(one)
     for each in found.detections:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from fovea_client import TASKS, table_columns
 from fovea_files.entry import Entry
 from fovea_files.formats.coco import write_coco
 from fovea_files.formats.csv_rows import write_csv
@@ -30,14 +31,17 @@ FILES: Mapping[str, str] = {
 }
 """Where each format is found in the folder of the results."""
 
+FINDS_NO_OBJECTS = tuple(task for task in TASKS if TASKS[task] not in ("detections", "tensors"))
+
 _OBJECTS = ("detect", "segment", "pose", "obb")
-_MAPS = ("semantic", "saliency", "depth")
+_MAPS = ("semantic", "saliency", "depth", "image")
+_TABLES = tuple(task for task in TASKS if table_columns(task))
 _TASKS: Mapping[str, Sequence[str]] = {
-    ANNOTATED: (*_OBJECTS, "classify", *_MAPS),
+    ANNOTATED: (*_OBJECTS, *FINDS_NO_OBJECTS),
     "coco": _OBJECTS,
     "yolo": _OBJECTS,
-    "csv": (*_OBJECTS, "classify"),
-    "jsonl": (*_OBJECTS, "classify", *_MAPS, "tensors"),
+    "csv": (*_OBJECTS, "classify", *_TABLES),
+    "jsonl": (*_OBJECTS, *FINDS_NO_OBJECTS, "tensors"),
 }
 
 

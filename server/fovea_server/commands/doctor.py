@@ -23,7 +23,7 @@ from fovea_engines.backends.installing import install, install_extra
 from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS, available_backends
 from fovea_engines.commands.options import AsJson
 from fovea_engines.device import cpu_flags, processor_name, visible_gpus
-from fovea_server.metrics.memory import Memory, memory
+from fovea_server.metrics.machine import Memory, memory
 
 # Name for people -> the flag in /proc/cpuinfo.
 _CPU_FEATURES = {

@@ -21,11 +21,8 @@ def result_table(image: ImageResult) -> Table | Text:
     if image.tensors:
         shapes = (f"{t.name} {t.data.dtype} {list(t.data.shape)}" for t in image.tensors)
         return Text("\n".join(shapes))
-    if image.saliency is not None:
-        return Text(f"{image.saliency.share:.1%} of the image is foreground")
-    if (depth := image.depth) is not None:
-        unit = "(the model's own scale)" if depth.unit is None else depth.unit
-        return Text(f"depth {depth.min:.3g} to {depth.max:.3g} {unit}")
+    if image.values:
+        return Text("\n".join(image.lines))
     if image.semantic is not None:
         areas = image.semantic.classes
         rows = ((one.class_name, str(one.pixels), f"{one.share:.1%}") for one in areas)

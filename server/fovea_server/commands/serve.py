@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _LISTED = 10
 _NAMES = {"http": "HTTP", "grpc": "gRPC", "metrics": "the metrics"}
+# Flags that begin so are not Triton's.
+_MEANT = ("frigate_", "jwt_", "label_studio_", "quota_", "url_")
 _TLS_FILES = ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
@@ -180,7 +182,7 @@ def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
         needed = _needed(settings, name)
         if needed is None:
             continue
-        if name in _TLS_FILES or name.startswith(("url_", "label_studio_", "jwt_", "quota_")):
+        if name in _TLS_FILES or name.startswith(_MEANT):
             raise InvalidOption(
                 f"{flag(name)} has no effect without {needed}: add it, or leave {flag(name)} out"
             )
@@ -200,9 +202,10 @@ _NEEDED: dict[str, tuple[Callable[[Settings], bool], str]] = {
         lambda given: given.model_control_mode is ModelControlMode.POLL,
         "--model-control-mode=poll",
     ),
-    "label_studio_url": (lambda given: _has_label_studio(given), "--api label-studio"),
+    "frigate_address": (lambda given: _has_api(given, "frigate-zmq"), "--api frigate-zmq"),
+    "label_studio_url": (lambda given: _has_api(given, "label-studio"), "--api label-studio"),
     "label_studio_token": (
-        lambda given: _has_label_studio(given) and given.label_studio_url is not None,
+        lambda given: _has_api(given, "label-studio") and given.label_studio_url is not None,
         "--label-studio-url",
     ),
     **dict.fromkeys(
@@ -221,8 +224,8 @@ _NEEDED: dict[str, tuple[Callable[[Settings], bool], str]] = {
 }
 
 
-def _has_label_studio(settings: Settings) -> bool:
-    return "label-studio" in parse_apis(settings.api)
+def _has_api(settings: Settings, name: str) -> bool:
+    return name in parse_apis(settings.api)
 
 
 def _needed(settings: Settings, name: str) -> str | None:

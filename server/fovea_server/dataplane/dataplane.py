@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -39,6 +39,7 @@ from fovea_server.dataplane.model_documents import (
     model_document,
     model_list,
 )
+from fovea_server.dataplane.part import FrameTurn, FrameTurnOf
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.v2_documents import (
@@ -52,11 +53,10 @@ from fovea_server.models.registry import Registry
 from fovea_server.models.slot import IndexEntry
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.classification import check_class_type, classify
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Vocabulary
-from fovea_server.tensors.image_outputs import image_outputs
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage, Vocabulary
 from fovea_server.tensors.messages import InferRequest, InferResponse
-from fovea_server.traffic.call import CALL
-from fovea_server.traffic.client import CLIENT
+from fovea_server.tensors.results.forms import image_outputs
+from fovea_server.traffic.call import CALL, CLIENT
 from fovea_server.traffic.spans import SPAN
 
 # Sorting this many elements takes about a millisecond.
@@ -73,6 +73,7 @@ T = TypeVar("T")
 
 Encode = Callable[[ImageResult, Vocabulary, PredictOptions], bytes]
 """Writes the answer for an image."""
+Write = Callable[[ImageResult], bytes]
 
 
 class DataPlane:
@@ -82,6 +83,7 @@ class DataPlane:
 
     Attributes:
         draining: the server is about to stop: it still answers, and says that it is not ready.
+        turn_of: of requests with `track`; a package that tracks sets it.
     """
 
     def __init__(self, registry: Registry, trace: TraceSettings, room: PixelRoom) -> None:
@@ -89,6 +91,7 @@ class DataPlane:
         self._trace = trace
         self._room = room
         self.draining = False
+        self.turn_of: FrameTurnOf = _not_tracked
         # Loads take seconds and wait for one another: other requests keep their threads.
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
         self.get, self.find = registry.get, registry.find
@@ -144,7 +147,7 @@ class DataPlane:
         self,
         model: ServedModel,
         version: int | None,
-        images: Sequence[bytes | bytearray | FoveaError],
+        images: Sequence[SentImage | FoveaError],
         options: PredictOptions,
         *,
         timeout_s: float | None = None,
@@ -159,8 +162,8 @@ class DataPlane:
         Args:
             model: from `get` or `find`.
             version: the version that the client named; None for the newest.
-            images: encoded images; an error stands for an image that could not be fetched, and
-                is answered in its place.
+            images: an error stands for an image that could not be fetched, and is answered in its
+                place.
             options: of the detector.
             timeout_s: work on the request stops after this.
             keep_pixels: return the upright images with the results.
@@ -172,6 +175,7 @@ class DataPlane:
         Raises:
             NotFound, ModelNotReady, QueueFull, ShuttingDown, DeadlineExceeded, InvalidRequest:
                 of the request as a whole.
+            OutOfOrder: with `track`, the frame does not follow the last of its stream.
         """
         started = time.monotonic()
         if model.state is not State.READY:
@@ -188,11 +192,13 @@ class DataPlane:
         reason = "" if engine.head else engine.card.reason
         words = Vocabulary(engine.labels, engine.card.skeleton, reason)
         resolved = engine.resolve(options)
+        turn = self.turn_of(model.name, options, len(images)) if options.track is not None else None
+        write: Write | None = encode and (lambda result: encode(result, words, resolved))
         request = ImageRequest(
             [image for image in images if not isinstance(image, FoveaError)],
-            resolved,
-            keep_pixels,
-            encode and (lambda result: encode(result, words, resolved)),
+            replace(resolved, track=None, stream_id=None, frame=None) if turn else resolved,
+            keep_pixels or (turn is not None and turn.keeps_pixels),
+            write if turn is None else None,
             request_id,
             priority,
             timeout_us,
@@ -200,11 +206,16 @@ class DataPlane:
             partial(self._room.place, CLIENT.get()),
         )
         answers: Iterator[ImageResult | FoveaError] = iter(())
-        if request.images:
-            answers = iter(await _within(timeout_s, scheduler.predict(request)))
+        with turn or nullcontext():
+            if request.images:
+                answers = iter(await _within(timeout_s, scheduler.predict(request)))
+            results = [one if isinstance(one, FoveaError) else next(answers) for one in images]
+            if turn is not None:
+                await turn.identify(results)
         if request.trace is not None:
             self._trace.save(request.trace)
-        results = [image if isinstance(image, FoveaError) else next(answers) for image in images]
+        if turn is not None and write is not None:
+            await asyncio.to_thread(_write, results, write)
         if (span := SPAN.get()) is not None:
             record_images(span, model, engine, results, started)
         return Prediction(
@@ -319,7 +330,7 @@ class DataPlane:
 
 
 def _correct(reservation: Reservation, response: InferResponse) -> None:
-    """Count what a large answer has, in place of what was expected."""
+    """Count the bytes of a large answer, in place of the bytes that were expected."""
     size = 0
     for tensor in response.outputs:
         size += tensor.array.nbytes
@@ -357,6 +368,16 @@ async def _within(timeout_s: float | None, work: Coroutine[Any, Any, T]) -> T:
         ) from None
 
 
+def _write(results: Sequence[ImageResult | FoveaError], write: Write) -> None:
+    for result in results:
+        if isinstance(result, ImageResult):
+            result.encoded = write(result)
+
+
+def _not_tracked(model: str, options: PredictOptions, images: int) -> FrameTurn:
+    raise InvalidRequest("no package of this server tracks objects: leave track out")
+
+
 def _slowest(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
     timings = [r.timing for r in results if isinstance(r, ImageResult)] or [Timing()]
     return {stage: 1e3 * max(getattr(t, stage) for t in timings) for stage in _STAGES}
@@ -387,7 +408,7 @@ def _rows(model: ServedModel, request: InferRequest) -> int:
     rows = [
         tensor.shape[0]
         for tensor in request.inputs
-        # Without a batch dimension of Triton's, the first one may be that of the network.
+        # Without a batch dimension of Triton's, the first one may be the network's own.
         if tensor.shape and (most or sizes.get(tensor.name, ())[:1] == (-1,))
     ]
     return max(1, min(max(rows, default=1), most or _MOST_ROWS))

@@ -15,11 +15,11 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
-from fovea_server.dataplane.result_tensors import result_tensors
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.datatypes import NAMES
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTensor
+from fovea_server.tensors.results.forms import result_tensors
 from fovea_server.tensors.wire import decode_strings
 
 
@@ -85,13 +85,13 @@ def options_of(request: InferRequest) -> PredictOptions:
 def prediction_tensors(prediction: Prediction, options: PredictOptions) -> list[OutputTensor]:
     """Convert a prediction to tensors; raises the error of the first image that failed.
 
-    They are those of `result_tensors`, or the engine's own outputs, [n, ...], where the head is not
-    recognised.
+    `result_tensors` makes them. Where the head is not recognised, they are the engine's own
+    outputs, [n, ...].
     """
     results = [_result(prediction, index) for index in range(len(prediction.images))]
     found = [result.found for result in results if result.found is not None]
     if found:
-        return result_tensors(found[0], found, prediction.words, options)
+        return result_tensors(found, prediction.words, options)
     rows = [result.tensors or {} for result in results]
     return [
         OutputTensor(name, NAMES[array.dtype], np.stack([row[name] for row in rows]))

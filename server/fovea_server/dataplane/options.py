@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, get_type_hints
 
 from fovea_engines.detect.class_names import split_classes
-from fovea_engines.detect.options import MaskFormat, PredictOptions
+from fovea_engines.detect.options import MaskFormat, PredictOptions, VectorFormat
 from fovea_preprocess.errors import InvalidOption
 
 # Names of the same in other software.
@@ -62,8 +62,10 @@ _OPTIONS = get_type_hints(PredictOptions)
 _READERS: dict[object, tuple[Callable[[Any], object], str]] = {
     float: (float, "a number from 0 to 1"),
     int: (_whole, "a whole number from 1 up"),
+    int | None: (_whole, "a whole number from 0 up"),
     bool: (_flag, "true or false"),
     MaskFormat: (str, "a form of masks"),
+    VectorFormat: (str, "a form of vectors"),
     str | None: (str, "a text"),
     tuple[int | str, ...] | None: (
         _classes,

@@ -7,7 +7,9 @@ from bisect import insort
 from typing import Self
 
 from fovea_preprocess.header import decoding_bytes
+from fovea_preprocess.image import DecodedImage
 from fovea_server.byte_budget import ByteBudget
+from fovea_server.tensors.image_messages import SentImage
 
 # Bytes that decoding takes. Most images are small, and pass; of those over the second number,
 # which take seconds, some cores decode none.
@@ -17,7 +19,7 @@ _MOST_KINDS = 4096
 
 
 class PixelRoom:
-    """Counts what decoding takes in the budget, and bounds how many images do that at once.
+    """Counts the bytes of decoding in the budget, and bounds how many images decode at once.
 
     Clients share it by bytes, and so do small and large images of one client: each kind has its
     turns, by start-time fair queueing (Goyal, Vin and Cheng, 1996). An image waits until it fits,
@@ -36,12 +38,14 @@ class PixelRoom:
         self._most, self._most_large = cores + 1, max(1, cores // 2)
         self._decoding = self._large = 0
         self._waiting: list[Place] = []
-        # The turn that began last, and for each kind of image that of its next one.
+        # The turn that began last, and for each kind of image the turn of its next one.
         self._now = 0
         self._next: dict[tuple[str, int], int] = {}
 
-    def place(self, client: str, image: bytes | bytearray) -> Place | None:
-        """Make the place of a client's image; None for a small one, which needs none."""
+    def place(self, client: str, image: SentImage) -> Place | None:
+        """Make the place of a client's image; None for a small or decoded one, which needs none."""
+        if isinstance(image, DecodedImage):
+            return None
         return self.place_for(client, decoding_bytes(image, self._most_pixels))
 
     def place_for(self, client: str, size: int) -> Place | None:
@@ -75,7 +79,7 @@ class PixelRoom:
         self._admit()
 
     def _admit(self) -> None:
-        """Let in what fits; a small image passes a large one that waits for others of its size."""
+        """Let in all that fit; a small image passes a large one that waits for large ones."""
         for place in list(self._waiting):
             large = place.size > LARGE
             if self._decoding >= self._most:
@@ -120,7 +124,7 @@ class Place:
         self.admitted: asyncio.Future[None]
 
     def decoded(self, left: int) -> None:
-        """End its turn: of what decoding took, `left` bytes are still held."""
+        """End its turn: `left` of the bytes that decoding took are still held."""
         self._decoded = True
         self._room.resize(self, left, decoded=True)
 

@@ -7,9 +7,11 @@ from functools import partial
 
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install_extra
+from fovea_engines.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.part import ServerPart
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.extensions.apis import parse_apis, routers_of
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
@@ -73,9 +75,12 @@ class Service:
             prefix="triton-grpc-protocol-",
             noun="protocol",
         )
+        self.parts: list[ServerPart] = [
+            load(Group.SERVICES, name)(self) for name in entry_points(Group.SERVICES)
+        ]
 
     def admit(self, call: Call, api: str, *, operation: str = "", control: str = "") -> None:
-        """Let a call use an API, whatever carries it; the log and the metrics learn what it is for.
+        """Let a call use an API, whatever carries it; the log and the metrics learn the purpose.
 
         Args:
             call: of the request.
@@ -123,7 +128,7 @@ class Service:
         return self.door is None and restrictions.lets_all_in(call.client, call.header)
 
     def close(self) -> None:
-        """Log what was not logged yet, and stop following the keys."""
+        """Log all that was not logged yet, and stop following the keys."""
         self.traffic.close()
         if self.door is not None:
             self.door.close()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from fovea_preprocess.errors import InvalidRequest, Unavailable, Unsupported
-from fovea_server.extensions.json_values import as_bool, as_string, as_unsigned
+from fovea_server.extensions.values import as_bool, as_string, as_unsigned
 from fovea_server.log_lines import LogFormat
 from fovea_server.logs import ServerLog
 

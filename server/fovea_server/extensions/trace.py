@@ -18,8 +18,7 @@ from typing import Any
 import orjson
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
-from fovea_server.extensions.json_values import as_list, as_string
-from fovea_server.extensions.leading_number import leading_number
+from fovea_server.extensions.values import as_list, as_string, leading_number
 from fovea_server.models.registry import Registry
 from fovea_server.tensors.messages import RequestTrace
 

@@ -16,8 +16,7 @@ from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import grpc_status
 from fovea_server.grpc.arrivals import Arrivals
-from fovea_server.traffic.call import Call
-from fovea_server.traffic.request_id import HEADER
+from fovea_server.traffic.call import REQUEST_ID_HEADER, Call
 from fovea_server.traffic.traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ class Rpc:
         self.message: object = None
         self._context = context
         self.call = call_of(method, context, traffic)
-        context.set_trailing_metadata(((HEADER, self.call.id),))
+        context.set_trailing_metadata(((REQUEST_ID_HEADER, self.call.id),))
 
     def begin(self, service: Service, api: str, operation: str = "") -> None:
         """Admit the call, as `Service.admit` does, and let its task know of it."""

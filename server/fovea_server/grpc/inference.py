@@ -49,6 +49,10 @@ class Inference:
         self._released = asyncio.Event()
         self._released.set()
 
+    def read(self, data: bytes) -> InferMessage:
+        """Parse a request, or raise InvalidRequest."""
+        return parse_infer(data)
+
     async def infer(self, message: InferMessage) -> bytes:
         """Answer a request with the bytes of a `ModelInferResponse`."""
         self._under_way += 1

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
 
-from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_engines.repository.config_pbtxt import config_message
@@ -16,8 +15,8 @@ from fovea_preprocess.errors import InvalidRequest, ModelNotReady, NotFound
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_repository, server_metadata
-from fovea_server.extensions.leading_number import leading_number
-from fovea_server.grpc.calls import Context, Rpc, parse
+from fovea_server.extensions.values import leading_number
+from fovea_server.grpc.calls import Context, Rpc
 from fovea_server.grpc.parameters import value_of
 from fovea_server.models.model import State
 
@@ -89,18 +88,6 @@ async def config(
 async def statistics(service: Service, request: messages.ModelStatisticsRequest) -> Fields:
     """Answer with the counters of one model, or of all that are ready."""
     return service.plane.v2_statistics(request.name or None, version_of(request.version))
-
-
-def statistics_asked(data: bytes) -> tuple[str, int | None]:
-    """Read the model and the version of a request for statistics; "" for every model."""
-    request = parse(messages.ModelStatisticsRequest, data)
-    return request.name, version_of(request.version)
-
-
-def statistics_bytes(found: Mapping[str, Any]) -> bytes:
-    """Write the answer to it, which has the fields of the one in JSON."""
-    data: bytes = ParseDict(found, messages.ModelStatisticsResponse()).SerializeToString()
-    return data
 
 
 async def index(service: Service, request: messages.RepositoryIndexRequest) -> Fields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from fovea_server.dataplane.service import Service
 from fovea_server.grpc import extensions, models
 from fovea_server.grpc.arrivals import Arrivals
 from fovea_server.grpc.calls import Context, Handler, Rpc, changes_always, parse, stream, unary
-from fovea_server.grpc.infer_request import parse_infer
 from fovea_server.grpc.inference import Inference
 from fovea_server.settings import Settings
 from fovea_server.tls import check_grpc_files
@@ -38,10 +37,10 @@ _LEVELS = ("none", "low", "medium", "high")
 INFERENCE = "inference.GRPCInferenceService"
 _HEALTH = "grpc.health.v1.Health"
 
-Method = Callable[[Service, Message], Awaitable[Message | dict[str, Any]]]
+Method = Callable[[Service, Any], Awaitable[Message | dict[str, Any]]]
 
 # Method -> its API in restrictions, and its function; the answer is a message, or its fields.
-METHODS: dict[str, tuple[str, Method]] = {
+METHODS: Mapping[str, tuple[str, Method]] = {
     "ServerLive": ("health", models.live),
     "ServerReady": ("health", models.ready),
     "ModelReady": ("health", models.model_ready),
@@ -78,13 +77,30 @@ class GrpcServer:
     """Serves Triton's protocol over gRPC, on the event loop that starts it.
 
     `port` is that of the settings until it is started. Raises InvalidOption for invalid TLS files.
+
+    Args:
+        service: answers the requests.
+        inference: runs the models; by default those of the service.
+        methods: the others of Triton's service.
+        interceptors: see every call first.
+        shares_port: another server of this kind may listen there, too.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(
+        self,
+        service: Service,
+        *,
+        inference: Inference | None = None,
+        methods: Mapping[str, tuple[str, Method]] = METHODS,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        shares_port: bool = False,
+    ) -> None:
         self._service = service
         self._credentials = server_credentials(service.settings)
         self._arrivals = Arrivals(service.budget, service.settings)
-        self._inference = Inference(service)
+        self._inference = inference or Inference(service)
+        self._methods, self._interceptors = methods, interceptors
+        self._shares_port = shares_port
         self._health = models.HealthCalls(service.plane)
         self._server: grpc.aio.Server | None = None
         self.port = service.settings.grpc_port
@@ -94,12 +110,12 @@ class GrpcServer:
         settings = self._service.settings
         logging.getLogger(_CORE_LOG).addFilter(_is_news)
         # Made here, because it belongs to the running event loop.
-        server = grpc.aio.server(options=_options(settings))
+        server = grpc.aio.server(
+            interceptors=self._interceptors, options=_options(settings, self._shares_port)
+        )
         server.add_generic_rpc_handlers(
             (
-                grpc.method_handlers_generic_handler(
-                    INFERENCE, inference_handlers(self._service, self._arrivals, self._inference)
-                ),
+                grpc.method_handlers_generic_handler(INFERENCE, self._inference_methods()),
                 self._health_methods(),
                 _OtherMethods(self._service, self._arrivals),
             )
@@ -119,6 +135,19 @@ class GrpcServer:
             stopping = asyncio.create_task(self._server.stop(grace_s))
         await stopping
 
+    def _inference_methods(self) -> dict[str, Handler]:
+        top, given, inference = f"/{INFERENCE}", (self._service, self._arrivals), self._inference
+        infer, streamed = f"{top}/ModelInfer", f"{top}/ModelStreamInfer"
+        handlers = {
+            "ModelInfer": unary(infer, "inference", inference.read, inference.infer, *given),
+            "ModelStreamInfer": stream(streamed, "inference", inference.stream, *given),
+        }
+        for name, (api, method) in self._methods.items():
+            read = partial(parse, getattr(messages, f"{name}Request"))
+            answer = _answer(self._service, method, getattr(messages, f"{name}Response"))
+            handlers[name] = unary(f"{top}/{name}", api, read, answer, *given, _CONTROLS.get(name))
+        return handlers
+
     def _health_methods(self) -> grpc.GenericRpcHandler:
         top, service, health = f"/{_HEALTH}", self._service, self._health
         arrivals = self._arrivals
@@ -128,24 +157,6 @@ class GrpcServer:
             "Watch": stream(f"{top}/Watch", "health", health.watch, service, arrivals),
         }
         return grpc.method_handlers_generic_handler(_HEALTH, handlers)
-
-
-def inference_handlers(
-    service: Service, arrivals: Arrivals, inference: Inference
-) -> dict[str, Handler]:
-    """Make the handlers of Triton's service, by the name of the method."""
-    top = f"/{INFERENCE}"
-    infer, streamed = f"{top}/ModelInfer", f"{top}/ModelStreamInfer"
-    handlers = {
-        "ModelInfer": unary(infer, "inference", parse_infer, inference.infer, service, arrivals),
-        "ModelStreamInfer": stream(streamed, "inference", inference.stream, service, arrivals),
-    }
-    for name, (api, method) in METHODS.items():
-        read = partial(parse, getattr(messages, f"{name}Request"))
-        answer = _answer(service, method, getattr(messages, f"{name}Response"))
-        given = read, answer, service, arrivals, _CONTROLS.get(name)
-        handlers[name] = unary(f"{top}/{name}", api, *given)
-    return handlers
 
 
 def _answer(
@@ -181,7 +192,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return kind is None or not issubclass(kind, grpc.aio.InternalError)
 
 
-def _options(settings: Settings) -> list[tuple[str, int]]:
+def _options(settings: Settings, shares_port: bool) -> list[tuple[str, int]]:
     compression = _LEVELS.index(settings.grpc_infer_response_compression_level)
     idle = int(settings.grpc_keepalive_permit_without_calls)
     largest = min(settings.http_max_input_size, settings.max_held_bytes, _MOST)
@@ -196,8 +207,8 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         # Otherwise gRPC refuses streams of a burst before the client knows their limit.
         ("grpc.http.overload_protection", 0),
         ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
-        # A taken port must be an error, and not be shared.
-        ("grpc.so_reuseport", 0),
+        # A taken port must be an error, and not be shared by chance.
+        ("grpc.so_reuseport", int(shares_port)),
         ("grpc.default_compression_level", compression),
         ("grpc.keepalive_time_ms", settings.grpc_keepalive_time),
         ("grpc.keepalive_timeout_ms", settings.grpc_keepalive_timeout),

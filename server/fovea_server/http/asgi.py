@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from fovea_preprocess.errors import BodyTimeout, DeadlineExceeded, FoveaError, QueueFull
+from fovea_preprocess.errors import (
+    BodyTimeout,
+    DeadlineExceeded,
+    FoveaError,
+    QueueFull,
+    Unsupported,
+)
 from fovea_server.http.front import ID_HEADER, LARGE_ANSWER, Front
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.receive import (
@@ -101,7 +107,7 @@ async def _receive(front: Front, request: Request, receive: Receive) -> None:
 
 
 def _close(answer: Response) -> None:
-    """Close the connection behind an answer: what is under way of the body will not be read."""
+    """Close the connection behind an answer: the rest of the body will not be read."""
     answer.headers.append((b"connection", b"close"))
 
 
@@ -109,6 +115,8 @@ async def _send(
     front: Front, answer: Response, request: Request, send: Send
 ) -> tuple[Response, int]:
     """Send an answer, or an error over budget; return it and the bytes sent of its body."""
+    if answer.successor is not None:
+        answer = front.error_answer(Unsupported("this server's connections cannot be taken over"))
     size = sum(map(len, answer.body))
     if large := size >= LARGE_ANSWER:
         try:

@@ -23,7 +23,7 @@ def base64_bytes(text: str) -> bytes:
 def base64_image(text: str, what: str) -> bytes | InvalidImage:
     """Decode the file of an image, also in a data URL as browsers make it.
 
-    An error that says what is wrong stands for one that is not.
+    A text that is not base64 becomes an error that says so.
     """
     try:
         return base64_bytes(_DATA_URL.sub("", text, count=1))

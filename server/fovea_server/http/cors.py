@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-# What a page may read beside the body: browsers hide all other headers.
+# Headers that a page may read: browsers hide all others.
 _EXPOSED = ("Inference-Header-Content-Length", "Retry-After", "X-Request-Id")
 _EXPOSE = (b"access-control-expose-headers", ", ".join(_EXPOSED).encode())
 _ALLOW, _VARY = b"access-control-allow-origin", (b"vary", b"Origin")

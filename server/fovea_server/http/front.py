@@ -14,12 +14,11 @@ from fovea_server.http.cors import Cors
 from fovea_server.http.guard import Guard
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.receive import in_time
-from fovea_server.traffic.call import CALL, Call, lookup
-from fovea_server.traffic.request_id import HEADER
+from fovea_server.traffic.call import CALL, REQUEST_ID_HEADER, Call, lookup
 
 log = logging.getLogger(__name__)
 
-ID_HEADER = HEADER.encode()
+ID_HEADER = REQUEST_ID_HEADER.encode()
 
 Client = Sequence[str | int] | None
 
@@ -65,7 +64,7 @@ class Front(ABC):
     ) -> Request:
         """Route a request by its head, or refuse it; `client` is address and port."""
         request = self.begin(method, target, headers, client)
-        # Not `enter`: what follows is not a task of this request alone.
+        # Not `enter`: this task goes on to other requests.
         before = CALL.set(request.call)
         try:
             self._guard.check(method, headers)

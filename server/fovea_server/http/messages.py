@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,8 @@ from fovea_preprocess.errors import (
 )
 
 if TYPE_CHECKING:
+    from uvicorn.server import ServerState
+
     from fovea_server.byte_budget import Reservation
     from fovea_server.dataplane.service import Service
     from fovea_server.traffic.call import Call
@@ -39,10 +43,10 @@ class Request:
     """A request.
 
     Attributes:
-        call: what all carriers know of it.
+        call: the part that all carriers share.
         headers: by name in lower case; see `fields`.
         body: as sent; complete when an endpoint gets it.
-        answer: that of a request that needs no endpoint, mostly a refusal.
+        answer: where the request needs no endpoint; mostly a refusal.
         endpoint: answers it, once its body is complete.
         names: "model", "version", "region", ... in the path; None if absent.
         timeout_s: seconds that it may take in all; None for no limit.
@@ -82,15 +86,27 @@ class Request:
         return int(text)
 
 
+class Successor(asyncio.Protocol, ABC):
+    """The protocol of a connection behind HTTP."""
+
+    @abstractmethod
+    def begin(self, transport: asyncio.Transport, state: ServerState) -> None:
+        """Answer the request (101), and belong to the server's connections from now on."""
+
+
 @dataclass(slots=True, eq=False)
 class Response:
-    """An answer, its body in pieces; `error` if it reports one."""
+    """An answer, its body in pieces; `error` if it reports one.
+
+    A `successor` answers in its place, ends its call, and keeps the connection.
+    """
 
     status: int = 200
     body: list[Buffer] = field(default_factory=list)
     media_type: bytes = JSON
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     error: FoveaError | None = None
+    successor: Successor | None = None
 
 
 def error_headers(error: FoveaError) -> list[tuple[bytes, bytes]]:

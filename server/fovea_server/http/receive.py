@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 # Bytes decompressed on the event loop, and from then on in a thread.
 _FIRST, _PIECE = 65_536, 1 << 20
-# Compressed bytes taken in one step; what is left over of them is copied each time.
+# Compressed bytes taken in one step; the rest of them is copied each time.
 _PACKED = 65_536
 # zlib's code for gzip or deflate, whichever it finds.
 _EITHER = 32 + zlib.MAX_WBITS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -17,16 +17,16 @@ import psutil
 
 from fovea_preprocess.errors import ModelNotReady
 from fovea_server.dataplane.service import Service
-from fovea_server.metrics.batches import add_batches, batch_family
 from fovea_server.metrics.limits import limit_families
-from fovea_server.metrics.machine import MachineMetrics
-from fovea_server.metrics.memory import memory
+from fovea_server.metrics.machine import MachineMetrics, memory
 from fovea_server.models.model import ServedModel, State
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.family import Family, Labels, gauge, label_name, render
 from fovea_server.statistics.model import FailureReason, ModelStatistics
 from fovea_server.statistics.stages import stage_family
 
+# Rows of executions, of a histogram.
+_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
 _Counters = dict[str, tuple[str, Callable[[ModelStatistics], int]]]
 
 _BUILD = {
@@ -99,6 +99,7 @@ def metrics_text(service: Service, machine: MachineMetrics) -> str:
             *(cache_families(cache) if cache is not None else ()),
             service.traffic.durations.family(service.plane.availability()),
             *service.traffic.keys.families(),
+            *(family for part in service.parts for family in part.families()),
             *limit_families(service),
             *process_families(),
             *machine.families(),
@@ -206,3 +207,19 @@ def process_families() -> list[Family]:
         gauge("process_max_fds", "Maximum number of open file descriptors", most_files),
         gauge("process_start_time_seconds", "Start time since the Unix epoch in seconds", started),
     ]
+
+
+def batch_family() -> Family:
+    """Make the family of the batches of all models."""
+    return Family("fovea_batch_rows", "histogram", "Rows, or images, of each execution of a model")
+
+
+def add_batches(family: Family, labels: Labels, executions: Mapping[int, int]) -> None:
+    """Add the histogram of a model: its executions by their number of rows."""
+    for bound in _BOUNDS:
+        count = sum(times for rows, times in executions.items() if rows <= bound)
+        family.add({**labels, "le": str(float(bound))}, count, "_bucket")
+    total = sum(executions.values())
+    family.add({**labels, "le": "+Inf"}, total, "_bucket")
+    family.add(labels, total, "_count")
+    family.add(labels, sum(rows * times for rows, times in executions.items()), "_sum")

@@ -30,9 +30,8 @@ from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
-from fovea_server.tensors.answer_size import AnswerSize
 from fovea_server.tensors.messages import InputTensor
-from fovea_server.tensors.signature import ModelSignature
+from fovea_server.tensors.signature import AnswerSize, ModelSignature
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +56,7 @@ class ServedModel:
     """A model version. It is loaded once, and then it fails or is closed.
 
     Attributes:
+        folder: of the version, in that of the model.
         config: complete from READY on.
         engine: None for an ensemble, and until it is loaded.
         fault: the reason why another process, which answers for it, cannot; empty while it can.
@@ -82,7 +82,7 @@ class ServedModel:
         self.statistics = ModelStatistics()
         self._state = State.LOADING
         self._retired = False
-        self._folder = folder
+        self.folder = folder
         self._settings = settings
         self._find = find
         self._cache = cache
@@ -191,8 +191,8 @@ class ServedModel:
         if self._state is not State.LOADING:
             return
         try:
-            if self._settings.rebuild and (self._folder / CARD_FILE).exists():
-                card = EngineCard.read(self._folder / CARD_FILE)
+            if self._settings.rebuild and (self.folder / CARD_FILE).exists():
+                card = EngineCard.read(self.folder / CARD_FILE)
                 # Only engines of a GPU keep what they are built again from.
                 kept = get_backend(card.backend).kept_file
                 if kept and (reason := mismatch(card)) is not None:
@@ -222,7 +222,7 @@ class ServedModel:
             self._reason,
             sum(card.build_seconds.values()),
         )
-        rebuild(self._folder, self._progress)
+        rebuild(self.folder, self._progress)
 
     def _serve(self) -> None:
         started = time.monotonic()
@@ -237,11 +237,11 @@ class ServedModel:
                 )
             self._labels = self._member_labels()
         else:
-            opened = self._open_engine(self._folder, self.config, self._settings, self._progress)
+            opened = self._open_engine(self.folder, self.config, self._settings, self._progress)
             self.engine, self.config = opened
         self.signature = ModelSignature.of(self.config)
         self.answer_size = AnswerSize(self.signature)
-        self._labels |= read_output_labels(self.config, self._folder.parent)
+        self._labels |= read_output_labels(self.config, self.folder.parent)
         engine, settings = self.engine, self._settings
         self._scheduler = make_scheduler(
             version=self.version,
@@ -272,7 +272,7 @@ class ServedModel:
 
     def _fail_to_load(self, reason: str) -> None:
         # Clients read this, and need not know where the repository lies.
-        reason = reason.replace(f"{self._folder.parents[1]}/", "")
+        reason = reason.replace(f"{self.folder.parents[1]}/", "")
         self.fail(reason)
         log.error("model %s version %d failed to load: %s", self.name, self.version, reason)
 

@@ -165,10 +165,12 @@ def warm_up_images(engine: Engine) -> None:
     assert engine.preprocessor is not None, "the model takes images"
     image = engine.session.inputs[0]
     feeds = {spec.name: _zero(spec) for spec in _sized(engine.session.inputs, 1)}
-    if engine.preprocessor.spec.row_shape != image.shape[1:]:
+    row = engine.preprocessor.spec.row_shape
+    taken = tuple(n if m == -1 else m for n, m in zip(row, image.shape[1:], strict=False))
+    if len(image.shape) != 1 + len(row) or taken != row:
         raise InvalidModel("its card.json does not fit the engine: build it again")
     empty = np.zeros((8, 8, 3), np.uint8)
-    engine.preprocessor(empty, feeds[image.name][0])
+    feeds[image.name], _ = engine.preprocessor.row(empty)
     if engine.images is not None:
         engine.outputs_of(empty)
     for alone in (True, False):

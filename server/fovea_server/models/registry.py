@@ -146,10 +146,12 @@ class Registry:
 
         Raises:
             NotFound: there is no such model or version; the message lists those that exist.
-            ModelNotReady: the model exists, but none of its versions could be read.
+            ModelNotReady: the model exists, but none of its versions could be read; or nothing was
+                read yet.
         """
         slot = self._slots.get(name)
         if slot is None or not (slot.versions or slot.fault):
+            self._check_scanned(name)
             ready = sorted(n for n, s in self._slots.items() if s.ready)
             known = list(filter(self.sees, ready))
             close = get_close_matches(name, known, 1)
@@ -172,10 +174,11 @@ class Registry:
 
         Raises:
             NotFound: there is no such model or version, or no version can answer.
-            ModelNotReady: that version cannot answer now.
+            ModelNotReady: that version cannot answer now, or nothing was read yet.
         """
         slot = self._slots.get(name)
         if slot is None:
+            self._check_scanned(name)
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         about = f"Request for unknown model: '{name}' "
         if version is None:
@@ -187,6 +190,11 @@ class Registry:
         if model.state is not State.READY:
             raise ModelNotReady(f"{about}version {version} is not at ready state")
         return model
+
+    def _check_scanned(self, name: str) -> None:
+        """Raise ModelNotReady while nobody knows what there is: a proxy asks another server."""
+        if not self._scanned:
+            raise ModelNotReady(f"model '{name}': {self.reason}")
 
     def versions(self, name: str) -> tuple[int, ...]:
         """List the versions of a model that can answer, ascending."""

@@ -18,11 +18,12 @@ from typing import NamedTuple, Self
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_preprocess.image import DecodedImage
 from fovea_server.scheduling.base import Scheduler, SchedulerWrapper
 from fovea_server.scheduling.contract import Contract
 from fovea_server.statistics.model import Duration, ModelStatistics
 from fovea_server.statistics.stages import Timing
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
 from fovea_server.tensors.wire import wire
 
@@ -177,7 +178,7 @@ class CachedScheduler(SchedulerWrapper):
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
             about = self._inside.identity + repr(request.options).encode()
-            keys = [await _digested(partial(_image_key, about, i), len(i)) for i in request.images]
+            keys = [await _image_digest(about, image) for image in request.images]
             looked = [self._look_up(key, arrived_ns) for key in keys]
             missing = [at for at, (found, _) in enumerate(looked) if found is None]
             computed: list[ImageResult | FoveaError] = []
@@ -240,10 +241,20 @@ async def _digested(digest: Callable[[], bytes], size: int) -> bytes:
     return digest() if size < _LARGE else await asyncio.to_thread(digest)
 
 
-def _image_key(about: bytes, image: bytes | bytearray) -> bytes:
-    # Requests for tensors begin with an identity too, but not with this.
-    digest = blake2b(about, digest_size=16, person=b"image")
-    digest.update(image)
+async def _image_digest(about: bytes, image: SentImage) -> bytes:
+    size = image.pixels.nbytes if isinstance(image, DecodedImage) else len(image)
+    return await _digested(partial(_image_key, about, image), size)
+
+
+def _image_key(about: bytes, image: SentImage) -> bytes:
+    # Requests for tensors begin with an identity too, but not with these.
+    if isinstance(image, DecodedImage):
+        digest = blake2b(about, digest_size=16, person=b"pixels")
+        digest.update(repr(image.pixels.shape).encode())
+        digest.update(image.pixels.tobytes())
+    else:
+        digest = blake2b(about, digest_size=16, person=b"image")
+        digest.update(image)
     return digest.digest()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from math import prod
 from queue import Empty, SimpleQueue
 
 import numpy as np
@@ -17,12 +18,13 @@ from fovea_preprocess.jpeg import decoded_bytes
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.plural import counted
 from fovea_preprocess.preprocessor import PlacedImage
+from fovea_preprocess.spec import PreprocessSpec
 from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.contract import Outputs
 from fovea_server.scheduling.inline import QUICK_IMAGE_NS, InlineExecution
 from fovea_server.scheduling.job import Job, JobKind
 from fovea_server.statistics.model import Spans
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
 
 # Largest file whose header is read on the event loop; a larger one is no small image.
 _MOST_SCANNED = 16 << 10
@@ -58,22 +60,25 @@ class ImageKind(JobKind):
         self.limits = limits
         self._rows: SimpleQueue[Array] = SimpleQueue()
 
-    def take_row(self) -> Array:
+    def take_row(self, spec: PreprocessSpec) -> Array:
         """Take a buffer for the row of one image, [1, ...]."""
         try:
-            return self._rows.get_nowait()
+            buffer = self._rows.get_nowait()
         except Empty:
-            image = self.engine.session.inputs[0]
-            return np.empty((1, *image.shape[1:]), image.numpy_dtype)
+            largest = self.engine.card.preprocess
+            assert largest is not None, "the model takes images"
+            buffer = np.empty(prod(largest.row_shape), largest.dtype)
+        return buffer[: prod(spec.row_shape)].reshape(1, *spec.row_shape)
 
     def give_back(self, row: Array) -> None:
         """Return a buffer, for another image."""
-        self._rows.put(row)
+        assert row.base is not None, "a row is a part of its buffer"
+        self._rows.put(row.base)
 
     def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
         """Join the rows of several images, unless the device letterboxes them."""
         images = [job for job in jobs if isinstance(job, ImageJob)]
-        engine, device = self.engine, self.engine.images
+        engine, device = images[0].engine, self.engine.images
         if device is not None:
             placed = [job.placed for job in images if job.placed is not None]
             return lambda alone: device.infer_images(placed)
@@ -93,13 +98,13 @@ class ImageJob(Job):
         self,
         kind: ImageKind,
         request: ImageRequest,
-        data: bytes | bytearray | DecodedImage,
+        data: SentImage,
         arrived_ns: int,
     ) -> None:
-        # The tiles of an image are decoded with it.
-        self.place = None if isinstance(data, DecodedImage) else request.place_of(data)
+        self.place = request.place_of(data)
         super().__init__(kind, request, 1, arrived_ns, apart=self.place is not None)
         self.data = data
+        self.engine = kind.engine
         self.placed: PlacedImage | None = None
         self.row: Array | None = None
         self.result: ImageResult
@@ -120,12 +125,13 @@ class ImageJob(Job):
         return sum(array.nbytes for array in arrays if array is not None)
 
     def fits(self, other: Job) -> bool:
-        """Return True: all images get the same shape."""
-        return True
+        """Return True for rows of the same size."""
+        assert isinstance(other, ImageJob), "jobs of one kind"
+        return self.engine is other.engine
 
     def prepare(self) -> None:
         """Decode and letterbox the image; raises as `decode_image`."""
-        engine, began = self.kind.engine, time.monotonic()
+        began = time.monotonic()
         if isinstance(self.data, DecodedImage):
             pixels = np.ascontiguousarray(self.data.pixels)
             image = DecodedImage(pixels, self.data.orientation)
@@ -135,18 +141,19 @@ class ImageJob(Job):
         if self.request.keep_pixels:
             self.result.pixels = image.pixels
         decoded = time.monotonic()
+        engine = self.engine = self.kind.engine.for_image(image.pixels)
         if engine.images is not None:
             self.placed, self._map = engine.images.place(image.pixels)
         else:
             assert engine.preprocessor is not None, "the model takes images"
-            self.row = self.kind.take_row()
+            self.row = self.kind.take_row(engine.preprocessor.spec)
             self._map = engine.preprocessor(image.pixels, self.row[0])
         timing = self.result.timing
         timing.decode, timing.letterbox = decoded - began, time.monotonic() - decoded
 
     def finish(self, outputs: Outputs, row: int, rows: int) -> None:
         """Decode the head, and write the answer."""
-        began, result, engine = time.monotonic(), self.result, self.kind.engine
+        began, result, engine = time.monotonic(), self.result, self.engine
         if self.row is not None:
             self.kind.give_back(self.row)
         result.batch = rows

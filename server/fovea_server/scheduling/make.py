@@ -15,12 +15,13 @@ from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.ensemble import EnsembleScheduler, FindScheduler
 from fovea_server.scheduling.image_job import ImageKind
 from fovea_server.scheduling.job_queue import JobQueue
+from fovea_server.scheduling.mosaic import MosaicScheduler
 from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
 from fovea_server.scheduling.tensor_job import TensorKind
 from fovea_server.scheduling.tiled import TiledScheduler
 from fovea_server.statistics.model import ModelStatistics
-from fovea_server.tensors.signature import ModelSignature
+from fovea_server.tensors.signature import ImageSides, ModelSignature
 
 
 def make_scheduler(
@@ -52,7 +53,7 @@ def make_scheduler(
         UnsupportedModel: there is none for it.
         Unavailable: its threads could not be started.
     """
-    contract = Contract(config.name, version, ModelSignature.of(config))
+    contract = Contract(config.name, version, ModelSignature.of(config, _sides(images)))
     rows: RowScheduler | None = None
     if session is None:
         inputs = [tensor.name for tensor in config.input]
@@ -81,12 +82,22 @@ def make_scheduler(
     return made
 
 
+def _sides(images: ImageKind | None) -> dict[str, ImageSides]:
+    card = None if images is None else images.engine.card
+    if card is None or card.preprocess is None or not card.preprocess.step:
+        return {}
+    return {card.inputs[0].name: ImageSides(card.preprocess.row_shape, card.preprocess.step)}
+
+
 def _wrapped(
     rows: RowScheduler, config: ModelConfig, images: ImageKind | None, max_queue: int
 ) -> Scheduler:
     made: Scheduler = rows
     if images is not None:
-        made = TiledScheduler(rows, images.limits, max_queue)
+        if images.engine.mosaic((1, 1)) is not None:
+            made = MosaicScheduler(rows, images.engine, images.limits)
+        else:
+            made = TiledScheduler(rows, images.limits, max_queue)
     ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering
     if (sequences := config.sequence_batching) is not None:
         made = SequenceScheduler(rows, sequences, batched=config.max_batch_size > 0)

@@ -21,7 +21,6 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unavailable,
 )
-from fovea_preprocess.image import DecodedImage
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.contract import Contract, Outputs
 from fovea_server.scheduling.execution import Execution, execute, prepare
@@ -34,7 +33,7 @@ from fovea_server.scheduling.threads import in_thread
 from fovea_server.scheduling.workers import Workers
 from fovea_server.statistics.model import FailureReason, ModelStatistics
 from fovea_server.tensors.check import Checked
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place, SentImage
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
@@ -133,7 +132,7 @@ class RowScheduler(Scheduler):
         return await self.predict_parts(request, request.images)
 
     async def predict_parts(
-        self, request: ImageRequest, images: Sequence[bytes | bytearray | DecodedImage]
+        self, request: ImageRequest, images: Sequence[SentImage]
     ) -> list[ImageResult | FoveaError]:
         """Answer images in place of those of a request, such as the tiles of one."""
         arrived_ns, kind = time.monotonic_ns(), self._images

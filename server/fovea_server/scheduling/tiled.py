@@ -16,7 +16,12 @@ from fovea_server.scheduling.base import SchedulerWrapper
 from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.scheduling.threads import in_thread
 from fovea_server.statistics.stages import Timing
-from fovea_server.tensors.image_messages import DecodingPlace, ImageRequest, ImageResult
+from fovea_server.tensors.image_messages import (
+    DecodingPlace,
+    ImageRequest,
+    ImageResult,
+    SentImage,
+)
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 # Each holds the pixels of an image.
@@ -59,14 +64,12 @@ class TiledScheduler(SchedulerWrapper):
             finally:
                 self._open -= 1
 
-    async def _answer(
-        self, request: ImageRequest, data: bytes | bytearray
-    ) -> ImageResult | FoveaError:
+    async def _answer(self, request: ImageRequest, data: SentImage) -> ImageResult | FoveaError:
         async with request.place_of(data) or nullcontext() as place:
             return await self._answer_in(place, request, data)
 
     async def _answer_in(
-        self, place: DecodingPlace | None, request: ImageRequest, data: bytes | bytearray
+        self, place: DecodingPlace | None, request: ImageRequest, data: SentImage
     ) -> ImageResult | FoveaError:
         began = time.monotonic()
         try:
@@ -85,10 +88,8 @@ class TiledScheduler(SchedulerWrapper):
         results = [each for each in found if isinstance(each, ImageResult)]
         return await in_thread(partial(_join, request, image, parts, results, decoded_s))
 
-    def _cut(
-        self, request: ImageRequest, data: bytes | bytearray
-    ) -> tuple[DecodedImage, list[Tile]]:
-        image = decode_image(data, self._limits)
+    def _cut(self, request: ImageRequest, data: SentImage) -> tuple[DecodedImage, list[Tile]]:
+        image = data if isinstance(data, DecodedImage) else decode_image(data, self._limits)
         parts = cut(request.options, (image.height, image.width))
         if len(parts) > self._most_tiles:
             raise InvalidOption(

@@ -173,7 +173,13 @@ class RequestCheck:
         want = expected.shape[1:] if batched else expected.shape
         if have != want or -1 in want:
             self._check_shape(want, have, tensor)
-        return have if expected.reshape is None else reshaped(want, have, expected.reshape)
+        shape = have if expected.reshape is None else reshaped(want, have, expected.reshape)
+        if expected.sides is not None and not expected.sides.hold(shape[-3:]):
+            raise InvalidRequest(
+                f"unexpected shape for input '{tensor.name}' for model '{self._model}'. Its height "
+                f"and width must be {expected.sides}, got {shape_text(tensor.shape)}"
+            )
+        return shape
 
     def _check_shape(
         self, want: tuple[int, ...], have: tuple[int, ...], tensor: InputTensor

@@ -1,4 +1,4 @@
-"""A request for what is on images, and its answers, independent of the transport."""
+"""A request to find objects or classes on images, and its results, independent of the transport."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.session import Array
+from fovea_preprocess.image import DecodedImage
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.messages import RequestTrace
+
+SentImage = bytes | bytearray | DecodedImage
+"""An image of a request: encoded, or pixels that a carrier has as they are."""
 
 
 class DecodingPlace(Protocol):
     """The place of a large image among those that are decoded."""
 
     def decoded(self, left: int) -> None:
-        """End its turn: of what decoding took, `left` bytes are still held."""
+        """End its turn: `left` of the bytes that decoding took are still held."""
         ...
 
 
@@ -32,18 +36,18 @@ Place = AbstractAsyncContextManager[DecodingPlace]
 
 @dataclass(slots=True, eq=False)
 class ImageRequest:
-    """A request for what is on images.
+    """A request to find objects or classes on images.
 
     Attributes:
-        images: encoded, an answer each.
+        images: an answer each.
         options: with class ids in place of names.
         keep_pixels: return the upright images with the answers.
         encode: writes an answer in the form of the transport, in the thread that computed it.
-        id, priority, timeout_us, trace: as those of `InferRequest`.
-        place_of: makes the place of a large image; None for a small one.
+        id, priority, timeout_us, trace: as in `InferRequest`.
+        place_of: makes the place of an image that is large to decode; None for any other.
     """
 
-    images: Sequence[bytes | bytearray]
+    images: Sequence[SentImage]
     options: PredictOptions
     keep_pixels: bool = False
     encode: Callable[[ImageResult], bytes] | None = None
@@ -51,7 +55,7 @@ class ImageRequest:
     priority: int = 0
     timeout_us: int = 0
     trace: RequestTrace | None = None
-    place_of: Callable[[bytes | bytearray], Place | None] = lambda image: None
+    place_of: Callable[[SentImage], Place | None] = lambda image: None
 
 
 @dataclass(slots=True, eq=False)

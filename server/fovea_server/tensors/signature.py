@@ -1,13 +1,15 @@
-"""The inputs and outputs of a model, as clients see them, and their shapes."""
+"""The inputs and outputs of a model, as clients see them: their shapes, the size of an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Self
 
 from fovea_engines.repository.model_config import ConfigTensor, ModelConfig, ModelInput
-from fovea_server.tensors.datatypes import protocol_name
+from fovea_server.tensors.datatypes import NUMPY, protocol_name
+from fovea_server.tensors.messages import InputTensor, OutputTensor
 
 
 def shape_text(shape: Iterable[int]) -> str:
@@ -21,6 +23,28 @@ def shapes_match(a: Sequence[int], b: Sequence[int]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageSides:
+    """The sizes of images that an engine takes: multiples of `step`, and those of the largest.
+
+    Attributes:
+        largest: [3, height, width] or [height, width, 3].
+    """
+
+    largest: tuple[int, ...]
+    step: int
+
+    def __str__(self) -> str:
+        return f"multiples of {self.step}, from {self.step} to those of {shape_text(self.largest)}"
+
+    def hold(self, image: tuple[int, ...]) -> bool:
+        """Return True if an image may have that shape."""
+        return all(
+            have == most or (0 < have < most and have % self.step == 0)
+            for have, most in zip(image, self.largest, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ModelTensor:
     """One input or output.
 
@@ -28,6 +52,7 @@ class ModelTensor:
         datatype: the protocol's name.
         shape: -1 for any size; the batch comes first where the model has one.
         reshape: the engine's shape without the batch; None for the same.
+        sides: of an image of several sizes; None for others.
     """
 
     name: str
@@ -35,6 +60,7 @@ class ModelTensor:
     shape: tuple[int, ...]
     optional: bool = False
     reshape: tuple[int, ...] | None = None
+    sides: ImageSides | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +77,58 @@ class ModelSignature:
     max_batch_size: int
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Self:
-        """Read a complete configuration."""
+    def of(cls, config: ModelConfig, sides: Mapping[str, ImageSides] | None = None) -> Self:
+        """Read a complete configuration; `sides` are of inputs, by name."""
+        sides = sides or {}
         batched = config.max_batch_size > 0
         return cls(
-            tuple(_tensor(tensor, batched) for tensor in config.input),
+            tuple(_tensor(one, batched, sides.get(one.name)) for one in config.input),
             tuple(_tensor(tensor, batched) for tensor in config.output),
             config.max_batch_size,
         )
 
 
-def _tensor(tensor: ConfigTensor, batched: bool) -> ModelTensor:
+def _tensor(tensor: ConfigTensor, batched: bool, sides: ImageSides | None = None) -> ModelTensor:
     return ModelTensor(
         name=tensor.name,
         datatype=protocol_name(tensor.data_type),
         shape=(-1, *tensor.dims) if batched else tensor.dims,
         optional=isinstance(tensor, ModelInput) and tensor.optional,
         reshape=None if tensor.reshape is None else tensor.reshape.shape,
+        sides=sides,
     )
+
+
+class AnswerSize:
+    """The bytes that an answer will have, before it is computed.
+
+    Each output is expected as its signature says; one whose size varies, as it was the last time.
+    """
+
+    def __init__(self, signature: ModelSignature) -> None:
+        self._most_rows = signature.max_batch_size
+        self._fixed = 0
+        self._varying: dict[str, int] = {}
+        for tensor in signature.outputs:
+            dims = tensor.shape[1:] if self._most_rows else tensor.shape
+            if -1 in dims or tensor.datatype == "BYTES":
+                self._varying[tensor.name] = 0
+            else:
+                self._fixed += prod(dims) * NUMPY[tensor.datatype].itemsize
+
+    def expected(self, inputs: Sequence[InputTensor]) -> int:
+        """Return the bytes of all outputs for these inputs, which nobody has checked yet."""
+        size = self._fixed + sum(self._varying.values())
+        return size * self._rows(inputs[0].shape) if self._most_rows and inputs else size
+
+    def learn(self, outputs: Sequence[OutputTensor]) -> None:
+        """Remember the sizes of an answer."""
+        if not self._varying:
+            return
+        for tensor in outputs:
+            if tensor.name in self._varying:
+                rows = self._rows(tensor.shape) if self._most_rows else 1
+                self._varying[tensor.name] = tensor.array.nbytes // max(rows, 1)
+
+    def _rows(self, shape: tuple[int, ...]) -> int:
+        return min(max(shape[0], 0), self._most_rows) if shape else 1

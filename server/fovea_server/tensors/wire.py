@@ -1,6 +1,6 @@
 """Tensors in the protocol's binary form; BYTES: each element follows its length.
 
-The texts of errors are those of Triton's core (`ValidateBytesInputs`) and its backends.
+Triton's core (`ValidateBytesInputs`) and its backends have the same texts of errors.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _decoded(view: memoryview, at: int, most: int, what: str) -> tuple[list[byte
 
 
 def check_count(got: int, count: int, what: str) -> None:
-    """Raise InvalidRequest if the number of elements is not that of the tensor's shape."""
+    """Raise InvalidRequest if the shape of the tensor has another number of elements."""
     if got < count:
         raise InvalidRequest(f"expected {count} string elements for {what}, got {got}")
     if got > count:

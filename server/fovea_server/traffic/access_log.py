@@ -12,7 +12,7 @@ from fovea_server.logs import ServerLog
 
 log = logging.getLogger("fovea_server.access")
 
-# Bytes of a line beside what the client names.
+# Bytes of a line beside the names that the client chooses.
 _REST = 200
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from fovea_server.traffic.call import CLIENT_LEFT, Call, fields, lookup
-from fovea_server.traffic.request_id import HEADER
+from fovea_server.traffic.call import CLIENT_LEFT, REQUEST_ID_HEADER, Call, fields, lookup
 from fovea_server.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_ID = HEADER.encode()
+_ID = REQUEST_ID_HEADER.encode()
 
 
 class WithTraffic:

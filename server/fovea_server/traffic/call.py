@@ -1,8 +1,10 @@
-"""One request, whatever carries it: who sends it, what it asks for, and what becomes of it."""
+"""One request, whatever carries it: its sender, its purpose, and its outcome."""
 
 from __future__ import annotations
 
+import itertools
 import re
+import secrets
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +15,6 @@ from urllib.parse import unquote_plus
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.log_lines import REQUEST_ID
-from fovea_server.traffic.client import CLIENT
-from fovea_server.traffic.request_id import HEADER, request_id
 from fovea_server.traffic.spans import SPAN, RequestSpan
 
 if TYPE_CHECKING:
@@ -23,13 +23,28 @@ if TYPE_CHECKING:
 
 Header = Callable[[str], str | None]
 
+REQUEST_ID_HEADER = "x-request-id"
+CLIENT_LEFT = 499
+"""The status that proxies log for a client that left before the answer."""
+CLIENT: ContextVar[str] = ContextVar("client", default="")
+"""Address of the client whose request is being answered; empty where it is not known."""
+
+# No spaces and no control characters: the id stands in log lines and in headers.
+_SANE = re.compile(r"[\x21-\x7e]{1,128}")
+# Together unique, and much cheaper than a UUID; an id need not be secret.
+_PROCESS = secrets.token_hex(8)
+_COUNTER = itertools.count(1)
 _FIELD_KEY = re.compile(r"([?&]api_key=)([^&]*)")
 # As others may call it, or write it.
 _SECRETS = re.compile(r"([?&](?:api(?:_|-|%5f|%2d)?key|(?:access_)?token)=)([^&]*)", re.IGNORECASE)
 _LISTS = frozenset((b"accept", b"accept-encoding"))
 
-CLIENT_LEFT = 499
-"""The status that proxies log for a client that left before the answer."""
+
+def request_id(given: str | None) -> str:
+    """Return the client's id, or a fresh one if it is absent, too long or not printable ASCII."""
+    if given is not None and _SANE.fullmatch(given):
+        return given
+    return f"{_PROCESS}{next(_COUNTER):08x}"
 
 
 def fields(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -92,7 +107,7 @@ class Call:
     ) -> None:
         self._traffic, self.is_rpc = traffic, is_rpc
         self.method, self.path, self.client, self.header = method, path, client, header
-        self.id = request_id(header(HEADER))
+        self.id = request_id(header(REQUEST_ID_HEADER))
         self.began = time.monotonic()
         self.model = self.operation = self.control = ""
         self.probe = False

@@ -37,7 +37,7 @@ _EXPORTER = "opentelemetry.exporter"
 _REPORTING = tuple(map(logging.getLogger, (_EXPORTER, "opentelemetry.sdk")))
 # It would log each `tracestate` of a client that is not valid.
 logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
-# Version 00; what a later version adds at the end is ignored, as W3C asks.
+# Version 00; additions of a later version at the end are ignored, as W3C asks.
 _PARENT = re.compile(
     r"(?!ff)(?P<version>[0-9a-f]{2})-(?!0{32})(?P<trace>[0-9a-f]{32})-(?!0{16})"
     r"(?P<span>[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})(?P<rest>-.*)?"
@@ -98,7 +98,7 @@ class OtelTracer:
         error: FoveaError | None,
     ) -> None:
         """Make the spans of an answered request."""
-        # Stages have times of the monotonic clock, and spans those of the calendar.
+        # Stages are timed by the monotonic clock, and spans by the calendar.
         offset_ns = time.time_ns() - time.monotonic_ns()
 
         def ns(seconds: float) -> int:
@@ -126,7 +126,7 @@ class OtelTracer:
         server.end(ns(ended))
 
     def close(self) -> None:
-        """Send what is left, for a limited time; blocks."""
+        """Send the rest, for a limited time; blocks."""
         sending = Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
         sending.start()
         sending.join(0 if self._failures.down else _MOST_SECONDS_AT_EXIT)

@@ -69,4 +69,4 @@ class Tracer(Protocol):
         """
 
     def close(self) -> None:
-        """Send what is left, for a limited time; blocks."""
+        """Send the rest, for a limited time; blocks."""

@@ -129,7 +129,7 @@ class Traffic:
         )
 
     def close(self) -> None:
-        """Log what was not logged yet."""
+        """Log all that was not logged yet."""
         if self._timer is not None:
             self._timer.cancel()
         if self._refused:

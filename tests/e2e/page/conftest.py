@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -97,6 +97,15 @@ def says(page, selector: str, pattern: str) -> None:
     """Wait until an element has such a text."""
     found = page.locator(selector).filter(has_text=re.compile(pattern))
     found.wait_for(state="attached")
+
+
+def until(page, condition: Callable[[], bool]) -> None:
+    """Wait, while the browser goes on, until a condition of this process is met."""
+    for _ in range(400):
+        if condition():
+            return
+        page.wait_for_timeout(50)
+    pytest.fail("it did not happen")
 
 
 def listed(page) -> list[tuple[str, str]]:

@@ -94,7 +94,7 @@ def test_the_keyboard_reaches_every_control_and_shows_where_it_is(page):
     page.locator("#overlap").wait_for()
     page.click("#compare")
     says(page, "#summary", "oth")
-    page.locator("nav a").focus()
+    page.get_by_role("link", name="API").focus()
     outlines = {}
     while "copy" not in outlines:
         page.keyboard.press("Tab")

@@ -23,6 +23,8 @@ export async function names(image: Blob): Promise<string[]> {
   const [model] = await fovea.models();
   const card = (await fovea.model(model.name, 1)).card;
   const answered: number | undefined = (await fovea.statistics("digits")).durations["+Inf"];
+  const { images: [{ matches }] } = await fovea.search("reid", image, { k: 3, index: "people" });
+  masks.push(...(matches ?? []).map((each) => `${each.name} ${each.score.toFixed(2)}`));
   const drawn: Blob = await fovea.annotate("digits", image, { mask: "polygon" });
   return [...masks, String(answered), drawn.type, card?.family ?? "", String(await fovea.ready())];
 }
@@ -33,6 +35,8 @@ export const retry = (error: unknown) => error instanceof FoveaError ? error.ret
 fovea.predict("digits");
 // @ts-expect-error
 fovea.predict("digits", new Blob(), { confidence: 0.4 });
+// @ts-expect-error
+fovea.search("reid", new Blob(), { conf: 0.4 });
 // @ts-expect-error
 fovea.annotate("digits", new Blob(), { mask: "svg" });
 // @ts-expect-error

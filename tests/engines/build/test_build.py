@@ -136,7 +136,8 @@ def test_an_unknown_head_is_built_and_says_so(tmp_path):
     card = build(BuildPlan(model, "m", tmp_path / "r"))
     assert card.family is None
     assert card.preprocess.row_shape == (3, 32, 32)
-    assert "can be of models of any kind: say --head semantic" in card.reason
+    assert "can be of models of any kind: say --head image or" in card.reason
+    assert "--head semantic" in card.reason
     assert card.preprocess_from.startswith("a guess: that of YOLO")
     assert card.agreement.detections == 0
     assert card.agreement.output_error < 1e-5

@@ -71,6 +71,7 @@ def test_ranges_are_those_of_the_preprocessor_that_serves(network, images):
                 "minmax": one.high,
                 "entropy": one.entropy(),
                 "percentile": one.percentile(PERCENTILE),
+                "mse": one.squared_error(),
             }
             assert ranges.tensors[name] == pytest.approx((0, high[method]), rel=1e-5)
 

@@ -72,7 +72,7 @@ def test_bins_double_until_the_largest_value_fits():
 def test_all_choices_hold_what_is_always_there(values, low, high):
     seen = histogram(values, values)
     assert (seen.low, seen.high) == pytest.approx((low, high))
-    for bound in (seen.percentile(0.999999), seen.entropy()):
+    for bound in (seen.percentile(0.999999), seen.entropy(), seen.squared_error()):
         assert bound == pytest.approx(max(-low, high))
 
 
@@ -102,3 +102,27 @@ def test_entropy_is_not_led_by_the_zeros_of_a_relu():
     assert found > np.quantile(alive, 0.99)
     # Where the zeros count, half of what is alive is clipped.
     assert onnxruntimes_entropy(values) < np.quantile(alive, 0.9)
+
+
+def squared_error(values: np.ndarray, bound: float) -> float:
+    """Mean squared error of values in 8 bits from -bound or their lowest to bound."""
+    low, high = max(values.min(), -bound), min(values.max(), bound)
+    scale = (high - low) / 255
+    zero = np.rint(-low / scale)
+    steps = np.clip(np.rint(values / scale) + zero, 0, 255) - zero
+    return float(np.square(steps * scale - values).mean())
+
+
+@pytest.mark.parametrize("name", LONG_TAILED)
+def test_no_other_range_has_a_much_smaller_squared_error(name):
+    values = LONG_TAILED[name].astype(np.float32)
+    found = histogram(values).squared_error()
+    bounds = np.abs(values).max() * np.linspace(0.02, 1, 99)
+    assert squared_error(values, found) < 1.05 * min(squared_error(values, b) for b in bounds)
+
+
+def test_squared_error_clips_one_outlier_and_keeps_many():
+    flat = RANDOM.uniform(-1, 1, COUNT)
+    assert histogram(flat).squared_error() == pytest.approx(1, rel=0.02)
+    assert histogram(flat, [8.0]).squared_error() < 7
+    assert histogram(flat, np.full(COUNT // 100, 8.0)).squared_error() == pytest.approx(8, rel=0.02)

@@ -178,7 +178,7 @@ def scrfd():
     return by_stride(("score", "bbox", "kps"), tables, per=2)
 
 
-def retinaface(side=256):
+def retinaface(side=256, points=5):
     """A face that four neighbouring cells find, by their priors of a side in pixels."""
     face, steps = scores(per=2, classes=1), random(16800, 4, low=-1)
     places, strides = grid(SIZE, THREE, 2)
@@ -186,7 +186,7 @@ def retinaface(side=256):
         middle = (places[cell] + 0.5) * strides[cell]
         face[cell], steps[cell, 2:] = SCORE, np.log(CENTRED[2:] / side) / 0.2
         steps[cell, :2] = (CENTRED[:2] - middle) / (0.1 * side)
-    tables = steps, np.concatenate([1 - face, face], axis=1), random(16800, 10)
+    tables = steps, np.concatenate([1 - face, face], axis=1), random(16800, 2 * points)
     return batched(("loc", "conf", "landm"), *tables)
 
 
@@ -293,6 +293,24 @@ def movenet(people=1):
     table = random(people, 56, high=0.01)
     table[2] = np.concatenate([points.ravel(), BOX[[1, 0, 3, 2]] / 640, [SCORE]])
     return {"output_0": table[None]}
+
+
+def blazeface():
+    """Of 128 x 128 pixels, in the middle of a cell at stride 8."""
+    numbers, logit = random(896, 16, low=5, high=40), random(896, 1, low=-90, high=-5)
+    place = (CENTRED[:2] / 5 // 8).astype(int)
+    at = 2 * (16 * place[1] + place[0])
+    numbers[at, :2] = CENTRED[:2] / 5 - (place + 0.5) * 8
+    numbers[at, 2:4], logit[at] = CENTRED[2:] / 5, np.log(SCORE / (1 - SCORE))
+    return batched(("regressors", "classificators"), numbers, logit)
+
+
+def yolov3_nms():
+    boxes, table = random(1, 400, 4, low=100, high=500), random(1, 80, 400, high=0.2)
+    boxes[0, 9], table[0, CLASS, 9] = BOX[[1, 0, 3, 2]], SCORE
+    kept = np.array([[0, CLASS, 9]], np.int32)
+    names = (f"yolonms_layer_1{end}" for end in ("", ":1", ":2"))
+    return dict(zip(names, (boxes, table, kept), strict=True))
 
 
 def mediapipe(boxes, columns):

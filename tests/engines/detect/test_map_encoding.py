@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fovea_client.png import read_grey
+from fovea_client.png import read_grey, read_levels
 from fovea_engines.detect.draw.colours import colour
-from fovea_engines.detect.map_encoding import class_png, depth_png, mask_png
+from fovea_engines.detect.map_encoding import class_png, depth_png, mask_png, picture_png
 from fovea_engines.detect.maps import NOTHING
 
 SHAPES = [(1, 1), (7, 5), (120, 161)]
@@ -64,3 +64,10 @@ def test_files_of_others_are_refused():
         Image.new(mode, (4, 4)).save(file, "PNG")
         with pytest.raises(ValueError, match="is not read"):
             read_grey(file.getvalue())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_picture_keeps_its_levels(channels):
+    levels = np.random.default_rng(0).integers(0, 256, (13, 17, channels), np.uint8)
+    found = read_levels(picture_png(levels)).reshape(levels.shape)
+    np.testing.assert_array_equal(found, levels)

@@ -11,7 +11,8 @@ from hypothesis.extra.numpy import arrays
 from tests.preprocess.test_letterbox import SPECS
 from tests.run_lengths import decoded
 
-from fovea_client._masks import read_mask
+from fovea_client import MaskFile
+from fovea_client._json import read
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.mask_encoding import encoded_masks, polygons, run_lengths
 from fovea_engines.detect.masks import Bitmap, Masks, whole_masks
@@ -113,7 +114,7 @@ def test_png_files_are_the_pixels():
         (height, width), left, top = part.shape, mask["left"], mask["top"]
         whole[top : top + height, left : left + width] = part
         assert (whole == 255 * masks.bitmap(index)).all()
-        assert (read_mask(mask).pixels == masks.bitmap(index)).all()
+        assert (read(MaskFile, mask).pixels == masks.bitmap(index)).all()
 
 
 @given(st.integers(-50, 150), st.integers(-50, 150))

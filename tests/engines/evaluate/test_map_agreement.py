@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fovea_engines.build.gate import objection
-from fovea_engines.evaluate.agreement.measure import measure, shared
+from fovea_engines.evaluate.agreement.measure import measure
 from fovea_engines.evaluate.reference import Sample
 from fovea_engines.repository.figures import WorstImage
 from fovea_heads.depth import Depth
@@ -29,7 +29,7 @@ def test_classes_share_the_cells_of_one_class():
     figures = agreement(ClassIds, (want, want), (want, have))
     assert figures.shared == figures.quality == pytest.approx(1 - 0.25 / 2)
     assert figures.worst == (WorstImage("1", 0.75, 0.25),)
-    assert figures.text("int8") == "maps share 87.50% on 2 images"
+    assert figures.text("int8") == "maps agree 87.50% on 2 images"
     assert "87.50%" in figures.rows("int8").values()
     logits = np.zeros((1, 3, 8, 8), np.float32)
     logits[0, 1] = 1
@@ -49,7 +49,7 @@ def test_masks_and_depths_share_what_does_not_differ():
     head = U2Net.open(("out",), (8, 8))
     found = head.decode({"out": want}, 0, None)
     other = Depth.open(("out",), (8, 8)).decode({"out": want}, 0, None)
-    assert shared(found, other) is None
+    assert found.shared(other) is None
 
 
 def test_int8_is_refused_by_what_the_maps_share(card):

@@ -1,5 +1,6 @@
 """Inputs beside the image, and images without a batch."""
 
+import cv2
 import numpy as np
 import onnx
 import onnxruntime
@@ -7,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 from tests.engines.tiny import save
 
+from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.tensors import graph_inputs
@@ -85,3 +87,52 @@ def test_an_image_without_a_batch_gets_one_of_1(tmp_path, shape):
     [found] = session.run(None, {"images": rows})
     assert image.shape[0] == 1
     np.testing.assert_array_equal(found, np.maximum(rows[0], 0))
+
+
+@pytest.mark.parametrize("factor", [2, 4])
+def test_the_image_enlarged_is_filled_in(tmp_path, factor):
+    large = [1, 3, factor * SIZE[0], factor * SIZE[1]]
+    nodes = [
+        helper.make_node("Identity", ["1"], ["out"]),
+        helper.make_node("Relu", ["0"], ["x"]),
+    ]
+    # The enlarged one is first, as Open Model Zoo has it.
+    inputs = [("1", large), ("0", [1, 3, *SIZE])]
+    save(tmp_path / "m.onnx", nodes, inputs, [("out", large), ("x", [1, 3, *SIZE])], [])
+    model = normalise(load(tmp_path / "m.onnx").proto)
+    assert [spec.name for spec in graph_inputs(model)] == ["0"]
+    pixels = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
+    row = pixels.transpose(2, 0, 1)[None].astype(np.float32)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    want = cv2.resize(pixels, large[:1:-1], interpolation=cv2.INTER_CUBIC)
+    off = np.abs(session.run(["out"], {"0": row})[0][0].transpose(1, 2, 0) - want)
+    # Halves are rounded down or up, as sums of floats have it.
+    assert off.max() <= 1
+    assert (off > 0).mean() < 1e-3
+    by_hand = source_feeds(graph_inputs(load(tmp_path / "m.onnx").proto), row)["1"]
+    np.testing.assert_array_equal(by_hand[0].transpose(1, 2, 0), want)
+
+
+def test_two_images_of_one_size_are_refused(tmp_path):
+    inputs = [(name, [1, 3, *SIZE]) for name in ("left", "right")]
+    nodes = [helper.make_node("Add", ["left", "right"], ["out"])]
+    save(tmp_path / "m.onnx", nodes, inputs, [("out", [1, 3, *SIZE])], [])
+    with pytest.raises(UnsupportedModel, match="2 inputs must be fed"):
+        normalise(load(tmp_path / "m.onnx").proto)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_network_of_grey_images_takes_colour(tmp_path, channels):
+    nodes = [helper.make_node("Concat", ["images"] * channels, ["out"], axis=1)]
+    shape = ["batch", channels, *SIZE]
+    save(tmp_path / "m.onnx", nodes, [("images", ["batch", 1, *SIZE])], [("out", shape)], [])
+    model = normalise(load(tmp_path / "m.onnx").proto)
+    assert graph_inputs(model)[0].shape == (-1, 3, *SIZE)
+    rows = np.random.default_rng(0).uniform(0, 255, (2, 3, *SIZE)).astype(np.float32)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    [found] = session.run(["out"], {"images": rows})
+    for row, have in zip(rows, found, strict=True):
+        want = cv2.cvtColor(row.transpose(1, 2, 0), cv2.COLOR_RGB2GRAY)
+        np.testing.assert_allclose(have, [want] * channels, atol=1e-3)
+    feeds = source_feeds(graph_inputs(load(tmp_path / "m.onnx").proto), rows)
+    np.testing.assert_allclose(feeds["images"], found[:, :1], atol=1e-3)

@@ -19,7 +19,7 @@ HEADS = {
     "yolov10n": (6, "/model.23/one2one_cv?.?/one2one_cv?.?.2/Conv"),
     "yolov8n-pose": (9, "*.22.cv?.?.2/*"),
     "yolov8n-seg-320": (10, "/model.22/*"),
-    "mobilenetv2": (1, "*"),
+    "mobilenetv2": (2, "*"),
     "u2netp": (7, "*"),
 }
 # They take the mean of a distribution with a convolution (DFL).

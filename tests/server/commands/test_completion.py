@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.forked import on_path
 from tests.system import program
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -31,8 +32,10 @@ def shell(monkeypatch, tmp_path, demo_repository):
 
 
 @pytest.fixture
-def bash(shell):
+def bash(shell, monkeypatch, tmp_path_factory):
     """Press Tab in bash at the end of a line: the completions."""
+    # Of other shells a command asks its parents, which a fork does not have.
+    monkeypatch.setenv("PATH", on_path(tmp_path_factory.mktemp("program")))
 
     def press(line: str) -> list[str]:
         words = line.split(" ")
@@ -49,7 +52,7 @@ def bash(shell):
 
 
 def test_commands_and_models(bash):
-    assert bash("fovea in") == ["init", "inspect"]
+    assert bash("fovea in") == ["init", "inspect", "index"]
     for command in ("predict", "eval", "bench", "tune", "inspect", "diff"):
         assert bash(f"fovea {command} ") == ["digits"], command
     assert bash("fovea predict dig") == ["digits"]

@@ -24,7 +24,7 @@ from fovea_server.commands.doctor import (
     driver_version,
     look,
 )
-from fovea_server.metrics.memory import Memory, memory
+from fovea_server.metrics.machine import Memory, memory
 
 GIB = 2**30
 MIB = 2**20

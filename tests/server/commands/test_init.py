@@ -1,13 +1,11 @@
 """`fovea init`: what it says is done, word for word, and ends with boxes."""
 
-import os
 import re
 import shlex
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from tests.forked import on_path
 from tests.serving import free_ports, wait_until_ready
 
 # From anywhere: the working folder is that of the fixture `fovea`.
@@ -20,12 +18,12 @@ def commands(said: str) -> list[str]:
 
 
 @pytest.fixture
-def own_ports(monkeypatch):
+def own_ports(monkeypatch, tmp_path_factory):
     """`fovea` is on the path, and serves on ports of its own: that of HTTP."""
     ports = free_ports(3)
     for kind, port in zip(("HTTP", "GRPC", "METRICS"), ports, strict=True):
         monkeypatch.setenv(f"FOVEA_{kind}_PORT", str(port))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", on_path(tmp_path_factory.mktemp("program")))
     return ports[0]
 
 

@@ -135,7 +135,7 @@ def left(holder: Holder) -> int:
 
 
 def until(condition) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -8,9 +8,14 @@ import re
 import pytest
 
 from fovea_server.metrics import machine
-from fovea_server.metrics.batches import add_batches, batch_family
 from fovea_server.metrics.machine import MachineMetrics
-from fovea_server.metrics.metrics import cache_families, model_families, process_families
+from fovea_server.metrics.metrics import (
+    add_batches,
+    batch_family,
+    cache_families,
+    model_families,
+    process_families,
+)
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.family import Family, gauge, label_name, render
 from fovea_server.statistics.histogram import Durations

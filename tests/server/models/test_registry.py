@@ -40,6 +40,18 @@ def test_the_newest_version_is_served_and_odd_folders_are_no_versions(tmp_path):
             registry.get("pluss")
 
 
+def test_nothing_is_missing_until_the_repository_was_read(tmp_path):
+    """A proxy asks another server then, and would pass a 404 on."""
+    adder(tmp_path, "plus")
+    registry = Registry(Settings(model_repository=(tmp_path,)))
+    try:
+        for look_up in (registry.get, registry.find):
+            with pytest.raises(ModelNotReady, match="'plus': the repository is being read"):
+                look_up("plus")
+    finally:
+        registry.close()
+
+
 @pytest.mark.parametrize(
     ("policy", "served"),
     [

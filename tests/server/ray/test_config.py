@@ -49,7 +49,7 @@ def test_settings_are_complete_and_can_be_read_again(monkeypatch):
         ({"repository": "m", "settings": {"max_queue": 0}}, "settings.max_queue is 0; it must be"),
         ({"repository": "m", "settings": {"api": "roboflow"}}, "settings.api has no effect on a"),
         ({"repository": "m", "settings": {"threads": 2}}, "`cpus` of the model says"),
-        ({"repository": "m", "settings": {"grpc_use_ssl": True}}, "end TLS in front of them"),
+        ({"repository": "m", "settings": {"metrics_port": 1}}, "Ray exports the metrics"),
         (
             {"repository": "m", "models": {"a": {"min_replica": 0, "cpus": 0}}},
             "models.a.cpus is 0; it must be greater than or equal to 1\nmodels.a.min_replica: "

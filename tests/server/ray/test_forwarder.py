@@ -1,113 +1,121 @@
 """Tests that a request is sent again, and how often, when its replica is lost."""
 
 import asyncio
-import gc
 
 import pytest
 
 pytest.importorskip("ray")
-from ray.exceptions import ActorDiedError, ActorUnavailableError
-from tests.server.ray.handles import Handle
+from tests.server.ray.servers import Handle, forwarder
 
-from fovea_cluster.ray import forwarder
-from fovea_cluster.ray.faults import Fault
-from fovea_cluster.ray.forwarder import Forwarder
+from fovea_cluster.ray import forwarder as module
+from fovea_cluster.ray.link import Link, Lost
 from fovea_preprocess.errors import ModelNotReady, Unavailable
+
+ABOUT = {"host": "127.0.0.1", "http": 1, "grpc": 1, "token": ""}
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(forwarder, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(module, "_SHUN_S", 0.01)
+    monkeypatch.setattr(module, "_LOOK_S", 0.01)
 
 
-def sent(error: Exception, losses: int, *, keeps_state: bool = False) -> tuple[object, int]:
-    """Return the answer and how often the request was sent, where some replicas are lost."""
+def asked(losses: list[Lost], *, replicas: int = 2, keeps_state: bool = False):
+    """Return the answer, and the replicas that were asked; each loses one request of `losses`."""
+    tried: list[Link] = []
 
-    async def replica(request: object) -> object:
-        if len(handle.calls) <= losses:
-            raise error
+    async def send(link: Link) -> str:
+        tried.append(link)
+        if len(tried) <= len(losses):
+            raise losses[len(tried) - 1]
         return "answer"
 
-    handle = Handle(replica)
-    try:
-        found = asyncio.run(Forwarder("m", handle, keeps_state=keeps_state).ask("http", 1))
-    except Unavailable as failed:
-        found = failed
-    return found, len(handle.calls)
+    async def run() -> object:
+        way = forwarder(Handle(), keeps_state=keeps_state)
+        way.update({str(number): ABOUT for number in range(replicas)})
+        try:
+            return await way.ask(send)
+        except Unavailable as failed:
+            return failed
+
+    return asyncio.run(run()), tried
 
 
-def test_a_request_is_sent_again_when_its_replica_dies():
-    assert sent(ActorDiedError(), 1) == ("answer", 2)
+def test_a_request_is_sent_again_to_another_replica():
+    answer, [first, second] = asked([Lost(sent=True)])
+    assert answer == "answer"
+    assert first is not second
 
 
 def test_a_request_that_kills_replicas_kills_two():
-    found, times = sent(ActorDiedError(), 100)
-    assert isinstance(found, Unavailable)
-    assert times == 2
+    answer, tried = asked([Lost(sent=True)] * 5, replicas=5)
+    assert isinstance(answer, Unavailable)
+    assert len(tried) == 2
 
 
-def test_replicas_out_of_reach_are_tried_more_often():
-    away = ActorUnavailableError("no way", None)
-    assert sent(away, 4) == ("answer", 5)
-    assert sent(away, 100)[1] == 8
+def test_replicas_out_of_reach_are_tried_until_one_is_there():
+    answer, tried = asked([Lost(sent=False)] * 7)
+    assert answer == "answer"
+    assert len(tried) == 8
 
 
 def test_a_request_of_a_sequence_is_sent_once():
-    assert sent(ActorDiedError(), 1, keeps_state=True)[1] == 1
+    assert len(asked([Lost(sent=True)], keeps_state=True)[1]) == 1
+    assert asked([Lost(sent=False)], keeps_state=True)[0] == "answer"
 
 
-def test_a_cancelled_request_leaves_nothing_unread(caplog):
-    class Response:
-        """As Ray's: it ends with an error of its own, and may refuse to be cancelled."""
-
-        def __await__(self):
-            try:
-                yield from asyncio.Event().wait().__await__()
-            except asyncio.CancelledError:
-                raise RuntimeError("RequestCancelledError") from None
-
-        def cancel(self) -> None:
-            raise RuntimeError("BackPressureError")
-
-    class Replicas(Handle):
-        def remote(self, *given):
-            return Response()
-
+def test_the_replica_with_the_fewest_requests_is_asked():
     async def run() -> None:
-        way = Forwarder("m", Replicas(None), keeps_state=False)
-        asking = asyncio.create_task(way.ask("http", 1))
-        await asyncio.sleep(0.01)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
+        way, free, tried = forwarder(Handle()), asyncio.Event(), []
+
+        async def send(link: Link) -> None:
+            tried.append(link)
+            await free.wait()
+
+        way.update({"1": ABOUT, "2": ABOUT, "3": ABOUT})
+        asking = [asyncio.create_task(way.ask(send)) for _ in range(6)]
+        await asyncio.sleep(0)
+        assert {tried.count(link) for link in tried} == {2}
+        free.set()
+        await asyncio.gather(*asking)
 
     asyncio.run(run())
-    gc.collect()
-    assert "never retrieved" not in caplog.text
 
 
-def test_a_request_that_waits_ends_when_no_replica_can_start(monkeypatch):
-    monkeypatch.setattr(forwarder, "_LOOK_S", 0.01)
-    ended = []
-
-    async def waits(_: object) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(True)
-
+def test_a_request_that_waits_ends_when_no_replica_can_start():
     async def run() -> None:
-        way = Forwarder("m", Handle(waits), keeps_state=False)
-        waiting = asyncio.create_task(way.ask("http", 1))
+        handle = Handle()
+        way = forwarder(handle)
+
+        async def send(link: Link) -> None:
+            raise AssertionError("there is no replica")
+
+        waiting = asyncio.create_task(way.ask(send))
         await asyncio.sleep(0.05)
-        way.fault = Fault("no engine", stopping=True)
-        await asyncio.sleep(0.05)
-        assert not waiting.done(), "the replica that stops may have it"
-        way.fault = Fault("no engine", stopping=False)
-        with pytest.raises(ModelNotReady, match=r"'m': its replicas do not start: no engine"):
+        assert handle.woken == 1
+        way.fault = "no engine"
+        with pytest.raises(ModelNotReady, match=r"'digits': its replicas do not start: no engine"):
             await waiting
-        with pytest.raises(ModelNotReady, match="no engine"):
-            await way.ask("http", 2)
-        assert ended == [True]
+
+    asyncio.run(run())
+
+
+def test_a_replica_that_closes_the_connection_is_lost():
+    async def run() -> None:
+        async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(close, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        link = Link({**ABOUT, "http": port})
+        with pytest.raises(Lost) as lost:
+            await link.http(b"POST / HTTP/1.1\r\ncontent-length: 1\r\n", b"x")
+        assert lost.value.sent
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(Lost) as lost:
+            await link.http(b"POST / HTTP/1.1\r\ncontent-length: 1\r\n", b"x")
+        assert not lost.value.sent
 
     asyncio.run(run())

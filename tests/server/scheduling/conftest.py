@@ -36,9 +36,9 @@ def serve_images(shared: Path, digits: Path) -> Iterator[Callable[..., ServedIma
     """Opens the digits engine with the queue of one of the models; it is closed afterwards."""
     with ExitStack() as exits:
 
-        def opened(name: str, **options: Any) -> ServedImages:
+        def opened(name: str, *, version: Path = digits, **options: Any) -> ServedImages:
             folder = shared / "data" / "triton" / "models" / name
-            return ServedImages(Engine.open(digits), folder, exits, **options)
+            return ServedImages(Engine.open(version), folder, exits, **options)
 
         yield opened
 

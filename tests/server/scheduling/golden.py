@@ -38,7 +38,7 @@ class Gate:
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
         self.entered.set()
-        assert self.open.wait(10), "nobody has opened the gate"
+        assert self.open.wait(60), "nobody has opened the gate"
         if self.error is not None:
             raise self.error
         return self._session.infer(feeds, alone=alone)

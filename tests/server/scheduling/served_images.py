@@ -24,7 +24,7 @@ from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
 
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"
 SCENES = [(DEMO / f"scene-{n}.jpg").read_bytes() for n in (1, 2)]
@@ -73,7 +73,7 @@ class ServedImages:
         )
         exits.callback(self.scheduler.close, 0)
 
-    async def predict(self, *images: bytes, **fields: Any) -> list[ImageResult | FoveaError]:
+    async def predict(self, *images: SentImage, **fields: Any) -> list[ImageResult | FoveaError]:
         """Ask for these images."""
         options = fields.pop("options", PredictOptions())
         return await self.scheduler.predict(ImageRequest(images, options, **fields))

@@ -119,9 +119,13 @@ def test_images_of_a_batch_that_fails_are_run_alone(
     served: ServedImages, device: HostDevice
 ) -> None:
     assert isinstance(answers(served, SCENES[0])[0], ImageResult)
-    device.fail("execute")
 
-    assert all(isinstance(answer, ImageResult) for answer in answers(served, *SCENES * 2))
+    def all_are_answered() -> bool:
+        device.fail("execute")
+        return all(isinstance(answer, ImageResult) for answer in answers(served, *SCENES * 2))
+
+    # On a busy machine the batch that fails may have one image only, whose error it is then.
+    assert any(all_are_answered() for _ in range(20))
 
 
 def test_a_bad_image_fails_alone(served: ServedImages) -> None:

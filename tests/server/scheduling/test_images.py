@@ -5,6 +5,7 @@ import io
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,11 @@ from fovea_preprocess.errors import (
     ModelNotReady,
     QueueFull,
 )
-from fovea_preprocess.image import decode_image
+from fovea_preprocess.image import DecodedImage, decode_image
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.model import FailureReason
 from fovea_server.tensors.image_messages import ImageResult
-from fovea_server.tensors.messages import RequestTrace
+from fovea_server.tensors.messages import InferRequest, InputTensor, RequestTrace
 
 ServeImages = Callable[..., ServedImages]
 
@@ -56,6 +57,72 @@ def test_answers_under_load_are_those_of_one_image_at_a_time(serve_images: Serve
     spans = (statistics.compute_input, statistics.compute_infer, statistics.compute_output)
     assert all(span.count == 32 and span.ns > 0 for span in (statistics.queue, *spans))
     assert statistics.success.ns >= sum(span.ns for span in spans)
+
+
+def test_pixels_are_answered_as_the_file_that_they_were_decoded_from(
+    serve_images: ServeImages,
+) -> None:
+    cache = ResponseCache(1 << 20)
+    served = serve_images("simple_cache", cache=cache)
+    image = decode_image(SCENES[0])
+    turned = DecodedImage(image.pixels.transpose(1, 0, 2), 1)
+
+    async def ask() -> list[Any]:
+        images = SCENES[0], image, image, turned
+        return [(await served.predict(each))[0] for each in images]
+
+    file, pixels, again, other = asyncio.run(ask())
+    assert found(file) == found(pixels) == found(again) != found(other)
+    # The cache tells a file from its pixels, and pixels of another shape.
+    assert (cache.statistics.hits, len(cache)) == (1, 3)
+    tiled = PredictOptions(tile="2x2")
+    whole, cut = (asyncio.run(served.predict(x, options=tiled))[0] for x in (SCENES[0], image))
+    assert found(whole) == found(cut)
+
+
+def test_images_of_all_shapes_share_the_queue_of_an_engine_of_several_sizes(
+    demo_rect: Path, serve_images: ServeImages
+) -> None:
+    served = serve_images("simple", version=demo_rect / "digits" / "1")
+    pixels = np.tile(decode_image(SCENES[0]).pixels, (2, 2, 1))
+    shapes = [(300, 300), (225, 400), (400, 300), (40, 400), (225, 400), (300, 301)]
+    images = []
+    for height, width in shapes:
+        file = io.BytesIO()
+        Image.fromarray(pixels[:height, :width]).save(file, "PNG")
+        images.append(file.getvalue())
+    expected = [served.engine.detect(decode_image(image).pixels) for image in images]
+
+    async def ask() -> list[Any]:
+        return await asyncio.gather(*[served.predict(images[n % 6]) for n in range(36)])
+
+    for n, [answer] in enumerate(asyncio.run(ask())):
+        assert np.array_equal(answer.found.class_ids, expected[n % 6].class_ids)
+        assert np.allclose(answer.found.boxes, expected[n % 6].boxes, atol=0.05)
+    assert sum(map(len, expected))
+
+
+def test_tensors_of_other_sizes_than_an_engine_of_several_has_are_refused(
+    demo_rect: Path, serve_images: ServeImages
+) -> None:
+    served = serve_images("simple", version=demo_rect / "digits" / "1")
+    for sent in ((32, 32), (96, 320)):
+        asyncio.run(served.scheduler.infer(tensor_request(served, sent)))
+    for size in ((33, 47), (0, 0), (32, 0), (16, 16), (352, 320), (320, 1600)):
+        with pytest.raises(InvalidRequest) as refused:
+            asyncio.run(served.scheduler.infer(tensor_request(served, size)))
+        assert str(refused.value).endswith(
+            "Its height and width must be multiples of 32, from 32 to those of [3,320,320], got "
+            f"[1,3,{size[0]},{size[1]}]"
+        )
+
+
+def tensor_request(served: ServedImages, size: tuple[int, int]) -> InferRequest:
+    """Return a request for the tensors of a grey image, float32 [1, 3, height, width]."""
+    pixels = np.full((1, 3, *size), 0.5, np.float32)
+    name = served.engine.card.inputs[0].name
+    image = InputTensor(name, "FP32", pixels.shape, memoryview(pixels.tobytes()))
+    return InferRequest(served.engine.card.name, None, [image], [])
 
 
 def test_an_answer_is_written_where_it_is_computed(serve_images: ServeImages) -> None:
@@ -120,7 +187,7 @@ def test_giving_up_at_the_engine_does_not_wait_for_it(serve_images: ServeImages)
         task = asyncio.create_task(served.predict(SCENES[0]))
         await asyncio.to_thread(served.gate.entered.wait)
         task.cancel()
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=60)
         assert task.cancelled()
         served.gate.open.set()
         assert found((await served.predict(SCENES[0]))[0])

@@ -64,9 +64,7 @@ class Images:
         for file in self.files:
             pixels = read_image(file)
             variety.add(pixels)
-            row = np.empty((1, *self.spec.row_shape), self.spec.dtype)
-            preprocessor(pixels, row[0])
-            yield row
+            yield preprocessor.row(pixels)[0]
 
 
 def find_ranges(
@@ -172,7 +170,8 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
 
 def measured_tensors(model: onnx.ModelProto) -> list[str]:
     """Return the names of the tensors that need a range: the inputs of network and layers."""
-    taken = (node.input[0] for node in Wiring(model).layers())
+    wiring = Wiring(model)
+    taken = (node.input[0] for node in (*wiring.layers(), *wiring.projections()))
     return list(dict.fromkeys([model.graph.input[0].name, *taken]))
 
 
@@ -184,4 +183,6 @@ def _range(seen: Histogram, method: Method) -> tuple[float, float]:
             bound = seen.percentile(PERCENTILE)
         case "entropy":
             bound = seen.entropy()
+        case "mse":
+            bound = seen.squared_error()
     return max(seen.low, -bound), min(seen.high, bound)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from fovea_engines.repository.writing import write_file
 from fovea_preprocess.errors import InvalidOption, NotFound
 
-Method = Literal["percentile", "minmax", "entropy"]
+Method = Literal["percentile", "minmax", "entropy", "mse"]
 
 RANGES_FILE = "calibration.json"
 # Raised whenever the same images would give other ranges.

@@ -17,10 +17,19 @@ from onnx.numpy_helper import from_array, to_array
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.device import WeightBits
-from fovea_engines.graph.wiring import RANKING, Wiring, is_depthwise, rebuild, tensors_after
+from fovea_engines.graph.wiring import (
+    RANKING,
+    Wiring,
+    is_depthwise,
+    output_axis,
+    rebuild,
+    tensors_after,
+)
 
 # Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
 _SMALLEST = 2.0**-20
+# Products of 32 columns gain nothing from integers, those of 64 on 400 rows a quarter of the time.
+_NARROWEST = 64
 # Operators whose results follow from a choice by values.
 _CHOOSING = RANKING | {"GridSample"}
 
@@ -28,22 +37,59 @@ _CHOOSING = RANKING | {"GridSample"}
 def quantisable(model: onnx.ModelProto) -> tuple[str, ...]:
     """Return the names of the layers that gain from INT8, in the graph's order.
 
-    Not among them are a detector's last layers, whose rounding would be read off as boxes; and
-    depthwise layers, which are not computed faster in INT8, as they wait for memory, and which
-    lose most: yolox_nano loses half of its mAP by them. Nor are layers after a choice of rows or of
-    places, which rounding would make another one. All else, such as attention, stays float too.
+    They are convolutions and the projections of tokens. Not among them are a detector's last
+    layers, whose rounding would be read off as boxes; and depthwise layers, which are not computed
+    faster in INT8, as they wait for memory, and which lose most: yolox_nano loses half of its mAP
+    by them. Nor are layers after a choice of rows or of places, which rounding would make another
+    one (the decoders of most DETRs), and projections that it is read from. All else, such as the
+    attention itself, stays float too. So do projections of levels that are joined: OpenVINO moves
+    their scales to the levels, and then refuses the product.
     """
+    return tuple(node.name for node in _quantisable(model))
+
+
+def _quantisable(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     wiring = Wiring(model)
     head = wiring.head_layers()
     chosen = tensors_after(model, _CHOOSING)
-    return tuple(
+    layers = {
         node.name
         for node in wiring.layers()
-        if node.name not in head
-        and node.input[0] not in chosen
-        and node.input[1] in wiring.constants
+        if node.input[1] in wiring.constants
         and not is_depthwise(node, wiring.constants[node.input[1]])
-    )
+    }
+    if projections := wiring.projections():
+        single = _single_rows(model)
+        layers |= {
+            node.name
+            for node in projections
+            if min(wiring.constants[node.input[1]].dims) >= _NARROWEST
+            and node.input[0] not in single
+            and not _joined(wiring, node.input[0])
+        }
+        choices = (node for node in wiring.nodes if node.op_type in RANKING)
+        ranked = wiring.last_layers({name for node in choices for name in node.input})
+        layers -= ranked & {node.name for node in projections}
+    return [
+        node
+        for node in wiring.nodes
+        if node.name in layers and node.name not in head and node.input[0] not in chosen
+    ]
+
+
+def _joined(wiring: Wiring, name: str) -> bool:
+    maker = wiring.maker(name)
+    if maker is not None and maker.op_type == "Mul":  # a mask of the levels' edges
+        maker = wiring.maker(next(one for one in maker.input if one not in wiring.constants))
+    return maker is not None and maker.op_type == "Concat"
+
+
+def _single_rows(model: onnx.ModelProto) -> set[str]:
+    """Name the tensors that have one row for each image, of which a product waits for memory."""
+    batch = model.graph.input[0].type.tensor_type.shape.dim[0]
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in inferred.value_info}
+    return {name for name, dims in shapes.items() if len(dims) == 2 and dims[0] == batch}
 
 
 def quantise(
@@ -69,7 +115,7 @@ def _nodes(
     """Yield the quantised graph in topological order; new constants go into the model."""
     wiring = Wiring(model)
     takers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in wiring.layers():
+    for node in wiring.nodes:
         if node.name in chosen:
             takers[node.input[0]].append(node)
     for value in model.graph.input:
@@ -106,8 +152,9 @@ def _weight(
     model: onnx.ModelProto, layer: onnx.NodeProto, weight: onnx.TensorProto, bits: WeightBits
 ) -> onnx.NodeProto:
     # By the layer's name: two layers may share one tensor.
-    stem = f"{layer.name}/weight"
-    integers, scale = encode_weight(to_array(weight), bits)
+    stem, axis = f"{layer.name}/weight", output_axis(layer)
+    integers, scale = encode_weight(np.moveaxis(to_array(weight), axis, 0), bits)
+    integers = np.ascontiguousarray(np.moveaxis(integers, 0, axis))
     model.graph.initializer.append(from_array(integers, f"{stem}/quantised"))
     model.graph.initializer.append(from_array(scale, f"{stem}/scale"))
     layer.input[1] = f"{stem}/dequantised"
@@ -116,7 +163,7 @@ def _weight(
         [f"{stem}/quantised", f"{stem}/scale"],
         [layer.input[1]],
         f"{stem}/DQ",
-        axis=0,
+        axis=axis,
     )
 
 

@@ -1,8 +1,8 @@
-"""Draws what a model found into an image, and encodes it as a file."""
+"""Draws the results of a model into an image, and encodes it as a file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from typing import Literal
 
@@ -10,21 +10,33 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw.classes import draw_classes
+from fovea_engines.detect.draw.colours import colour
 from fovea_engines.detect.draw.maps import cut_out, draw_class_map, draw_depth, draw_foreground
 from fovea_engines.detect.draw.objects import draw_objects
-from fovea_engines.detect.draw.tags import FONT
+from fovea_engines.detect.draw.tags import FONT, Tag, draw_tag, letter
 from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
+from fovea_engines.detect.new_image import NewImage
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.detect.task_result import TaskResult
+from fovea_preprocess.errors import InvalidOption
 
-MediaType = Literal["image/jpeg", "image/png"]
+MediaType = Literal["image/jpeg", "image/png", "image/webp"]
 
-JPEG_QUALITY = 92
+_QUALITY = 92
+_FORMS: Mapping[MediaType, tuple[str, Sequence[int], int]] = {
+    "image/jpeg": (".jpg", [cv2.IMWRITE_JPEG_QUALITY, _QUALITY], 65_535),
+    "image/png": (".png", [], 2**31 - 1),
+    "image/webp": (".webp", [cv2.IMWRITE_WEBP_QUALITY, _QUALITY], 16_383),
+}
+"""Suffix of a file, settings of OpenCV, and the longest side that the format holds, pixels."""
+
 # Of a caption, pixels; its letters by OpenCV's scale.
 _STRIP, _GAP, _LETTERS = 40, 16, 0.7
+# Letters of a list are this much of the image's shorter side, but legible.
+_SCALE, _SMALLEST = 0.0011, 0.35
+# More lines than these would hide the image.
+_LINES = 10
 
 
 @singledispatch
@@ -34,19 +46,49 @@ def draw(
     labels: Sequence[str] | None,
     skeleton: Skeleton | None = None,
 ) -> NDArray[np.uint8]:
-    """Return a copy of an image, uint8 RGB [h, w, 3], with what a model found on it.
+    """Return a copy of an image, uint8 RGB [h, w, 3], with the results of a model drawn on it.
 
-    It is in pixels of this image. Class ids beyond the labels are shown as numbers. A class has one
-    colour in all images; lines and letters scale with the image.
+    It is in pixels of this image. A picture that a network made of it is returned itself. A result
+    without a drawing of its own is listed in a corner.
+    Class ids beyond the labels are shown as numbers. A class has one colour in all images; lines
+    and letters scale with the image.
     """
-    raise NotImplementedError(type(found).__name__)
+    return draw_lines(found.lines(labels), pixels)
 
 
 draw.register(Detections, draw_objects)
-draw.register(Classes, draw_classes)
 draw.register(ClassMap, draw_class_map)
 draw.register(SoftMask, draw_foreground)
 draw.register(DepthMap, draw_depth)
+
+
+@draw.register
+def _(
+    found: NewImage,
+    pixels: NDArray[np.uint8],
+    labels: Sequence[str] | None,
+    skeleton: Skeleton | None = None,
+) -> NDArray[np.uint8]:
+    return found.rgb
+
+
+def draw_lines(lines: Iterable[tuple[str, int]], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a copy of an image, uint8 RGB [h, w, 3], with the first ten lines, as many as fit.
+
+    Each has the number of its colour.
+    """
+    canvas = np.ascontiguousarray(pixels).copy()
+    height, width = canvas.shape[:2]
+    scale = max(_SMALLEST, min(height, width) * _SCALE)
+    top = 0
+    for text, number in list(lines)[:_LINES]:
+        line = letter(text, scale)
+        if top + line.height > height:
+            break
+        shown = line._replace(width=min(line.width, width))
+        draw_tag(canvas, Tag(shown, 0, top), colour(number))
+        top += line.height
+    return canvas
 
 
 def annotated(
@@ -56,8 +98,8 @@ def annotated(
     skeleton: Skeleton | None,
     media_type: MediaType,
 ) -> bytes:
-    """Draw as `draw` does, and encode; a PNG of a `SoftMask` is the foreground alone, cut out."""
-    if isinstance(found, SoftMask) and media_type == "image/png":
+    """Draw as `draw` does, and encode; of a `SoftMask`, PNG and WebP are the foreground alone."""
+    if isinstance(found, SoftMask) and media_type != "image/jpeg":
         return encode(cut_out(found, pixels), media_type)
     return encode(draw(found, pixels, labels, skeleton), media_type)
 
@@ -74,13 +116,17 @@ def captioned(image: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
 
 
 def encode(pixels: NDArray[np.uint8], media_type: MediaType) -> bytes:
-    """Encode an image, uint8 RGB [h, w, 3], as a JPEG (quality 92) or PNG file.
+    """Encode an image, uint8 RGB [h, w, 3], as a JPEG or WebP (quality 92) or a PNG file.
 
-    A PNG file may also have alpha, [h, w, 4].
+    A file may also have alpha, [h, w, 4], but for JPEG. InvalidOption: the format does not hold
+    sides as long.
     """
+    suffix, settings, longest = _FORMS[media_type]
+    if max(pixels.shape[:2]) > longest:
+        raise InvalidOption(
+            f"the picture is {pixels.shape[1]}x{pixels.shape[0]}, and {media_type} holds sides of "
+            f"{longest} pixels at most: accept image/png"
+        )
     bgr = cv2.cvtColor(pixels, cv2.COLOR_RGBA2BGRA if pixels.shape[2] == 4 else cv2.COLOR_RGB2BGR)
-    if media_type == "image/png":
-        _, data = cv2.imencode(".png", bgr)
-    else:
-        _, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    _, data = cv2.imencode(suffix, bgr, settings)
     return bytes(data)

@@ -53,6 +53,9 @@ def draw_objects(
         for points, fill in zip(found.keypoints[::-1], colours[::-1], strict=True):
             _draw_keypoints(canvas, points, skeleton, fill, line)
     names = [shown_name(labels, i) for i in class_ids]
+    if found.track_ids is not None:
+        known = zip(names, found.track_ids.tolist(), strict=True)
+        names = [name if track < 0 else f"{name} #{track}" for name, track in known]
     reach = np.array([-(line // 2)] * 2 + [line // 2 + 1] * 2)
     edges = np.clip(corners + reach, 0, [width, height] * 2)
     tags = place(

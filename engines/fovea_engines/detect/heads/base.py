@@ -62,6 +62,7 @@ class Head(ABC):
         preprocess: fields of `PreprocessSpec` in which its training differs from the defaults.
         guessed: in what exporters of the family differ in preprocessing; "" if in nothing.
         variants: names, in `VARIANTS`, of what these do otherwise.
+        nameless: its task knows no classes, and so no names of them.
         sized: it needs the size of the input to decode.
         resizes: its graphs resize images themselves, and take any size.
         outputs: names of the outputs that are decoded, in the order of `Fit.outputs`.
@@ -76,6 +77,7 @@ class Head(ABC):
     preprocess: ClassVar[Mapping[str, Any]] = {}
     guessed: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ()
+    nameless: ClassVar[bool] = False
     sized: ClassVar[bool] = False
     resizes: ClassVar[bool] = False
 
@@ -202,3 +204,10 @@ def corners(centred: NDArray[np.float32]) -> NDArray[np.float32]:
     """Convert boxes [n, 4] from cx cy w h to x1 y1 x2 y2."""
     centre, half = centred[:, :2], centred[:, 2:] / 2
     return np.concatenate([centre - half, centre + half], axis=1)
+
+
+def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the probabilities of logits, float32 [..., classes], along the last axis."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shares: NDArray[np.float32] = powers / powers.sum(axis=-1, keepdims=True)
+    return shares

@@ -23,6 +23,12 @@ _TASKS = {
     "image-classification": "classify",
     "semantic-segmentation": "semantic",
     "depth-estimation": "depth",
+    "image-to-image": "image",
+    "super-resolution": "image",
+    "text-recognition": "read",
+    "embedding": "embed",
+    "feature-extraction": "embed",
+    "image-feature-extraction": "embed",
 }
 
 

@@ -205,7 +205,8 @@ def _resolve(
             f"that you need, or try `fovea edit --size {wished}`"
         )
     stride = largest_stride(metadata)
-    if -1 in sides and any(side < 1 or side % stride for side in resolved):
+    chosen = [side for side, own in zip(resolved, sides, strict=True) if own == -1]
+    if any(side < 1 or side % stride for side in chosen):
         raise InvalidOption(
             f"size {resolved[0]}x{resolved[1]}: both sides must be multiples of {stride}"
         )

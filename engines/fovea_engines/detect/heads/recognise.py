@@ -23,6 +23,7 @@ from fovea_engines.detect.heads.recognition import (
     Recognition,
     Verdict,
     decoded,
+    nearest_of,
     not_decoded,
     outputs_text,
     undecided,
@@ -93,9 +94,14 @@ def recognise(
 def _decided(verdicts: tuple[Verdict, ...], shown: str, metadata: Mapping[str, str]) -> Recognition:
     """Choose the best of verdicts, where one is."""
     best = [one for one in verdicts if one.rank == verdicts[0].rank >= 0]
+    if best and best[0].rank == Strength.ASKED and any(one.doubt for one in verdicts):
+        # A family that would be taken but for a doubt is nearer than those that fit anything.
+        best = []
     if best and best[0].rank == Strength.ASKED:
         could = " or ".join(f"--head {one.family}" for one in best)
         reason = f"{shown} can be of models of any kind: say {could} if it is of that"
+        if nearest := nearest_of(verdicts):
+            reason += f"; the nearest others are {nearest}"
         return not_decoded(reason, metadata, verdicts)
     if best and best[0].unseen and best[0].rank <= Strength.SHAPE:
         # Rarer families of this shape are for the numbers to exclude, and there were none.
@@ -198,7 +204,8 @@ def _as_named(family: str, judge: _Judge, shown: str, *, force: bool) -> Recogni
     fit = judge.forced(family)
     if force and isinstance(fit, Fit):
         return decoded(Verdict(family, fit, doubt=against), f"{shown}, forced by --force-head")
-    others = [one.family for one in map(judge, FAMILIES) if one.against is None]
+    # Those that must be asked for fit outputs of any kind.
+    others = [one.family for one in map(judge, FAMILIES) if one.rank > Strength.ASKED]
     could = (
         f"it could be {' or '.join(others)}"
         if others

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.detect.heads.registry import FAMILIES, is_nameless
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Strength, describe
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.session import TensorSpec
@@ -15,6 +15,17 @@ from fovea_preprocess.spec import Fit as ImageFit
 TENSORS = "tensors"
 """The name that a user gives in place of a family for a model that is not to be decoded."""
 
+# The demos of OpenVINO's model zoo stretch images, and its networks normalise them themselves.
+_OF_OPENVINO: Mapping[str, Any] = {
+    "fit": "stretch",
+    "channels": "BGR",
+    "scale": 1.0,
+    "mean": (0.0, 0.0, 0.0),
+    "std": (1.0, 1.0, 1.0),
+}
+_GUESSED_OF_OPENVINO = (
+    "the file was OpenVINO's, whose model zoo stretches images, in BGR, 0 to 255; others differ"
+)
 # Reasons, each of which may be that of several families.
 _NEAREST = 3
 _OUTPUTS_SHOWN = 3
@@ -87,6 +98,7 @@ class Recognition:
         doubt: what speaks against a family that the user has named all the same; None where nothing
             does.
         own_fit: how the graph resizes images itself, where the family does and it is known.
+        from_openvino: the file was written from one of OpenVINO, and says so.
     """
 
     family: str | None
@@ -100,6 +112,7 @@ class Recognition:
     unseen: bool = False
     doubt: str | None = None
     own_fit: ImageFit | None = None
+    from_openvino: bool = False
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -107,11 +120,18 @@ class Recognition:
         return None if self.family is None else FAMILIES[self.family].labels or None
 
     @property
+    def nameless(self) -> bool:
+        """Return whether the task of the family knows no classes."""
+        return is_nameless(self.family)
+
+    @property
     def guessed(self) -> str:
         """The reason why the preprocessing is a guess; "" where it is known."""
         if self.family is None:
-            return "that of YOLO is taken, as no family is known"
-        return "" if self._known else FAMILIES[self.family].guessed
+            guessed = "that of YOLO is taken, as no family is known"
+        else:
+            guessed = "" if self._known else FAMILIES[self.family].guessed
+        return _GUESSED_OF_OPENVINO if guessed and self.from_openvino else guessed
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -135,9 +155,10 @@ class Recognition:
         return f"by the family {self.family}{', which the metadata names' if self._named else ''}"
 
     @property
-    def own_preprocess(self) -> Mapping[str, ImageFit]:
+    def own_preprocess(self) -> Mapping[str, Any]:
         """Fields of `PreprocessSpec` that the graph has in place of the family's."""
-        return {} if self.own_fit is None else {"fit": self.own_fit}
+        fields = _OF_OPENVINO if self.from_openvino and self.guessed else {}
+        return fields if self.own_fit is None else {**fields, "fit": self.own_fit}
 
     @property
     def _known(self) -> bool:
@@ -209,10 +230,15 @@ def not_decoded(
 
 def why_none(verdicts: Iterable[Verdict]) -> str:
     """Say of a model that no family fits why the nearest ones do not."""
-    nearest = "; ".join(_excluded(verdicts))
+    nearest = nearest_of(verdicts)
     if not nearest:
         return "no family that Fovea decodes has such outputs"
     return f"no family fits; the nearest are {nearest}"
+
+
+def nearest_of(verdicts: Iterable[Verdict]) -> str:
+    """Say what excludes the families whose outputs are most like those of the model; "" if none."""
+    return "; ".join(_excluded(verdicts))
 
 
 def outputs_text(outputs: Sequence[TensorSpec]) -> str:

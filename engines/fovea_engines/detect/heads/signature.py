@@ -11,8 +11,8 @@ from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.plural import counted
 
-STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
-"""The pyramids detectors are built on: P3 to P5, and with P6 or P2."""
+STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
+"""The pyramids detectors are built on: P3 to P5, with P6 or P2, and without P3, as tiny ones."""
 
 OTHERS = "its outputs have other names or shapes"
 """The reason why a family does not fit at all; any other reason is worth telling."""

@@ -1,20 +1,27 @@
-"""Measures classifiers on images that lie in a folder for each class."""
+"""Measures classifiers and embeddings on images in folders.
+
+There is a folder for each class, or for each person or thing.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
+from fovea_engines.detect.embedding import Embedding
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import has_images, image_files, read_image
 from fovea_engines.progress import Progress
-from fovea_engines.repository.accuracy import ClassAccuracy
+from fovea_engines.repository.accuracy import ClassAccuracy, MatchAccuracy
 from fovea_engines.repository.digest import file_sha256, json_sha256
 from fovea_preprocess.errors import InvalidOption
 
@@ -23,6 +30,12 @@ FIRST = 5
 
 Classify = Callable[[Path], Sequence[str]]
 """Returns the names of an image's first classes, best first; a number stands for no name."""
+
+Embed = Callable[[Path], NDArray[np.float32]]
+"""Returns the vector of an image, of length 1."""
+
+# Rows of cosines at a time: those of all images would take the square of their number.
+_BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,3 +107,67 @@ def measure_classes(
         top5=five / count,
         per_class={name: sum(hits) / len(hits) for name, hits in first.items()},
     )
+
+
+def embed_with(engine: Engine) -> Embed:
+    """Return a function that embeds with an engine."""
+
+    def embed(image: Path) -> NDArray[np.float32]:
+        found = engine.predict(read_image(image))
+        assert isinstance(found, Embedding), "the task was checked"
+        return found.unit
+
+    return embed
+
+
+def measure_matches(
+    embed: Embed, dataset: ClassFolders, progress: Progress | None = None
+) -> tuple[MatchAccuracy, list[tuple[str, str]]]:
+    """Measure how often the images that are most like one are of the same folder.
+
+    Each image is looked for among all others. One that is alone in its folder is only found.
+
+    Returns:
+        The accuracy, and of each image that was looked for its folder and that of its best match.
+
+    Raises:
+        InvalidOption: no folder has two images.
+    """
+    names = np.array([image.parent.name for image in dataset.images])
+    counts = Counter(names.tolist())
+    sought = np.flatnonzero([counts[name] > 1 for name in names.tolist()])
+    if not len(sought):
+        raise InvalidOption(
+            f"{dataset.path} has no folder with two images: an image is found by another of its "
+            "own folder"
+        )
+    progress = progress or Progress()
+    with progress.phase("accuracy"):
+        vectors = np.stack([embed(image) for image in progress.each(dataset.images, len(names))])
+    first: dict[str, list[bool]] = defaultdict(list)
+    pairs: list[tuple[str, str]] = []
+    five = 0
+    for start in range(0, len(sought), _BLOCK):
+        rows = sought[start : start + _BLOCK]
+        cosines = vectors[rows] @ vectors.T
+        cosines[np.arange(len(rows)), rows] = -np.inf  # itself
+        best = _best(cosines, min(FIRST, len(names) - 1))
+        for name, found in zip(names[rows].tolist(), names[best].tolist(), strict=True):
+            first[name].append(found[0] == name)
+            five += name in found
+            pairs.append((name, found[0]))
+    accuracy = MatchAccuracy(
+        images=len(sought),
+        recall1=sum(map(sum, first.values())) / len(sought),
+        recall5=five / len(sought),
+        per_class={name: sum(hits) / len(hits) for name, hits in first.items()},
+    )
+    return accuracy, pairs
+
+
+def _best(cosines: NDArray[np.float32], most: int) -> NDArray[np.intp]:
+    """Return the places of the largest numbers of each row, best first."""
+    # To sort all would take longer than to compare them.
+    near = np.argpartition(-cosines, most - 1, axis=1)[:, :most]
+    order = np.argsort(-np.take_along_axis(cosines, near, axis=1), axis=1)
+    return np.take_along_axis(near, order, axis=1)

@@ -10,7 +10,9 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.class_folders import (
     ClassFolders,
     classify_with,
+    embed_with,
     measure_classes,
+    measure_matches,
     read_class_folders,
 )
 from fovea_engines.evaluate.accuracy.class_maps import (
@@ -27,13 +29,13 @@ from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_preprocess.errors import InvalidOption
 
 Labels = Dataset | ClassFolders | ClassMaps
-"""Each kind is of one task, or of those that find objects."""
+"""Each kind is of one task, or of those that find objects, or compare whole images."""
 
 _KINDS: Final = {
     Dataset: ("labels of objects", "a COCO file, or a folder of YOLO labels"),
     ClassFolders: (
         "a folder of images for each class",
-        "a folder that has a folder of images for each class",
+        "a folder that has a folder of images for each class, or person or thing",
     ),
     ClassMaps: (
         "PNG files of classes",
@@ -42,7 +44,7 @@ _KINDS: Final = {
 }
 _OF_TASK: Final = {
     **dict.fromkeys(("detect", "segment", "pose", "obb", "text"), Dataset),
-    "classify": ClassFolders,
+    **dict.fromkeys(("classify", "embed"), ClassFolders),
     "semantic": ClassMaps,
 }
 
@@ -89,6 +91,8 @@ def measure(
 ) -> AnyAccuracy:
     """Measure an engine whose classes are those of the labels; `options` are a detector's."""
     match labelled:
+        case ClassFolders() if engine.card.task == "embed":
+            return measure_matches(embed_with(engine), labelled, progress)[0]
         case ClassFolders():
             return measure_classes(classify_with(engine), labelled, progress)
         case ClassMaps():

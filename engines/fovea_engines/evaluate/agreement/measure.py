@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Head
-from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
-from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.evaluate.agreement.matching import Matching, match
 from fovea_engines.evaluate.agreement.rows import aligned
 from fovea_engines.evaluate.reference import Outputs, Sample
@@ -37,8 +35,8 @@ def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agree
     """Compare an engine's answers with those of its source model.
 
     Detections of a known head are compared after suppression, from a score of .25, of a classifier
-    the source's first five classes, and maps as `shared` does. Raw outputs are compared where there
-    is no head or there are no detections.
+    the source's first five classes, and other results as `TaskResult.shared` does. Raw outputs are
+    compared where there is no head or there are no detections.
     """
     return _agreement([_compare(head, one, have) for one, have in pairs])
 
@@ -60,7 +58,8 @@ def measure_outputs(pairs: Iterable[tuple[str, Outputs, Outputs]]) -> Agreement:
 def _agreement(figures: list[_Figures]) -> Agreement:
     matched = [one.matching for one in figures if one.matching is not None]
     orders = [one.same_order for one in figures if one.same_order is not None]
-    maps = [one.shared for one in figures if one.shared is not None]
+    alike = [one for one in figures if one.shared is not None]
+    shared = [one.quality for one in alike]
     total = sum(matching.total for matching in matched)
     return Agreement(
         images=len(figures),
@@ -71,15 +70,16 @@ def _agreement(figures: list[_Figures]) -> Agreement:
         mean_iou=_mean([matching.overlap for matching in matched]),
         score_drift=_mean([one.drift for one in figures]),
         # Images without detections count only where no image has any.
-        quality=1 - sum(one.lost for one in figures) / (total or len(maps))
-        if total or maps
+        quality=1 - sum(one.lost for one in figures) / (total or len(shared))
+        if total or shared
         else _closeness(figures),
         box_px=float(max(one.box_px for one in figures)),
         score=max(float(np.abs(one.drift).max(initial=0)) for one in figures),
         output_error=max(one.output_error for one in figures),
         same_top=_mean([same[:1] for same in orders]),
         same_order=_mean(orders),
-        shared=sum(maps) / len(maps) if maps else None,
+        shared=sum(shared) / len(shared) if shared else None,
+        shares=alike[0].shares if alike else "",
         worst=tuple(
             one.worst
             for one in sorted(figures, key=lambda one: -one.lost)[:_WORST]
@@ -100,6 +100,7 @@ class _Figures:
     energies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     same_order: NDArray[np.bool_] | None = None
     shared: float | None = None
+    shares: str = ""
     replaced: bool = False
 
     @property
@@ -131,28 +132,9 @@ def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
         elif isinstance(want, Classes) and isinstance(found, Classes):
             figures = _ordered(sample.name, want, found)
         else:
-            figures = replace(figures, shared=shared(want, found))
+            figures = replace(figures, shared=want.shared(found), shares=want.shares)
     figures = replace(figures, replaced=sample.replaced)
     return _compare_outputs(figures, sample.want, aligned(sample.want, have, sample.ranked))
-
-
-def shared(want: TaskResult, have: TaskResult) -> float | None:
-    """Return what two maps of one image share, 0 to 1; None for what is no map.
-
-    Of classes, it is the share of cells with the same one. Of masks, it is 1 less the mean absolute
-    difference, and of depths 1 less that over the mean depth.
-    """
-    match want, have:
-        case ClassMap(), ClassMap():
-            return float((want.ids == have.ids).mean())
-        case SoftMask(), SoftMask():
-            # Of 0 and NaN, `max` returns the first.
-            return max(0.0, 1 - float(np.abs(want.values - have.values).mean()))
-        case DepthMap(), DepthMap():
-            off = float(np.abs(want.values - have.values).mean())
-            mean = float(np.abs(want.values).mean())
-            return max(0.0, 1 - off / mean) if mean else float(off == 0)
-    return None
 
 
 def _compare_outputs(figures: _Figures, want: Outputs, have: Outputs) -> _Figures:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from fovea_preprocess.errors import FoveaError, QueueFull
+from fovea_preprocess.errors import FoveaError, InvalidRequest, QueueFull
 from fovea_server.byte_budget import SLOWEST, too_slow
 from fovea_server.http.connection.body import LARGE_BODY, unset_buffer
 from fovea_server.http.front import ID_HEADER, LARGE_ANSWER, Front
-from fovea_server.http.messages import Buffer, Request, Response
+from fovea_server.http.messages import Buffer, Request, Response, Successor
 from fovea_server.http.receive import late, stopped
 from fovea_server.http.v2.answers import refusal
 from fovea_server.traffic.call import CLIENT_LEFT
@@ -269,6 +269,12 @@ class Exchange:
         self._held = 0
 
     def _write(self, answer: Response) -> None:
+        if answer.successor is not None:
+            try:
+                self._succeed(answer.successor)
+                return
+            except InvalidRequest as error:
+                self.keep_alive, answer = False, self._front.error_answer(error)
         size, self._turn = sum(map(len, answer.body)), Turn.ANSWERED
         # While the server drains, the client of a connection without further requests is to leave.
         self.keep_alive &= not self._front.service.plane.draining or bool(self._connection.pipeline)
@@ -300,6 +306,15 @@ class Exchange:
         else:
             # Closing now would break the connection while most clients still send.
             self._connection.linger()
+
+    def _succeed(self, successor: Successor) -> None:
+        if not self.keep_alive:
+            raise InvalidRequest(
+                "this connection closes behind its answer, and becomes no other one: the request "
+                "is of HTTP/1.0, or says `Connection: close`, or the server stops"
+            )
+        self._connection.succeed(successor)
+        self._turn = Turn.ANSWERED
 
 
 class Refusal(Exchange):

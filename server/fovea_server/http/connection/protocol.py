@@ -16,7 +16,7 @@ from fovea_server.http.connection.exchange import Exchange, Refusal
 from fovea_server.http.connection.parser import RequestParser
 from fovea_server.http.connection.writing import Writing
 from fovea_server.http.front import Front
-from fovea_server.http.messages import Buffer
+from fovea_server.http.messages import Buffer, Successor
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -66,6 +66,8 @@ class ServerProtocol(HttpToolsProtocol):
         self._bare_bytes = 0
         """Read since there was anything of a body: heads, trailers, nothing."""
         self._in_head = self._broken = False
+        self._wish = b""
+        """The `Upgrade` of a request, which its parser leaves out."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -138,8 +140,11 @@ class ServerProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Start the request; its body has separate limits."""
         if self.parser.should_upgrade():
+            self._wish = dict(self.headers).get(b"upgrade", b"")
             return
         headers = self.parser.begin_body(self.headers)
+        if self._wish:
+            headers[b"upgrade"], self._wish = self._wish, b""
         self._end_head()
         method = self.parser.get_method().decode("ascii")
         front = next((f for f in self._fronts if f.takes(method, self.url, self.headers)), None)
@@ -256,6 +261,23 @@ class ServerProtocol(HttpToolsProtocol):
         """Close after all that was written is sent."""
         self.transport.close()
         self._writing.watch()
+
+    def succeed(self, successor: Successor) -> None:
+        """Leave the connection to another protocol.
+
+        Raises:
+            InvalidRequest: the client did not wait for it; the connection is still this one's.
+        """
+        if self.pipeline or self._broken or self._in_head:
+            raise InvalidRequest(
+                "bytes came right behind the request for another protocol: send them once it is "
+                "accepted (101)"
+            )
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self.connections.discard(self)
+        successor.begin(self.transport, self.server_state)
+        hand_over(self.transport, successor)
 
     def linger(self) -> None:
         """Close, but read on for a while: the client reads the answer only after sending."""

@@ -1,17 +1,7 @@
 // The models and versions that a user can pick.
 
-// The tasks in the order of the list, and what it calls them.
-const TASKS = {
-  detect: "Objects",
-  segment: "Objects with masks",
-  pose: "Poses",
-  obb: "Turned objects",
-  text: "Text",
-  classify: "Class of the image",
-  semantic: "Class of each pixel",
-  saliency: "Foreground",
-  depth: "Depth",
-};
+import { TASKS } from "./tasks.js";
+
 export const ABSENT = "Not available";
 
 /**
@@ -31,7 +21,7 @@ export function choicesOf(models) {
     const others = model.versions.filter((each) => each.ready && each.version !== model.version);
     return [choice(model), ...others.reverse().map(({ version }) => choice(model, version))];
   });
-  const groups = [...Object.values(TASKS), ABSENT];
+  const groups = [...Object.values(TASKS).map(({ label }) => label), ABSENT];
   return all.sort((a, b) => groups.indexOf(a.group) - groups.indexOf(b.group));
 }
 
@@ -70,7 +60,7 @@ function choice(model, version) {
   const id = version === undefined ? name : `${name}, version ${version}`;
   const key = `${name}, version ${version ?? model.version}`;
   const reason = without(model);
-  const group = reason ? ABSENT : TASKS[task] ?? task;
+  const group = reason ? ABSENT : TASKS[task]?.label ?? task;
   return { id, key, name, version, task, group, names: model.label_count, reason };
 }
 

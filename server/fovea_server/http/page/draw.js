@@ -3,7 +3,9 @@
 import { colourOf, css, ink } from "./colours.js";
 import { labelOf, percent } from "./found.js";
 import { placeLabels } from "./labels.js";
-import { depthColour, depthRange, drawMap, drawMasks, isBackground } from "./masks.js";
+import {
+  depthColour, depthRange, drawMap, drawMasks, drawPicture, drawVector, isBackground,
+} from "./masks.js";
 import { depthText } from "./probe.js";
 
 const LABEL_HEIGHT = 20;
@@ -29,8 +31,11 @@ export function draw({ canvas, svg }, answer, items, { bones, alone }) {
   const { width, height } = svg.getBoundingClientRect();
   const scale = width / answer.width;
   svg.replaceChildren();
-  if (canvas) drawMap(canvas, answer) || drawMasks(canvas, answer, items);
-  if (answer.classes) {
+  if (canvas) {
+    drawPicture(canvas, answer) || drawMap(canvas, answer) || drawVector(canvas, answer) ||
+      drawMasks(canvas, answer, items);
+  }
+  if (answer.classes || answer.attributes) {
     svg.append(...bars(items, height));
     return;
   }

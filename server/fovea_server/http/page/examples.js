@@ -1,6 +1,7 @@
 // Images to try a model with, where there are some that it was made for.
 
 import { rasterised } from "./save.js";
+import { TASKS } from "./tasks.js";
 
 const STREET = { title: "A street", file: "street.svg" }; // A bus, a stop sign and a traffic light.
 const DIGITS = [{ title: "Digits", file: "scene-1.jpg" }, { title: "More digits", file: "scene-2.jpg" }];
@@ -9,7 +10,7 @@ const DIGIT = { title: "A digit", file: "digit.jpg" };
 /** The examples for a model, as `Fovea.model` describes it. */
 export function examplesOf({ task, labels }) {
   if (labels?.join("") === "0123456789") return task === "classify" ? [DIGIT] : DIGITS;
-  if (["saliency", "depth"].includes(task)) return [STREET];
+  if (TASKS[task]?.anything) return [STREET];
   return ["detect", "segment", "semantic"].includes(task) && labels?.includes("bus") ? [STREET] : [];
 }
 

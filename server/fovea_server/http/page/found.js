@@ -1,18 +1,11 @@
 // What was found on an image: filtered, counted, compared.
 
-/** What an answer has, of `ImageAnswer`: two answers of different kinds cannot be compared. */
-export const kindOf = (answer) =>
-  ["detections", "classes", "semantic", "saliency", "depth"].find((kind) => answer[kind]);
+import { KINDS, kindOf } from "./tasks.js";
 
 /** The rows to show for an answer, best first: detections, classes, areas, or a single map. */
 export function itemsOf(answer) {
-  if (answer.detections) return answer.detections;
-  if (answer.classes) return answer.classes;
-  if (answer.semantic) return answer.semantic.classes.map((each) => ({ ...each, score: each.share }));
-  if (answer.saliency) {
-    return [{ class_id: 0, class_name: "foreground", score: answer.saliency.share }];
-  }
-  return [];
+  const kind = kindOf(answer);
+  return kind ? KINDS[kind].items(answer[kind]) : [];
 }
 
 const LABEL = Symbol("label"); // No part of an answer that is saved.

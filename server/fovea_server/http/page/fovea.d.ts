@@ -19,6 +19,26 @@ export interface PredictOptions
   onUpload?: (share: number) => void;
 }
 
+/** Options of a search. */
+export interface SearchOptions
+  extends Pick<PredictOptions, "version" | "timeoutMs" | "signal" | "onUpload"> {
+  /** most matches of an image; 10 by default */
+  k?: number;
+  /** name of the index */
+  index?: string;
+  /** answer the pictures of matches, too, where the index has them */
+  thumbnails?: boolean;
+}
+
+/** Options of many frames: `track` without `stream_id` makes each connection a stream of its own. */
+export interface StreamOptions extends Omit<PredictOptions, "signal" | "onUpload" | "frame"> {}
+
+/** A connection for frames, which wait for their turn. */
+export interface FrameLine {
+  predict(image: Image): Promise<PredictAnswer>;
+  close(): void;
+}
+
 /** A request that failed. */
 export class FoveaError extends Error {
   constructor(
@@ -43,6 +63,16 @@ export class Fovea {
   predict(model: string, image: Image | Image[], options?: PredictOptions): Promise<PredictAnswer>;
   /** Draw what is found into the image; a JPEG. */
   annotate(model: string, image: Image, options?: PredictOptions): Promise<Blob>;
+  /** Find the images of an index that are most like one image, or each of several. */
+  search(model: string, image: Image | Image[], options?: SearchOptions): Promise<SearchAnswer>;
+  /** Find what is on each of many frames, in order, over one connection. */
+  stream(
+    model: string,
+    images: Iterable<Image> | AsyncIterable<Image>,
+    options?: StreamOptions & { inFlight?: number },
+  ): AsyncGenerator<PredictAnswer | { error: FoveaError }, void, undefined>;
+  /** A connection for the frames of a camera, where `stream` does not fit. */
+  connect(model: string, options?: StreamOptions): Promise<FrameLine>;
   /** All models, also those that are not ready. */
   models(): Promise<ModelSummary[]>;
   /** One model with labels, inputs, outputs and engine card. */
@@ -51,6 +81,49 @@ export class Fovea {
   statistics(name: string): Promise<ModelStatistics>;
   /** True if the server, or the named model, takes requests. */
   ready(name?: string): Promise<boolean>;
+  /** What the key of this client allows; null where the server asks for none. */
+  key(): Promise<OwnKey | null>;
+  /** All streams: models on cameras. */
+  streams(): Promise<StreamStatus[]>;
+  /** Begin a stream. */
+  addStream(settings: StreamSettings): Promise<StreamStatus>;
+  /** Begin a stream again with some other settings; null takes one away. */
+  changeStream(
+    id: string,
+    settings: { [Name in keyof StreamChange]: StreamChange[Name] | null },
+  ): Promise<StreamStatus>;
+  /** End a stream, and forget its events. */
+  removeStream(id: string): Promise<void>;
+  /** The newest frame of a stream with boxes, ids, trails, lines and zones; a JPEG. */
+  streamImage(id: string): Promise<Blob>;
+  /** Such pictures as they come, until the stream ends; one who is slow misses some. */
+  streamVideo(id: string, about?: { signal?: AbortSignal }): AsyncGenerator<Blob, void>;
+  /** What happens before the camera, from now on or behind the event of a number. */
+  streamEvents(
+    id: string,
+    options?: { after?: number; kinds?: string; signal?: AbortSignal },
+  ): AsyncGenerator<StreamEvent, void>;
+}
+
+/** Something that happened before a camera. */
+export interface StreamEvent {
+  /** its number, which only grows */
+  event: number;
+  kind: "appeared" | "lost" | "crossed" | "entered" | "left" | "count";
+  stream: string;
+  /** ISO 8601, UTC */
+  time: string;
+  /** of the line or zone */
+  name?: string;
+  direction?: "in" | "out";
+  duration_s?: number;
+  track_id?: number;
+  label?: string;
+  /** x1 y1 x2 y2 in pixels */
+  box?: number[];
+  counts?: Record<string, number>;
+  /** name of its picture: /v1/streams/{id}/events/images/{image} */
+  image?: string;
 }
 
 // Below: `python -m tools.typescript`, from the schemas of /openapi.json.
@@ -70,12 +143,22 @@ export interface PredictJson {
   top_k?: number;
   /** suppress across classes; default false */
   agnostic?: boolean;
-  /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency and depth are PNG files, or none; default "rle" */
+  /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none; default "rle" */
   mask?: "rle" | "polygon" | "png" | "none";
+  /** of an embedding: divide the vector by its length; default true */
+  normalise?: boolean;
+  /** form of a vector: float32 in base64, little-endian, or a list; default "base64" */
+  vector?: "base64" | "list";
   /** cut the image: the side of a tile in pixels, or 3x2 tiles */
   tile?: string | null;
   /** share of a tile that the next one repeats; default 0.2 */
   overlap?: number;
+  /** ids over frames: bytetrack, sort, ocsort, botsort */
+  track?: string | null;
+  /** of track: name of the camera or video */
+  stream_id?: string | null;
+  /** of track: number of the frame, default the next */
+  frame?: number | null;
 }
 
 /** Answers in the order of the images; a bad image among good ones fails only itself. */
@@ -83,8 +166,20 @@ export interface PredictAnswer {
   model: string;
   version: string;
   /** says which field each image has: detections, classes, semantic, ... */
-  task: "detect" | "segment" | "pose" | "obb" | "text" | "classify" | "semantic" | "saliency" | "depth" | "tensors";
+  task: "detect" | "segment" | "pose" | "obb" | "text" | "classify" | "semantic" | "saliency" | "depth" | "embed" | "read" | "image" | "attributes" | "tensors";
   images: ImageAnswer[];
+  timing_ms: TimingMs;
+}
+
+/** Images of an index that are most like those of a request, in their order. */
+export interface SearchAnswer {
+  model: string;
+  version: string;
+  /** its name */
+  index: string;
+  /** number of images that were compared */
+  size: number;
+  images: ImageMatches[];
   timing_ms: TimingMs;
 }
 
@@ -148,6 +243,207 @@ export interface ModelStatistics {
   versions: VersionStatistics[];
 }
 
+/** The key that the request was sent with. */
+export interface OwnKey {
+  name: string;
+  scopes: string[];
+  /** patterns of names; empty for every model */
+  models: string[];
+  /** null: never */
+  expires: string | null;
+  /** its rate; null: no limit */
+  images_per_s: number | null;
+  /** that may be sent at once now; null: no limit */
+  images_left: number | null;
+  /** images in an hour, a day or a month; null: no quota */
+  quota: number | null;
+  /** of them; null: no quota */
+  quota_left: number | null;
+  /** when the next begins; null: no quota */
+  quota_ends: string | null;
+}
+
+/** A stream to begin. */
+export interface StreamSettings {
+  /** least score of an object; a classifier has top_k instead */
+  conf?: number;
+  /** overlap above which the weaker of two boxes goes */
+  iou?: number;
+  /** classes to keep, default all: text is a name, a number an id */
+  classes?: (number | string)[];
+  /** most detections an image */
+  max_det?: number;
+  /** of a classifier: most classes an image, whatever their score */
+  top_k?: number;
+  /** suppress across classes */
+  agnostic?: boolean;
+  /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
+  mask?: "rle" | "polygon" | "png" | "none";
+  /** of an embedding: divide the vector by its length */
+  normalise?: boolean;
+  /** form of a vector: float32 in base64, little-endian, or a list */
+  vector?: "base64" | "list";
+  /** cut the image: the side of a tile in pixels, or 3x2 tiles */
+  tile?: string;
+  /** share of a tile that the next one repeats */
+  overlap?: number;
+  /** rtsp://, rtsps:// or http:// (MJPEG) */
+  source: string;
+  /** name of the model */
+  model: string;
+  /** false stops it; it stays in the list */
+  enabled?: boolean;
+  /** least time between two frames: 200ms, 2s */
+  every?: string;
+  /** in place of every: frames a second */
+  fps?: number;
+  /** of RTSP */
+  transport?: "tcp" | "udp";
+  /** ids: bytetrack, sort, ocsort, botsort */
+  track?: string;
+  /** NAME=x,y,x,y; see docs/streams.md */
+  lines?: string[];
+  /** NAME=x,y,x,y,x,y...:after=30s */
+  zones?: string[];
+  /** kinds of events, default all */
+  events?: string[];
+  /** frames until something counts, default 3 */
+  debounce?: number;
+  /** time until an object is lost: 2s */
+  lost_after?: string;
+  /** most pictures of events that are kept */
+  event_images?: number;
+  /** letters, digits, '.', '_' and '-', up to 64 */
+  id: string;
+}
+
+/** Settings that change; null takes one away. */
+export interface StreamChange {
+  /** least score of an object; a classifier has top_k instead */
+  conf?: number;
+  /** overlap above which the weaker of two boxes goes */
+  iou?: number;
+  /** classes to keep, default all: text is a name, a number an id */
+  classes?: (number | string)[];
+  /** most detections an image */
+  max_det?: number;
+  /** of a classifier: most classes an image, whatever their score */
+  top_k?: number;
+  /** suppress across classes */
+  agnostic?: boolean;
+  /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
+  mask?: "rle" | "polygon" | "png" | "none";
+  /** of an embedding: divide the vector by its length */
+  normalise?: boolean;
+  /** form of a vector: float32 in base64, little-endian, or a list */
+  vector?: "base64" | "list";
+  /** cut the image: the side of a tile in pixels, or 3x2 tiles */
+  tile?: string;
+  /** share of a tile that the next one repeats */
+  overlap?: number;
+  /** rtsp://, rtsps:// or http:// (MJPEG) */
+  source?: string;
+  /** name of the model */
+  model?: string;
+  /** false stops it; it stays in the list */
+  enabled?: boolean;
+  /** least time between two frames: 200ms, 2s */
+  every?: string;
+  /** in place of every: frames a second */
+  fps?: number;
+  /** of RTSP */
+  transport?: "tcp" | "udp";
+  /** ids: bytetrack, sort, ocsort, botsort */
+  track?: string;
+  /** NAME=x,y,x,y; see docs/streams.md */
+  lines?: string[];
+  /** NAME=x,y,x,y,x,y...:after=30s */
+  zones?: string[];
+  /** kinds of events, default all */
+  events?: string[];
+  /** frames until something counts, default 3 */
+  debounce?: number;
+  /** time until an object is lost: 2s */
+  lost_after?: string;
+  /** most pictures of events that are kept */
+  event_images?: number;
+}
+
+/** A stream: its settings without passwords, and how it is. */
+export interface StreamStatus {
+  /** least score of an object; a classifier has top_k instead */
+  conf?: number;
+  /** overlap above which the weaker of two boxes goes */
+  iou?: number;
+  /** classes to keep, default all: text is a name, a number an id */
+  classes?: (number | string)[];
+  /** most detections an image */
+  max_det?: number;
+  /** of a classifier: most classes an image, whatever their score */
+  top_k?: number;
+  /** suppress across classes */
+  agnostic?: boolean;
+  /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
+  mask?: "rle" | "polygon" | "png" | "none";
+  /** of an embedding: divide the vector by its length */
+  normalise?: boolean;
+  /** form of a vector: float32 in base64, little-endian, or a list */
+  vector?: "base64" | "list";
+  /** cut the image: the side of a tile in pixels, or 3x2 tiles */
+  tile?: string;
+  /** share of a tile that the next one repeats */
+  overlap?: number;
+  /** rtsp://, rtsps:// or http:// (MJPEG) */
+  source: string;
+  /** name of the model */
+  model: string;
+  /** false stops it; it stays in the list */
+  enabled?: boolean;
+  /** least time between two frames: 200ms, 2s */
+  every?: string;
+  /** in place of every: frames a second */
+  fps?: number;
+  /** of RTSP */
+  transport?: "tcp" | "udp";
+  /** ids: bytetrack, sort, ocsort, botsort */
+  track?: string;
+  /** NAME=x,y,x,y; see docs/streams.md */
+  lines?: string[];
+  /** NAME=x,y,x,y,x,y...:after=30s */
+  zones?: string[];
+  /** kinds of events, default all */
+  events?: string[];
+  /** frames until something counts, default 3 */
+  debounce?: number;
+  /** time until an object is lost: 2s */
+  lost_after?: string;
+  /** most pictures of events that are kept */
+  event_images?: number;
+  /** letters, digits, '.', '_' and '-', up to 64 */
+  id: string;
+  /** host and port of the receiver */
+  webhook?: string;
+  /** host and port of the broker */
+  mqtt?: string;
+  /** it is of streams.toml, and is changed there */
+  of_file: boolean;
+  state: "connecting" | "live" | "waiting" | "refused" | "stopped" | "ended" | "failed";
+  /** why it is not live; empty where all is well */
+  reason: string;
+  /** answers a second */
+  rate: number;
+  /** from capture to answer, of the newest frame */
+  age_ms: number | null;
+  /** on the newest frame */
+  objects: number;
+  frames: FrameCounts;
+  reconnects: number;
+  /** by name: of a line "in" and "out", of a zone "objects" */
+  counts?: Record<string, Record<string, number>>;
+  /** "webhook" and "mqtt" */
+  sending?: Record<string, Sending>;
+}
+
 /** An image in a JSON request: exactly one of `data` and `url`. */
 export interface ImageSource {
   /** the encoded image, base64 */
@@ -170,6 +466,10 @@ export interface ImageAnswer {
   semantic?: Semantic;
   saliency?: Saliency;
   depth?: Depth;
+  embedding?: Embedding;
+  reading?: Reading;
+  picture?: NewPicture;
+  attributes?: Attribute[];
   /** outputs that are not decoded */
   tensors?: Tensor[];
   /** why there are only tensors */
@@ -186,6 +486,14 @@ export interface TimingMs {
   infer: number;
   postprocess: number;
   total: number;
+}
+
+/** The matches of one image of a request, or `error`. */
+export interface ImageMatches {
+  /** best first */
+  matches?: Match[];
+  /** why this image failed */
+  error?: ErrorDetail;
 }
 
 /** One version of a model. */
@@ -224,6 +532,7 @@ export interface PreprocessSpec {
   std?: [unknown, unknown, unknown];
   layout?: "NCHW" | "NHWC";
   dtype?: "float32" | "float16" | "uint8" | "int32";
+  step?: number;
 }
 
 /** Everything a server needs to know about an engine before it opens it. */
@@ -250,7 +559,7 @@ export interface EngineCard {
   build_seconds: Record<string, number>;
   metadata: Record<string, string>;
   calibration: Calibration | null;
-  accuracy: Record<string, Accuracy | ClassAccuracy | MapAccuracy>;
+  accuracy: Record<string, Accuracy | ClassAccuracy | MapAccuracy | MatchAccuracy>;
   tensorrt: Agreement | null;
   judge: string | null;
   builder: BuilderOptions | null;
@@ -268,6 +577,7 @@ export interface EngineCard {
   preprocess_from: string | null;
   source_preprocess: PreprocessSpec | null;
   head_doubt: string | null;
+  sizes: Record<string, Agreement>;
 }
 
 /** Counters of one version, under the names of Triton's statistics extension. */
@@ -285,6 +595,28 @@ export interface VersionStatistics {
   batch_stats: BatchStatistics[];
 }
 
+/** Frames of a stream by what became of them. */
+export interface FrameCounts {
+  came: number;
+  /** a newer one replaced them before the model had time */
+  dropped: number;
+  answered: number;
+  /** the model did not answer them */
+  refused: number;
+}
+
+/** The state of a receiver of events. */
+export interface Sending {
+  /** events that it has taken since the stream began */
+  sent: number;
+  /** events that it has not taken yet */
+  waiting: number;
+  /** events that were forgotten before it was back */
+  missed: number;
+  /** why they wait; empty where all is well */
+  reason: string;
+}
+
 /** One thing found. */
 export interface Detection {
   box: Box;
@@ -299,6 +631,8 @@ export interface Detection {
   rotated?: Rotated;
   /** of `rotated`, clockwise; between the second and the third the angle points */
   corners?: [Corner, Corner, Corner, Corner];
+  /** with track: null until the tracker is sure */
+  track_id?: number | null;
 }
 
 /** A class of the whole image; the scores of all classes add up to 1. */
@@ -325,7 +659,9 @@ export interface Saliency {
 
 /** The depths of an image. */
 export interface Depth {
+  /** the least depth */
   min: number;
+  /** the greatest depth */
   max: number;
   /** null: the model's own scale */
   unit: "m" | null;
@@ -335,6 +671,47 @@ export interface Depth {
   scale?: number;
   /** plus this */
   offset?: number;
+}
+
+/** A vector of an image, to compare images by. */
+export interface Embedding {
+  /** the length that the network gave the vector */
+  norm: number;
+  /** the vector was divided by its length, as the option normalise says */
+  normalised: boolean;
+  /** float32 numbers, little-endian, in JSON as base64; absent with vector=list */
+  data?: string;
+  /** the same as a list, with vector=list alone */
+  numbers?: number[];
+}
+
+/** The text of an image, which is one line. */
+export interface Reading {
+  text: string;
+  /** the mean of its characters, 0 to 1; 0 without one */
+  score: number;
+  /** from left to right */
+  characters: Character[];
+}
+
+/** A picture that a network has made of an image: larger, sharper, without noise, in colour. */
+export interface NewPicture {
+  /** of the picture, pixels */
+  width: number;
+  /** of the picture, pixels */
+  height: number;
+  /** a PNG file of 8 bits in base64, RGB or grey */
+  png?: string;
+}
+
+/** The classes of an image by one of several classifiers. */
+export interface Attribute {
+  /** of the classifier */
+  name: string;
+  /** one of the classes holds, so that all scores add up to 1; else any number of them holds */
+  exclusive: boolean;
+  /** best first; ids count through all classifiers of the model */
+  classes: ScoredClass[];
 }
 
 /** A raw output row of a model whose head is not recognised. */
@@ -349,6 +726,15 @@ export interface Tensor {
 export interface ErrorDetail {
   code: string;
   message: string;
+}
+
+/** An image of an index; the score is the cosine of both vectors, -1 to 1. */
+export interface Match {
+  name: string;
+  /** the cosine of both vectors */
+  score: number;
+  /** with thumbnails, where the index has them: a JPEG file in base64 */
+  thumbnail?: string;
 }
 
 /** The state of a model version, in Triton's terms. */
@@ -379,6 +765,7 @@ export interface Agreement {
   worst?: WorstImage[];
   overlap?: "IoU" | "mask IoU" | "OKS" | "rotated IoU";
   shared?: number | null;
+  shares?: string;
   replaced?: number;
 }
 
@@ -420,6 +807,14 @@ export interface MapAccuracy {
   images: number;
   miou: number;
   pixel_accuracy: number;
+  per_class: Record<string, number>;
+}
+
+/** Accuracy of embeddings as shares of images, 0 to 1. */
+export interface MatchAccuracy {
+  images: number;
+  recall1: number;
+  recall5: number;
   per_class: Record<string, number>;
 }
 
@@ -542,6 +937,12 @@ export interface ClassArea {
   share: number;
   /** run lengths or polygons */
   mask?: Mask;
+}
+
+/** One character of a text; its score is 0 to 1. */
+export interface Character {
+  character: string;
+  score: number;
 }
 
 /** An image on which an engine loses most of the source's detections; see `Agreement`. */

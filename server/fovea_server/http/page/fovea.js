@@ -29,12 +29,60 @@ export class Fovea {
 
   /** Find what is on one encoded image, e.g. a JPEG, or on each of several. */
   async predict(model, image, options = {}) {
-    return (await this.#post(model, image, options, "application/json")).json();
+    return (await this.#post(model, "predict", image, options)).json();
   }
 
   /** Draw what is found into the image; a JPEG. */
   async annotate(model, image, options = {}) {
-    return (await this.#post(model, image, options, "image/jpeg")).blob();
+    return (await this.#post(model, "predict", image, options, "image/jpeg")).blob();
+  }
+
+  /** Find the images of an index that are most like one image, or each of several: `k` of them. */
+  async search(model, image, options = {}) {
+    return (await this.#post(model, "search", image, options)).json();
+  }
+
+  /**
+   * Find what is on each of many frames, in order, over one connection: yields answers of `predict`,
+   * or `{ error }` of a frame that failed. At most `inFlight` frames, 1 to 8, are under way.
+   */
+  async *stream(model, images, { inFlight = 4, ...options } = {}) {
+    const line = await this.connect(model, options);
+    const frames = images[Symbol.asyncIterator]?.() ?? images[Symbol.iterator]();
+    const asked = [];
+    let next = null;
+    try {
+      for (let over = false; !over || asked.length;) {
+        if (!over && asked.length < inFlight) next ??= Promise.resolve(frames.next());
+        // An answer does not wait for the next frame, which a camera may not have yet.
+        const taken = await Promise.race([asked[0]?.then(() => null), next].filter(Boolean));
+        if (taken === null) {
+          const answer = await asked.shift();
+          if (answer.error?.code === "connection_failed") throw answer.error;
+          yield answer;
+          continue;
+        }
+        [next, over] = [null, taken.done];
+        if (!over) asked.push(line.predict(taken.value).catch((error) => ({ error })));
+      }
+    } finally {
+      line.close();
+      await frames.return?.();
+    }
+  }
+
+  /** A connection for the frames of a camera, where `stream` does not fit: `predict` and `close`. */
+  async connect(model, { version, timeoutMs, ...options } = {}) {
+    const path = `${modelPath(model, version)}/stream${query({ ...options, timeout_ms: timeoutMs })}`;
+    const line = await FrameLine.open(this.url + path, this.headers);
+    if (line) return line;
+    // Browsers do not tell why there is no connection; the same request does.
+    const told = await this.#send(path).catch((error) => error);
+    if (told.status !== 426) throw told;
+    throw new FoveaError(`${this.url} cannot be reached by WebSocket`, {
+      code: "connection_failed",
+      hint: "a proxy may stop them; predict needs none.",
+    });
   }
 
   /** All models, also those that are not ready: `{name, ready, reason, task, versions, ...}`. */
@@ -63,10 +111,56 @@ export class Fovea {
     }
   }
 
-  #post(model, image, { version, timeoutMs, signal, onUpload, ...options }, accept) {
+  /** What the key of this client allows: `{name, scopes, models, ...}`; null where the server asks for none. */
+  async key() {
+    try {
+      return await (await this.#send("/v1/keys/self")).json();
+    } catch (error) {
+      if (error instanceof FoveaError && error.status === 404) return null;
+      throw error;
+    }
+  }
+
+  /** All streams: models on cameras, each `{id, source, model, state, reason, age_ms, counts, ...}`. */
+  async streams() {
+    return (await (await this.#send("/v1/streams")).json()).streams;
+  }
+
+  /** Begin a stream: `{id, source, model, ...}`. */
+  async addStream(settings) {
+    return (await this.#send("/v1/streams", json("POST", settings))).json();
+  }
+
+  /** Begin a stream again with some other settings; null takes one away. */
+  async changeStream(id, settings) {
+    return (await this.#send(streamPath(id), json("PATCH", settings))).json();
+  }
+
+  /** End a stream, and forget its events. */
+  async removeStream(id) {
+    await this.#send(streamPath(id), { method: "DELETE" });
+  }
+
+  /** The newest frame of a stream with boxes, ids, trails, lines and zones; a JPEG. */
+  async streamImage(id) {
+    return (await this.#send(`${streamPath(id)}/image`)).blob();
+  }
+
+  /** Such pictures as they come, until the stream ends; one who is slow misses some. */
+  async *streamVideo(id, { signal } = {}) {
+    yield* jpegs(await this.#send(`${streamPath(id)}/video`, { signal }));
+  }
+
+  /** What happens before the camera, from now on or behind the event of a number. */
+  async *streamEvents(id, { signal, ...options } = {}) {
+    const headers = { Accept: "application/x-ndjson" };
+    yield* lines(await this.#send(`${streamPath(id)}/events${query(options)}`, { headers, signal }));
+  }
+
+  #post(model, what, image, { version, timeoutMs, signal, onUpload, ...options }, accept = "application/json") {
     const headers = { Accept: accept };
     if (timeoutMs !== undefined) headers["X-Request-Timeout-Ms"] = String(timeoutMs);
-    const path = `${modelPath(model, version)}/predict${query(options)}`;
+    const path = `${modelPath(model, version)}/${what}${query(options)}`;
     const body = Array.isArray(image) ? form(image) : image;
     return this.#send(path, { method: "POST", body, headers, signal, onUpload });
   }
@@ -87,6 +181,89 @@ export class Fovea {
     if (!response.ok) throw await refused(response);
     return response;
   }
+}
+
+/** Frames wait here until the server has room for them; answers come in order. */
+class FrameLine {
+  #socket;
+  #free;
+  #turns = [];
+  #asked = [];
+  #ended = null;
+
+  constructor(socket, { in_flight }) {
+    this.#socket = socket;
+    this.#free = in_flight;
+    socket.onmessage = ({ data }) => this.#take(JSON.parse(data));
+    socket.onclose = ({ reason }) => this.#end(reason);
+  }
+
+  /** Resolves to null where the server, or what is on the way, does not connect. */
+  static open(url, headers) {
+    if (!globalThis.WebSocket) {
+      throw new FoveaError("there is no WebSocket here", {
+        code: "unsupported",
+        hint: "Node has it from version 22 on.",
+      });
+    }
+    const address = url.replace(/^http/, "ws");
+    // Pages cannot set headers, and other programs can.
+    const inPage = globalThis.location !== undefined;
+    const socket = inPage ? new WebSocket(address) : new WebSocket(address, { headers });
+    const key = inPage && keyIn(headers);
+    return new Promise((resolve, reject) => {
+      socket.onopen = () => key && socket.send(JSON.stringify({ api_key: key }));
+      socket.onmessage = ({ data }) => {
+        const hello = JSON.parse(data);
+        if (hello.error) reject(failed(hello));
+        else resolve(new FrameLine(socket, hello));
+      };
+      socket.onerror = socket.onclose = () => resolve(null);
+    });
+  }
+
+  /** Send one frame, when it is its turn; as `Fovea.predict` answers, and fails. */
+  async predict(image) {
+    if (this.#free) this.#free -= 1;
+    else await new Promise((turn) => this.#turns.push(turn));
+    if (this.#ended) throw this.#ended;
+    return new Promise((resolve, reject) => {
+      this.#asked.push({ resolve, reject });
+      this.#socket.send(image);
+    });
+  }
+
+  close() {
+    this.#socket.close();
+    this.#end("it was closed");
+  }
+
+  #take(answer) {
+    if (answer.frame === undefined || this.#ended) return;
+    const { resolve, reject } = this.#asked.shift();
+    if (answer.error) reject(failed(answer));
+    else resolve(answer);
+    if (this.#turns.length) this.#turns.shift()();
+    else this.#free += 1;
+  }
+
+  #end(reason) {
+    this.#ended ??= new FoveaError(`the connection has ended${reason && `: ${reason}`}`, {
+      code: "connection_failed",
+    });
+    for (const { reject } of this.#asked.splice(0)) reject(this.#ended);
+    for (const turn of this.#turns.splice(0)) turn();
+  }
+}
+
+function keyIn(headers) {
+  const given = new Headers(headers);
+  return given.get("x-api-key") ?? given.get("authorization")?.replace(/^bearer /i, "");
+}
+
+function failed({ status, retry_after_s: retryAfterS = null, error: { code, message } }) {
+  const hint = retryAfterS === null ? "" : `send it again after ${retryAfterS} s`;
+  return new FoveaError(message, { status, code, hint, retryAfterS });
 }
 
 /** Send as `fetch`, which does not tell how much of the body is sent. */
@@ -135,6 +312,57 @@ async function refused(response) {
 function modelPath(name, version) {
   const path = `/v1/models/${encodeURIComponent(name)}`;
   return version === undefined || version === null ? path : `${path}/versions/${encodeURIComponent(version)}`;
+}
+
+const streamPath = (id) => `/v1/streams/${encodeURIComponent(id)}`;
+
+const json = (method, body) => (
+  { method, body: JSON.stringify(body), headers: { "Content-Type": "application/json" } }
+);
+
+async function* pieces(response) {
+  const reader = response.body.getReader();
+  try {
+    for (let read = await reader.read(); !read.done; read = await reader.read()) yield read.value;
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+async function* lines(response) {
+  const decoder = new TextDecoder();
+  let held = "";
+  for await (const piece of pieces(response)) {
+    const whole = (held + decoder.decode(piece, { stream: true })).split("\n");
+    held = whole.pop();
+    for (const line of whole) yield JSON.parse(line);
+  }
+}
+
+/** The files of an MJPEG stream, each of which comes behind its length. */
+async function* jpegs(response) {
+  const head = /Content-Length: (\d+)\r\n\r\n/;
+  let held = new Uint8Array();
+  for await (const piece of pieces(response)) {
+    held = joined(held, piece);
+    for (;;) {
+      // A byte is a letter here, so that places in the text are those in the bytes.
+      const found = head.exec(new TextDecoder("latin1").decode(held.subarray(0, 200)));
+      if (!found) break;
+      const start = found.index + found[0].length;
+      const end = start + Number(found[1]);
+      if (held.length < end) break;
+      yield new Blob([held.subarray(start, end)], { type: "image/jpeg" });
+      held = held.slice(end);
+    }
+  }
+}
+
+function joined(first, second) {
+  const made = new Uint8Array(first.length + second.length);
+  made.set(first);
+  made.set(second, first.length);
+  return made;
 }
 
 function query(options) {

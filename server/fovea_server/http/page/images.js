@@ -2,8 +2,8 @@
 
 /** @typedef {{name: string, blob: Blob, url: string, width: number, height: number,
  *             onDisk: boolean, unshown: boolean, answers: Map<string, object>, requests: Map<string, object>,
- *             smaller: Map<number, Promise<object | null>>}} Picked
- * Answers, and requests without an answer yet, are by the key of a choice; smaller ones by their width. */
+ *             smaller: Map<number, Promise<object | null>>, similar: Map<string, Promise<object>>}} Picked
+ * Answers, requests without an answer yet, and searches are by the key of a choice; smaller ones by their width. */
 
 /** Prepare a file for the page. `measured` finds the size of what the browser cannot show. */
 export async function pick(blob, measured, { name = blob.name, onDisk = true } = {}) {
@@ -16,7 +16,7 @@ export async function pick(blob, measured, { name = blob.name, onDisk = true } =
     shown = await decoded(url);
   }
   const { naturalWidth: width, naturalHeight: height } = shown;
-  const kept = { answers: new Map(), requests: new Map(), smaller: new Map() };
+  const kept = { answers: new Map(), requests: new Map(), smaller: new Map(), similar: new Map() };
   return { name: name || "image.png", blob, url, width, height, onDisk, unshown, ...kept };
 }
 

@@ -23,7 +23,7 @@ export const layersOff = (panes) => [...panes.classList].filter((each) => each.s
 export function showLayers(container, answers) {
   const objects = answers.flatMap((answer) => answer?.detections ?? []);
   const areas = answers.some((answer) => answer?.semantic);
-  const maps = areas || answers.some((answer) => answer?.saliency || answer?.depth);
+  const maps = areas || answers.some((answer) => answer?.saliency || answer?.depth || answer?.picture);
   const there = [objects.length || areas, objects.length, maps || objects.some(({ mask }) => mask)].map(Boolean);
   there.forEach((each, index) => { container.children[index].hidden = !each; });
   container.hidden = !there.some(Boolean);

@@ -1,11 +1,13 @@
-// Paints masks and maps onto a canvas of the image's size.
+// Paints masks, maps and vectors onto a canvas of the image's size.
 
 import { colourOf, css } from "./colours.js";
+import { vectorOf } from "./tasks.js";
 
 const OPACITY = 0.45;
 const DIMMED = 0.75; // How dark the background of a foreground becomes.
 // A class of these names is what all others are not; without names it mostly is the first.
 const BACKGROUND = ["background", "0"];
+const STRIP = 0.08; // The share of the height that a vector takes.
 const FAR = 0.01; // The share of depths at each end that has the colour of the others there.
 // Matplotlib's inferno: equal steps of depth look equal.
 const INFERNO = [
@@ -38,13 +40,44 @@ export function drawMap(canvas, { width, height, levels, depth }) {
   return true;
 }
 
-/** Decode the PNG file of a map, as the `levels` of the answer: RGBA, of which red counts. */
+/** Paint a vector as a strip along the bottom, red above 0 and blue below; false if the answer has none. */
+export function drawVector(canvas, { width, height, embedding }) {
+  if (!embedding) return false;
+  const context = cleared(canvas, width, height);
+  const numbers = vectorOf(embedding);
+  const most = numbers.reduce((largest, each) => Math.max(largest, Math.abs(each)), 0) || 1;
+  const [wide, tall] = [width / numbers.length, height * STRIP];
+  numbers.forEach((each, at) => {
+    const pale = Math.round(255 * (1 - Math.abs(each) / most));
+    context.fillStyle = each > 0 ? css([255, pale, pale]) : css([pale, pale, 255]);
+    context.fillRect(at * wide, height - tall, Math.ceil(wide), tall);
+  });
+  canvas.style.opacity = 1;
+  return true;
+}
+
+/** Paint the picture that a model has made, over the image; false if the answer has none. */
+export function drawPicture(canvas, { painted }) {
+  if (!painted) return false;
+  cleared(canvas, painted.width, painted.height).drawImage(painted, 0, 0);
+  canvas.style.opacity = 1;
+  return true;
+}
+
+/**
+ * Decode the PNG file of an answer: of a map as its `levels`, RGBA, of which red counts; of a picture as
+ * what is `painted`.
+ */
 export async function decodeMap(answer) {
-  const png = (answer.saliency ?? answer.depth)?.png;
+  const png = (answer.saliency ?? answer.depth ?? answer.picture)?.png;
   if (!png) return;
   const image = new Image();
   image.src = `data:image/png;base64,${png}`;
   await image.decode();
+  if (answer.picture) {
+    answer.painted = image;
+    return;
+  }
   const context = cleared(document.createElement("canvas"), answer.width, answer.height);
   context.drawImage(image, 0, 0);
   answer.levels = context.getImageData(0, 0, answer.width, answer.height).data;

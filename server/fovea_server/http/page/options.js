@@ -2,9 +2,9 @@
 
 import { TILED } from "./request.js";
 import { SHRUNK } from "./shrink.js";
+import { TASKS } from "./tasks.js";
 
 const SLIDERS = ["conf", "iou", "overlap"];
-const UNSCORED = ["classify", "semantic", "saliency", "depth"]; // tasks without boxes
 const at = (id) => document.getElementById(id);
 
 /** Keep options as the user sets them: `onInput` while a slider moves, `onChange` when it is let go. */
@@ -38,10 +38,12 @@ export function wireOptions(options, onInput, onChange) {
 
 /** Show the controls that models of these tasks follow; those of classes where some are chosen. */
 export function showOptions(tasks, chosen) {
-  const scored = tasks.some((task) => !UNSCORED.includes(task));
+  const scored = tasks.some((task) => (TASKS[task]?.kind ?? "detections") === "detections");
+  const tiled = tasks.some((task) => TILED.includes(task));
   const shrinks = tasks.some((task) => SHRUNK.includes(task));
-  for (const id of ["conf", "iou"]) at(id).parentElement.hidden = !scored;
+  at("conf").parentElement.hidden = !scored;
+  at("iou").parentElement.hidden = !tiled;
   at("shrinking").hidden = !shrinks;
   at("options").hidden = !scored && !shrinks && !chosen.size;
-  at("tiling").hidden = !tasks.some((task) => TILED.includes(task));
+  at("tiling").hidden = !tiled;
 }

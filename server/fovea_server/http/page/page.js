@@ -18,7 +18,9 @@ import { ask, missing, optionsFor } from "./request.js";
 import { answerOf, FORMS } from "./results.js";
 import { download, picture } from "./save.js";
 import { showChips, showFound, showSaves } from "./sidebar.js";
+import { showSimilar } from "./similar.js";
 import { showThumbnails, step } from "./strip.js";
+import { tab, wireTabs } from "./tabs.js";
 import { wireTheme } from "./theme.js";
 import { summary } from "./words.js";
 import { Zoom } from "./zoom.js";
@@ -85,6 +87,7 @@ function cancel(image) {
 // Images
 
 async function addFiles(files, { onDisk }) {
+  if (tab() !== "images") location.hash = "images";
   alarm(null);
   for (const file of files) {
     try {
@@ -133,10 +136,12 @@ function remove(images) {
 
 async function runCamera() {
   let former = null;
+  const { Lines } = await import("./lines.js");
+  const lines = new Lines(fovea);
   alarm(null);
   setCamera(true);
   try {
-    for await (const image of film(() => state.camera, askFrame, alarm)) {
+    for await (const image of film(() => state.camera, (image) => askFrame(lines, image), alarm)) {
       state.images = [...state.images.filter((each) => each !== former), image];
       select(image);
       if (former) URL.revokeObjectURL(former.url);
@@ -145,14 +150,15 @@ async function runCamera() {
   } catch (error) {
     alarm(error);
   }
+  lines.close();
   setCamera(false);
   at("camera").disabled = false;
 }
 
 /** Ask every shown model about a frame; returns an error, if there is one. */
-async function askFrame(image) {
+async function askFrame(lines, image) {
   const entries = await Promise.all(panes.map(async ({ choice }) => {
-    const entry = await ask(fovea, image, choice, optionsFor(state, choice));
+    const entry = await ask(lines, image, choice, optionsFor(state, choice));
     image.answers.set(choice.key, entry);
     return entry;
   }));
@@ -203,7 +209,10 @@ function render() {
   if (!state.camera && entries.every(Boolean)) announce(`${said} ${note}`.trim());
   light(null);
   showLayers(at("layers"), entries.map((entry) => entry?.answer));
-  const [{ choice: { task } }] = panes;
+  const [{ choice, choice: { task } }] = panes;
+  // A frame is gone before its search is over.
+  const searched = task === "embed" && entries[0]?.answer && !state.camera;
+  showSimilar(at("similar"), fovea, searched ? image : null, choice);
   showSaves(at("saves"), entries.some((entry) => entry?.answer), task, state.images.length, save);
   showRequest(image, entries[0]?.answer && answerOf(entries[0].answer, kept[0]));
 }
@@ -213,6 +222,7 @@ function showNothing() {
   at("summary").textContent = "Nothing yet.";
   at("note").textContent = "";
   for (const id of ["found", "classes"]) at(id).replaceChildren();
+  showSimilar(at("similar"), fovea, null);
   for (const id of ["layers", "saves", "save"]) at(id).hidden = true;
   showCode(null);
 }
@@ -392,6 +402,7 @@ function closeOne({ key, target }) {
 
 /** Keys that hold on the whole page, but for where one means something else. */
 function onKey(event) {
+  if (tab() !== "images") return;
   const { key, target } = event;
   closeOne(event);
   if (event.defaultPrevented || event.ctrlKey || event.altKey || event.metaKey || !state.current) return;
@@ -410,6 +421,12 @@ function onPanes({ target }) {
 
 wireOptions(state, render, () => state.current && askAll(state.current));
 wireTheme(at("theme"));
+let streams = null;
+wireTabs((name) => {
+  if (name === "streams") {
+    streams ??= import("./streams.js").then(({ runStreams }) => runStreams(fovea, () => tab() === "streams"));
+  }
+});
 at("files").addEventListener("change", ({ target }) => {
   addFiles([...target.files], { onDisk: true });
   target.value = "";

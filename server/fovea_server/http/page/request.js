@@ -4,11 +4,12 @@ import { shadeApart } from "./colours.js";
 import { labelNameless } from "./found.js";
 import { decodeMap } from "./masks.js";
 import { enlarge, isLarge, SHRUNK, shrunk } from "./shrink.js";
+import { TASKS } from "./tasks.js";
 
 // What the sliders hide is asked for too, down to this confidence, so that they need no request.
 const LEAST_CONF = 0.05;
 
-/** Tasks that take `tile` and `overlap`. */
+/** Tasks that take `iou`, `tile` and `overlap`. */
 export const TILED = ["detect", "segment", "pose", "obb"];
 
 /**
@@ -25,9 +26,12 @@ let running = 0;
 
 /** What to ask a model for, as the user has set it: options of the server, and whether to `shrink` the image. */
 export function optionsFor({ conf, iou, tile, overlap, shrink }, { task }) {
+  // A model that is away has none, and its answer stays.
+  const tiled = !task || TILED.includes(task);
+  if (task && TASKS[task]?.kind !== "detections") return { shrink };
   // Which box stands for an object on several tiles depends on all that is found on them.
-  if (tile && TILED.includes(task)) return { conf, iou, tile, overlap, shrink: false };
-  return { conf: Math.min(conf, LEAST_CONF), iou, shrink };
+  if (tile && tiled) return { conf, iou, tile, overlap, shrink: false };
+  return { conf: Math.min(conf, LEAST_CONF), ...(tiled && { iou }), shrink };
 }
 
 /**

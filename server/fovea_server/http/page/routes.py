@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fovea_preprocess.errors import NotFound
+from fovea_server.http.headers import weights
 from fovea_server.http.page.client_wheel import wheel, wheel_name
-from fovea_server.http.quality import weights
 
 _TYPES = {
     ".html": "text/html",

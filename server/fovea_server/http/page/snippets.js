@@ -1,6 +1,7 @@
 // Code that sends exactly the request that is on the page.
 
 import { TILED } from "./request.js";
+import { KINDS, TASKS } from "./tasks.js";
 
 const DEFAULTS = { conf: 0.25, iou: 0.7, overlap: 0.2 };
 
@@ -30,29 +31,12 @@ function python(asked) {
     "",
     `with Client(${literal(asked.url)}) as client:`,
     `    found = client.predict(${literal(asked.model)}, ${literal(asked.file)}${options.join("")})`,
-    ...PYTHON_LINES[kind(asked.task)],
+    ...KINDS[kind(asked.task)].python,
   ].join("\n");
 }
 
 /** The file of the client, which has its version in its name. */
 const wheel = () => document.querySelector("meta[name=fovea-client]").content;
-
-const PYTHON_LINES = {
-  detections: [
-    "    for each in found.detections:",
-    '        print(f"{each.class_name} {each.score:.2f} {each.box}")',
-  ],
-  classes: [
-    "    for each in found.classes:",
-    '        print(f"{each.class_name} {each.score:.2f}")',
-  ],
-  semantic: [
-    "    for each in found.image.semantic.classes:",
-    '        print(f"{each.class_name} {each.share:.3f}")',
-  ],
-  saliency: ["    print(found.image.saliency.share)"],
-  depth: ["    print(found.image.depth.min, found.image.depth.max)"],
-};
 
 function javascript(asked) {
   const options = Object.entries(withVersion(asked)).map(([name, value]) => `${name}: ${literal(value)}`);
@@ -65,37 +49,16 @@ function javascript(asked) {
     `const fovea = new Fovea(${literal(asked.url)});`,
     `const image = await readFile(${literal(asked.file)});`,
     `const { images: [found] } = await fovea.predict(${literal(asked.model)}, image${last});`,
-    ...JAVASCRIPT_LINES[kind(asked.task)],
+    ...KINDS[kind(asked.task)].javascript,
   ].join("\n");
 }
 
-const JAVASCRIPT_LINES = {
-  detections: [
-    "for (const { class_name, score, box } of found.detections) {",
-    "  console.log(class_name, score.toFixed(2), box);",
-    "}",
-  ],
-  classes: [
-    "for (const { class_name, score } of found.classes) {",
-    "  console.log(class_name, score.toFixed(2));",
-    "}",
-  ],
-  semantic: [
-    "for (const { class_name, share } of found.semantic.classes) {",
-    "  console.log(class_name, share.toFixed(3));",
-    "}",
-  ],
-  saliency: ["console.log(found.saliency.share);"],
-  depth: ["console.log(found.depth.min, found.depth.max);"],
-};
-
-const kind = (task) =>
-  ({ classify: "classes", semantic: "semantic", saliency: "saliency", depth: "depth" })[task] ?? "detections";
+const kind = (task) => TASKS[task]?.kind ?? "detections";
 
 /** The options that differ from the server's defaults, of those that the task has. */
 function optionsOf({ task, classes, labels, ...asked }) {
-  const tiled = asked.tile && TILED.includes(task) ? ["tile", "overlap"] : [];
-  const names = kind(task) === "detections" ? ["conf", "iou", ...tiled] : [];
+  const tiled = TILED.includes(task) ? ["iou", ...(asked.tile ? ["tile", "overlap"] : [])] : [];
+  const names = kind(task) === "detections" ? ["conf", ...tiled] : [];
   const options = Object.fromEntries(
     names.filter((name) => asked[name] !== DEFAULTS[name]).map((name) => [name, asked[name]]),
   );

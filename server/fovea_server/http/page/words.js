@@ -1,14 +1,7 @@
 // What was found, in sentences for people and screen readers.
 
-import { counts, kindOf, labelOf, percent } from "./found.js";
-
-const KINDS = {
-  detections: "boxes",
-  classes: "classes of the whole image",
-  semantic: "areas of classes",
-  saliency: "a foreground",
-  depth: "depths",
-};
+import { counts, labelOf, percent } from "./found.js";
+import { KINDS, kindOf } from "./tasks.js";
 
 /** Bytes, for people. */
 export const size = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
@@ -27,8 +20,8 @@ export function summary(entries, kept, rows, models) {
   if (right === undefined) return left;
   const [kind, other] = entries.map(({ answer }) => kindOf(answer));
   const both = `Left: ${left} Right: ${right}`;
-  if (kind !== other) return `${both} Not compared: one finds ${KINDS[kind]}, the other ${KINDS[other]}.`;
-  if (kind === "saliency" || kind === "depth") return both;
+  if (kind !== other) return `${both} Not compared: one finds ${KINDS[kind].words}, the other ${KINDS[other].words}.`;
+  if (KINDS[kind].alone) return both;
   return `${difference(rows)}${caution(kind, models)}`;
 }
 
@@ -53,11 +46,9 @@ function caution(kind, [left, right]) {
   return kind === "detections" && left.task !== right.task ? " Only boxes are compared." : "";
 }
 
-function sentence({ depth }, items) {
-  if (depth) {
-    const [from, to] = [depth.min, depth.max].map((each) => each.toPrecision(3));
-    return `Depths from ${from} to ${to}${depth.unit ? ` ${depth.unit}` : ""}.`;
-  }
+function sentence(answer, items) {
+  const kind = kindOf(answer);
+  if (KINDS[kind]?.told) return KINDS[kind].told(answer[kind]);
   if (!items.length) return "Nothing found at this confidence.";
   if (!items[0].box) {
     return `${items.slice(0, 3).map((each) => `${labelOf(each)} ${percent(each.score)}`).join(", ")}.`;

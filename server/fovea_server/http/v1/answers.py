@@ -1,22 +1,22 @@
-"""Answers of predict requests, whatever received them."""
+"""Answers of predict requests, whatever received them, and their JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import orjson
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import (
-    FoveaError,
-    ImageTooLarge,
-    InvalidImage,
-)
+from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidImage
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.http.messages import Response, error_headers
 from fovea_server.http.v1.head import wraps_images
-from fovea_server.http.v1.image_json import error_json, image_json, prediction_json
 from fovea_server.models.model import ServedModel
+from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+from fovea_server.tensors.results.forms import result_json
 
 
 def error_answer(error: FoveaError) -> Response:
@@ -62,3 +62,50 @@ def _hint(body: bytes | bytearray, content_type: str) -> str:
     if content_type == "application/x-www-form-urlencoded" and b"\n" not in body:
         return " (with curl: --data-binary, not -d)"
     return ""
+
+
+def prediction_json(prediction: Prediction) -> bytes:
+    """Write the body of a `PredictAnswer`, whose images are encoded."""
+    images = [
+        error_json(image) if isinstance(image, FoveaError) else image.encoded
+        for image in prediction.images
+    ]
+    return orjson.dumps(
+        {
+            "model": prediction.model,
+            "version": str(prediction.version),
+            "task": prediction.task,
+            "images": list(map(orjson.Fragment, images)),
+            "timing_ms": {stage: round(ms, 3) for stage, ms in prediction.timing_ms.items()},
+        }
+    )
+
+
+def error_json(error: FoveaError) -> bytes:
+    """Write the body of an `Error`."""
+    # It may quote a client's bytes that are no valid text.
+    message = str(error).encode(errors="backslashreplace").decode()
+    return orjson.dumps({"error": {"code": error.code, "message": message}})
+
+
+def image_json(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
+    """Write an `ImageAnswer`; where the head is not recognised, with the tensors and why."""
+    answer: dict[str, Any] = {
+        "width": result.width,
+        "height": result.height,
+        "orientation": result.orientation,
+    }
+    if result.found is not None:
+        answer |= result_json(result.found, words, options)
+    else:
+        answer["reason"] = words.reason
+        answer["tensors"] = [
+            {
+                "name": name,
+                "datatype": array.dtype.name,
+                "shape": array.shape,
+                "data": array.ravel().tolist(),
+            }
+            for name, array in (result.tensors or {}).items()
+        ]
+    return orjson.dumps(answer)

@@ -21,13 +21,12 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
-from fovea_server.http.allow import allow
 from fovea_server.http.guard import Guard, Guarded
+from fovea_server.http.headers import allow
 from fovea_server.http.page.routes import page_routes
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import keys, models, predict_routes
-from fovea_server.http.v1.answers import error_answer
-from fovea_server.http.v1.image_json import error_json
+from fovea_server.http.v1.answers import error_answer, error_json
 from fovea_server.http.v1.openapi import docs_page, document
 from fovea_server.http.v1.sources import ImageSources
 
@@ -77,9 +76,9 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     if service.settings.page:
         app.router.routes.extend(page_routes())
-    # Last: what they have in common with the routes above stays as it was.
-    for router in cast("list[APIRouter]", service.api_routers):
-        app.include_router(router)
+    # Last: an address that they share with a route above stays as it was.
+    for added in (*service.api_routers, *(part.routes() for part in service.parts)):
+        app.include_router(cast("APIRouter", added))
     app.add_middleware(HeadAndOptions, routes=app.router.routes)
     guard = Guard(service, service.settings.http_address)
     app.add_middleware(Guarded, guard=guard, refuse=_foreign)
@@ -98,7 +97,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     headers = {name.decode(): value.decode() for name, value in answer.headers}
     body = _error_body(request, error)
     if not getattr(request.state, "body_read", False):
-        # What is still under way of the body will not be read.
+        # The rest of the body, which is still under way, will not be read.
         headers["Connection"] = "close"
     return _json(body, answer.status, headers)
 
@@ -138,7 +137,7 @@ async def _on_fault(request: Request, error: Exception) -> Response:
 
 
 def _foreign(error: FoveaError) -> Response:
-    # What is still under way of the body will not be read.
+    # The rest of the body, which is still under way, will not be read.
     return _json(error_json(error), http_status(error), {"Connection": "close"})
 
 
@@ -165,7 +164,7 @@ def _methods_at(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
 
 
 def _takes(routes: Sequence[BaseRoute], scope: Scope) -> bool:
-    # A mount has no methods; what is mounted here are files.
+    # A mount has no methods; only files are mounted here.
     return any(
         route.matches(scope)[0] is Match.FULL
         and (scope["method"] == "GET" or not isinstance(route, Mount))

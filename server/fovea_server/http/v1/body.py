@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -86,6 +87,24 @@ class Url:
 Source = bytes | bytearray | Url | FoveaError
 
 
+# All that IANA has given out as public IPv6; outside lie site-local, IPv4-compatible and the like.
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+# RFC 6052: how a network without IPv4 names an IPv4 host, in the last 32 bits.
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+def is_public(address: str) -> bool:
+    """Return True for an IP address that is neither of a private network nor of this machine."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped or ip in _NAT64:
+            ip = ipaddress.IPv4Address(ip.packed[-4:])
+        # 6to4 and Teredo tunnel to an IPv4 host of the sender's choice.
+        elif ip not in _GLOBAL_UNICAST or ip.sixtofour or ip.teredo:
+            return False
+    return ip.is_global and not ip.is_multicast
+
+
 def parse_body(
     body: bytes | bytearray, content_type: str, query: Mapping[str, str], max_images: int
 ) -> tuple[list[Source], PredictOptions]:
@@ -112,15 +131,27 @@ def parse_body(
     return sources, parse_options({**query, **given})
 
 
+def json_object(body: bytes) -> dict[str, Any]:
+    """Read a body that must be a JSON object."""
+    given = _json(body)
+    if not isinstance(given, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    return given
+
+
+def _json(body: bytes | bytearray) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+
+
 def _from_json(body: bytes | bytearray) -> tuple[list[Source], dict[str, Any]]:
     if looks_encoded(bytes(body[:8])):
         raise InvalidRequest(
             "the body is an image, not JSON: send it to /predict, without the Content-Type of JSON"
         )
-    try:
-        given = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    given = _json(body)
     images = given.pop("images", None) if isinstance(given, dict) else None
     if images == []:
         raise InvalidRequest(f"images is empty: send at least one, where {_SHAPE}")
@@ -189,7 +220,7 @@ def read_form(
             # The whole body is in memory already and within its limit: never spill to disk.
             config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},
         )
-        # It reads what has the methods of bytes; a copy would double a large form.
+        # It takes any object with the methods of bytes; a copy would double a large form.
         parser.write(cast("bytes", body))
         parser.finalize()
     except FormParserError as error:

@@ -1,6 +1,6 @@
 """Fetches images that requests name by URL, without becoming an open proxy.
 
-A server that fetches what strangers name can be sent to addresses that only it can reach. So:
+Strangers could send a server that fetches for them to addresses that only it can reach. So:
 http and https only; every address that the name resolves to must be public, and the connection
 goes to the very address that was checked (a second look-up could answer differently); each
 redirect is checked again; size and time are bounded; nothing (a cookie, a connection) is kept from
@@ -10,7 +10,6 @@ one request to the next.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Callable
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -19,13 +18,9 @@ import httpx
 
 from fovea_preprocess.errors import FetchRefused
 from fovea_preprocess.size import size_text
+from fovea_server.http.v1.body import is_public
 
 MAX_REDIRECTS = 3
-
-# All that IANA has given out as public IPv6; outside lie site-local, IPv4-compatible and the like.
-_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# RFC 6052: how a network without IPv4 names an IPv4 host, in the last 32 bits.
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class Fetcher:
@@ -133,20 +128,9 @@ class Fetcher:
         except (socket.gaierror, UnicodeError):
             raise FetchRefused(f"the host '{host}' is not known") from None
         addresses = [str(info[4][0]) for info in found]
-        if not self._allow_private and not all(map(_is_public, addresses)):
+        if not self._allow_private and not all(map(is_public, addresses)):
             raise FetchRefused(f"the host '{host}' is not a public address")
         return addresses[0]
-
-
-def _is_public(address: str) -> bool:
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped or ip in _NAT64:
-            ip = ipaddress.IPv4Address(ip.packed[-4:])
-        # 6to4 and Teredo tunnel to an IPv4 host of the sender's choice.
-        elif ip not in _GLOBAL_UNICAST or ip.sixtofour or ip.teredo:
-            return False
-    return ip.is_global and not ip.is_multicast
 
 
 def _parsed(address: str) -> httpx.URL:

@@ -12,14 +12,15 @@ from python_multipart.multipart import parse_options_header
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
 from fovea_server.dataplane.options import parse_options
-from fovea_server.http.quality import weights
+from fovea_server.http.headers import weights
 
-Image = Literal["image/jpeg", "image/png"]
+Image = Literal["image/jpeg", "image/png", "image/webp"]
 _ANSWERS: dict[str, Image | None] = {
     "application/json": None,
     "*/*": None,
     "image/jpeg": "image/jpeg",
     "image/png": "image/png",
+    "image/webp": "image/webp",
     "image/*": "image/jpeg",
 }
 
@@ -68,6 +69,8 @@ def accepted_image(accept: str) -> Image | None:
     best: Image | None = None
     most = 0.0
     for kind, weight in weights(accept):
+        if kind == "image/webp" and "text/html" in accept:
+            continue  # of a browser that opens an address: it takes WebP, and asks for none
         if kind in _ANSWERS and weight > most:
             most, best = weight, _ANSWERS[kind]
     return best

@@ -1,4 +1,4 @@
-"""The key of a request: what it lets its holder do."""
+"""The key of a request, and the rights of its holder."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def service_of(request: Request) -> Service:
 
 
 def call_of(request: Request) -> Call:
-    """Return what the log and the metrics know of a request."""
+    """Return the call of a request, as the log and the metrics know it."""
     call: Call = request.state.call
     return call
 

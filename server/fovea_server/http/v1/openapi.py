@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI derives from the routes, and what it cannot know.
+"""The OpenAPI document: FastAPI derives it from the routes, and here it is completed.
 
 And the page that shows it, whose buttons send requests: no other site's page may frame it.
 """
@@ -9,17 +9,18 @@ import hashlib
 import json
 import re
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import BaseModel
 
 from fovea_engines.detect.options import PredictOptions
+from fovea_server.http.v1.head import Image
 from fovea_server.http.v1.schemas import ErrorAnswer, PredictAnswer, PredictJson
 
 _BINARY = {"type": "string", "format": "binary"}
@@ -44,6 +45,14 @@ _BODIES: dict[BodyKind, tuple[str, dict[str, Any]]] = {
         {"$ref": "#/components/schemas/PredictJson"},
     ),
 }
+_DEADLINE = {
+    "name": "X-Request-Timeout-Ms",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
+    "description": "after this time the answer is 504 and the work stops",
+    "example": 2000,
+}
 # Of the page: Swagger UI writes styles into its elements, and shows images that were answered.
 _POLICY = (
     "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; "
@@ -54,8 +63,9 @@ _ERRORS = {
     401: "the server asks for a key, and there is none, or one that does not hold",
     403: "a header that the operator asks for is missing or wrong, or the key does not allow this",
     404: "no such model or version",
+    409: "a frame came before this one; or a stream has this name already",
     413: "the body or the image is over the limit",
-    422: "an option is out of its range or not known; or a class is",
+    422: "an option or a class is not known, out of its range, or not for the model's task",
     429: "too much is accepted and not yet answered; send again after `Retry-After` seconds",
     503: "the server or the model is not ready, the server is stopping, or its memory is full",
     504: "no answer within X-Request-Timeout-Ms",
@@ -74,23 +84,33 @@ def described(operation_id: str, answer: type[BaseModel], *errors: int) -> dict[
 
 
 def described_prediction(operation_id: str, kind: BodyKind) -> dict[str, Any]:
-    """Describe a route that parses the images and options of its body itself.
+    """Describe a route that finds what is on images."""
+    # Options are in the address where the body has no place for them.
+    options = _parameters() if kind == "application/octet-stream" else []
+    return described_images(operation_id, PredictAnswer, kind, options, *_ERRORS)
+
+
+def described_images(
+    operation_id: str,
+    answer: type[BaseModel],
+    kind: BodyKind,
+    parameters: Sequence[dict[str, Any]],
+    *errors: int,
+) -> dict[str, Any]:
+    """Describe a route that parses the images of its body itself, and `parameters` of its address.
 
     An operation has one type of body and one of answer: generated clients cannot choose.
     """
     text, schema = _BODIES[kind]
     body = {"required": True, "description": text, "content": {kind: {"schema": schema}}}
-    # Options are in the address where the body has no place for them.
-    options, deadline = _parameters()
-    parameters = [*options, deadline] if kind == "application/octet-stream" else [deadline]
-    extra = {"parameters": parameters, "requestBody": body}
-    return described(operation_id, PredictAnswer, *_ERRORS) | {"openapi_extra": extra}
+    extra = {"parameters": [*parameters, _DEADLINE], "requestBody": body}
+    return described(operation_id, answer, *errors) | {"openapi_extra": extra}
 
 
 def described_drawing(operation_id: str) -> dict[str, Any]:
     """Describe a route that draws into an image."""
     route = described_prediction(operation_id, "application/octet-stream")
-    images = {kind: {"schema": _BINARY} for kind in ("image/jpeg", "image/png")}
+    images = {kind: {"schema": _BINARY} for kind in get_args(Image)}
     route["responses"][200] = {"description": "the image, as Accept says", "content": images}
     return route | {"response_model": None, "response_class": Response}
 
@@ -101,21 +121,23 @@ def document(app: FastAPI) -> dict[str, Any]:
         return app.openapi_schema
     made = FastAPI.openapi(app)
     schemas = made["components"]["schemas"]
+    operations = [operation for path in made["paths"].values() for operation in path.values()]
     schemas.update(_request_schemas())
+    for operation in operations:
+        schemas.update(_named_bodies(operation))
     made["components"]["securitySchemes"] = _SCHEMES
     # Most servers ask for no key, so that none of them is one of the ways.
     made["security"] = [{}, *({name: []} for name in _SCHEMES)]
     for schema in schemas.values():
-        # What follows in a docstring is for readers of the code.
+        # The rest of a docstring is for readers of the code.
         schema["description"] = schema.get("description", "").partition("\n\n")[0]
         for field in schema.get("properties", {}).values():
             # An absent field has no value: null would be one that its type does not have.
             if field.get("default", False) is None:
                 del field["default"]
     examples = json.loads(Path(__file__).with_name("examples.json").read_text())
-    for path in made["paths"].values():
-        for operation in path.values():
-            _add_examples(operation, examples)
+    for operation in operations:
+        _add_examples(operation, examples)
     return made
 
 
@@ -145,6 +167,17 @@ def docs_page(app: FastAPI, scripts: str) -> Callable[[Request], Awaitable[Respo
     return docs
 
 
+def _named_bodies(operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Put references in place of schemas with a title that stand in the operation, and give these.
+
+    FastAPI does not collect them where the route reads the body itself.
+    """
+    for body in operation.get("requestBody", {}).get("content", {}).values():
+        if name := body["schema"].get("title"):
+            yield name, body["schema"]
+            body["schema"] = {"$ref": f"#/components/schemas/{name}"}
+
+
 def _add_examples(operation: dict[str, Any], examples: dict[str, Any]) -> None:
     bodies = [("200", operation.get("requestBody", {})), *operation["responses"].items()]
     for status, body in bodies:
@@ -162,8 +195,8 @@ def _request_schemas() -> dict[str, Any]:
     request = PredictJson.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas = request.pop("$defs")
     for option in request["properties"].values():
-        # Generated clients send every default that they read here, and then what a form leaves
-        # open would win over what the address says.
+        # Generated clients send every default that they read here: in a form, a default would win
+        # over an option in the address.
         if (default := option.pop("default", None)) is not None:
             option["description"] += f"; default {json.dumps(default)}"
     options = {name: _in_text(request["properties"][name]) for name in _OPTIONS}
@@ -190,8 +223,8 @@ def _in_text(schema: dict[str, Any]) -> dict[str, Any]:
     return {**kinds[0], **{name: each for name, each in schema.items() if name != "anyOf"}}
 
 
-def _parameters() -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Describe the options as query parameters, and the deadline."""
+def _parameters() -> list[dict[str, Any]]:
+    """Describe the options as query parameters."""
     properties = _request_schemas()["PredictForm"]["properties"]
     examples = {
         "conf": 0.4,
@@ -201,10 +234,13 @@ def _parameters() -> tuple[list[dict[str, Any]], dict[str, Any]]:
         "top_k": 3,
         "agnostic": True,
         "mask": "polygon",
+        "normalise": True,
+        "vector": "list",
         "tile": "640",
         "overlap": 0.2,
+        **{"track": "bytetrack", "stream_id": "door", "frame": 0},
     }
-    parameters = [
+    return [
         {
             "name": name,
             "in": "query",
@@ -215,12 +251,3 @@ def _parameters() -> tuple[list[dict[str, Any]], dict[str, Any]]:
         }
         for name in _OPTIONS
     ]
-    deadline = {
-        "name": "X-Request-Timeout-Ms",
-        "in": "header",
-        "required": False,
-        "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
-        "description": "after this time the answer is 504 and the work stops",
-        "example": 2000,
-    }
-    return parameters, deadline

@@ -32,7 +32,7 @@ from fovea_server.http.v1.sources import ImageSources
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult
 
-# What does not match, for example a version that is none, is left to FastAPI to refuse.
+# FastAPI refuses all that does not match, for example a version that is no number.
 _PATH = re.compile(
     r"/v1/models/(?P<model>[^/]+)(?:/versions/(?P<version>0*[1-9][0-9]{0,99}))?"
     r"/(?P<operation>predict(?:/form|/json)?|annotate)",
@@ -144,7 +144,7 @@ class PredictFront(Front):
 
 
 async def drawn(service: Service, prediction: Prediction, kind: Image) -> bytes:
-    """Draw what was found on the single image of a prediction, which has kept its pixels."""
+    """Draw the results into the single image of a prediction, which has kept its pixels."""
     result = prediction.images[0]
     assert isinstance(result, ImageResult)
     assert result.pixels is not None, "asked for with keep_pixels"

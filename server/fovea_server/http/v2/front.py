@@ -11,8 +11,8 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, Restricted
-from fovea_server.http.allow import allow
 from fovea_server.http.front import Front
+from fovea_server.http.headers import allow
 from fovea_server.http.messages import JSON, TEXT, Endpoint, Request, Response
 from fovea_server.http.v2.answers import error_answer, refusal
 from fovea_server.http.v2.compression import too_large

@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest, MalformedJson
-from fovea_server.extensions.json_values import as_bool, as_list, as_string, as_unsigned
 from fovea_server.extensions.regions import Regions, RegionSlice, SharedOutput
+from fovea_server.extensions.values import as_bool, as_list, as_string, as_unsigned
 from fovea_server.http.v2.json_reader import read, read_member
 from fovea_server.http.v2.long_array import LongArray, parse_long
 from fovea_server.http.v2.tensor_json import elements_of

@@ -122,11 +122,9 @@ def test_probabilities_are_told_from_logits_by_their_numbers():
         told(_model(["Softmax"], 7), "classifier-logits")
 
 
-def test_a_sigmoid_for_each_class_is_not_decoded_but_explained():
+def test_a_sigmoid_for_each_class_is_no_classifier():
     model = _model(["Sigmoid"], 7, {"names": json.dumps(list("abcdefg"))})
-    found = told(model)
-    assert found.family is None
-    assert "a sigmoid of its own" in found.reason
+    assert told(model).family == "attributes-sigmoid"
     with pytest.raises(UnsupportedModel, match="add up to"):
         told(model, "classifier")
 

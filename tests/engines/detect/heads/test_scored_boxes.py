@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.engines.detect.heads.by_hand import opened, told
 from tests.engines.detect.heads.expected import File
 
 from fovea_engines.build.build import build
@@ -212,3 +213,77 @@ def test_a_build_looks_at_its_own_photographs_where_no_face_is(shared, tmp_path)
     given = {"images": images, "preprocess": {"anchor": "top-left"}}
     plan = BuildPlan(small_priors(shared), "faces", tmp_path / "models", "onnxruntime", **given)
     assert build(plan).family == "retinaface-1mb"
+
+
+def test_a_plate_has_its_corners():
+    """Decoded plainly, prior by prior, from numbers of one's own: there is no trained file here."""
+    random, side, priors = (
+        np.random.default_rng(3),
+        320,
+        {8: (16, 32), 16: (64, 128), 32: (256, 512)},
+    )
+    count = sum(2 * (side // stride) ** 2 for stride in priors)
+    loc, landm = (random.normal(0, 1, (count, columns)).astype(np.float32) for columns in (4, 8))
+    plate = np.zeros(count, np.float32)
+    plate[[5, 3301, 4000, count - 1]] = 0.9, 0.8, 0.7, 0.6
+    outputs = {"loc": loc, "conf": np.stack([1 - plate, plate], axis=1), "landm": landm}
+    outputs = {name: table[None] for name, table in outputs.items()}
+    want, number = [], 0
+    for stride, sides in priors.items():
+        for row in range(side // stride):
+            for column in range(side // stride):
+                for prior in sides:
+                    at, number = number, number + 1
+                    if not plate[at]:
+                        continue
+                    middle = np.array([column + 0.5, row + 0.5]) * stride
+                    centre = middle + 0.1 * loc[at, :2] * prior
+                    half = np.exp(0.2 * loc[at, 2:]) * prior / 2
+                    points = [middle + 0.1 * landm[at, n : n + 2] * prior for n in (0, 2, 4, 6)]
+                    want.append([plate[at], *(centre - half), *(centre + half), *np.ravel(points)])
+    found = told(outputs, family="retinaface-plate", size=(side, side))
+    assert found.labels == ("plate",)
+    assert found.skeleton.names == ("bottom right", "bottom left", "top left", "top right")
+    head = opened(found, (side, side))
+    objects = head.decode(outputs, 0, PredictOptions(conf=0.5, iou=1.0))
+    corners = objects.keypoints[..., :2].reshape(4, 8)
+    have = np.column_stack([objects.scores, objects.boxes, corners])
+    assert have == pytest.approx(np.array(sorted(want, reverse=True)), abs=1e-3)
+    assert head.decode(outputs, 0, PredictOptions(conf=0.95)).keypoints.shape == (0, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("side", "maps"),
+    [(128, ((8, 2), (16, 2), (16, 2), (16, 2))), (256, ((16, 2), (32, 6))), (192, ((4, 1),))],
+)
+def test_blazeface_is_decoded_as_mediapipe_does(side, maps):
+    """Layer by layer, each box with its anchor; the values are in pixels of the input."""
+    middles = []
+    # Layers of one stride are one, whose anchors stand together in each cell.
+    for stride in dict.fromkeys(stride for stride, _ in maps):
+        anchors = sum(count for one, count in maps if one == stride)
+        for y in range(side // stride):
+            for x in range(side // stride):
+                middles += [((x + 0.5) * stride, (y + 0.5) * stride)] * anchors
+    random = np.random.default_rng(side)
+    values = random.uniform(5, 40, (len(middles), 16)).astype(np.float32)
+    logits = np.full((len(middles), 1), -30, np.float32)
+    logits[[3, 700, -1], 0] = 5, 2, 1
+    want = []
+    for at in (3, 700, -1):
+        middle, half = np.array(middles[at]), values[at, 2:4] / 2
+        centre = middle + values[at, :2]
+        box = [*(centre - half), *(centre + half)]
+        points = [middle + values[at, n : n + 2] for n in range(4, 16, 2)]
+        want.append([1 / (1 + np.exp(-logits[at, 0])), *box, *np.ravel(points)])
+    outputs = {"regressors": values[None], "classificators": logits[None]}
+    found = told(outputs, size=(side, side))
+    assert (found.family, found.labels) == ("blazeface", ("face",))
+    head = opened(found, (side, side))
+    objects = head.decode(outputs, 0, PredictOptions(iou=1.0))
+    points = objects.keypoints[..., :2].reshape(3, 12)
+    have = np.column_stack([objects.scores, objects.boxes, points])
+    assert have == pytest.approx(np.array(want), abs=1e-3)
+    assert head.decode(outputs, 0, PredictOptions(conf=0.999)).keypoints.shape == (0, 6, 3)
+    after = outputs | {"classificators": 1 / (1 + np.exp(-outputs["classificators"]))}
+    assert "no logits" in head.contradiction(after)

@@ -31,7 +31,7 @@ def test_a_dynamic_size_is_pinned_and_compared(shared):
 @pytest.mark.parametrize(
     ("name", "size", "says"),
     [
-        ("yolov8n", (320, 320), "Reshape_2' .Reshape.: its constants"),
+        ("heads/rtdetrv2", (256, 256), "'/model/encoder/encoder.0/layers.0/Add' .Add. has a"),
         ("heads/ultraface-rfb-320", (480, 640), "fails at node '474' .Mul."),
         ("heads/tf-od", (320, 320), "'h_Mul76' .Mul. computes with 0.00240385, which is of"),
         ("heads/rtdetr-clothes", (320, 320), "'h_Div75' .Div. computes with 416"),
@@ -43,6 +43,18 @@ def test_a_size_that_is_in_the_constants_is_refused(shared, name, size, says):
     source = model(shared, name)
     with pytest.raises(UnsupportedModel, match=says):
         difference(source, set_size(source, size))
+
+
+@pytest.mark.parametrize("name", ["yolov5n", "yolov8n-seg-320", "heads/yolo26-pose"])
+def test_the_constants_of_a_grid_are_computed_anew(shared, name):
+    source = model(shared, name)
+    any_size, one_size = set_size(source, None), set_size(source, (224, 352))
+    assert difference(source, any_size) == 0
+    assert difference(source, one_size) is None
+    assert graph_inputs(any_size.model)[0].shape[1:] == (3, -1, -1)
+    feed = {"images": noise(1, 3, 224, 352)}
+    for out, found in run(any_size.model, feed).items():
+        np.testing.assert_allclose(found, run(one_size.model, feed)[out], rtol=1e-4, atol=1e-3)
 
 
 def test_the_stride_that_a_model_states_holds(shared):

@@ -8,7 +8,7 @@ import pytest
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
-from fovea_server.http.v1.image_json import image_json
+from fovea_server.http.v1.answers import image_json
 from fovea_server.http.v1.predict import PredictFront
 from fovea_server.http.v1.schemas import ImageAnswer
 from fovea_server.http.v1.sources import ImageSources

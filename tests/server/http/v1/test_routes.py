@@ -4,6 +4,7 @@ import asyncio
 import re
 
 import httpx
+import pytest
 
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.restrictions import APIS
@@ -35,3 +36,23 @@ def test_no_operation_is_answered_without_its_secret(tmp_path):
     found = asyncio.run(ask())
     assert len(found) > 30
     assert {one: status for one, status in found.items() if status != 403} == {}
+
+
+# The OpenAPI document has no WebSockets.
+SOCKETS = ["/v1/models/1/stream", "/v1/models/1/versions/1/stream", "/v1/streams/1/events"]
+
+
+@pytest.mark.parametrize("path", SOCKETS)
+def test_no_websocket_is_opened_without_its_secret(tmp_path, path):
+    restricted = [f"{','.join(APIS)}:key=secret"]
+    settings = Settings(model_repository=[tmp_path], http_restricted_api=restricted)
+    surface = Surface(Service(settings, Registry(settings)))
+    wish = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "1"}
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(surface)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.get(path, headers=wish)
+
+    answer = asyncio.run(ask())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "restricted")

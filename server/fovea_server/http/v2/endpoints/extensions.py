@@ -10,8 +10,8 @@ from typing import Any
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
-from fovea_server.extensions.json_values import as_string, as_unsigned
 from fovea_server.extensions.shared_memory import SharedMemory
+from fovea_server.extensions.values import as_string, as_unsigned
 from fovea_server.http.base64_text import base64_bytes
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.v2.answers import json_answer

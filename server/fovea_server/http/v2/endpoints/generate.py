@@ -13,7 +13,7 @@ import orjson
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest, MalformedJson
 from fovea_server.dataplane.service import Service
-from fovea_server.extensions.json_values import as_string
+from fovea_server.extensions.values import as_string
 from fovea_server.http.messages import EVENTS, Buffer, Request, Response
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import refuse_encoding

@@ -14,7 +14,7 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.images import raw_image
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_decoupled
-from fovea_server.extensions.leading_number import leading_number
+from fovea_server.extensions.values import leading_number
 from fovea_server.http.messages import BINARY, TEXT, Buffer, Request, Response
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import compress, decompressed

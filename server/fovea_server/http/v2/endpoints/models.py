@@ -21,7 +21,7 @@ from fovea_server.dataplane.v2_documents import (
     refuse_repository,
     server_metadata,
 )
-from fovea_server.extensions.json_values import as_bool, as_string
+from fovea_server.extensions.values import as_bool, as_string
 from fovea_server.http.base64_text import base64_bytes
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.v2.answers import json_answer

@@ -1,0 +1,218 @@
+"""Streams of frames over a WebSocket, which the package `websockets` speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from queue import SimpleQueue
+from threading import Semaphore, Thread
+from typing import Any
+
+import httpx
+
+from fovea_client import _calls, _reading, _requests
+from fovea_client._attempts import Policy
+from fovea_client._exports import imported
+from fovea_client._requests import PredictOptions
+from fovea_client.answers import ImageError, ImageResult
+from fovea_client.errors import ConnectionFailed, ServerError, UnexpectedAnswer
+from fovea_client.images import ImageSource, check_channels, image_to_send
+
+MOST_IN_FLIGHT = 8
+
+Found = ImageResult | ImageError
+
+# With these no frame has an answer any more.
+_OF_ALL = (401, 403, 404)
+# Chunks of a large answer are no attack: it is the caller's own server.
+_CONNECTING: dict[str, Any] = {"max_size": None, "compression": None}
+
+
+class Frames:
+    """The wishes of a caller, and how outcomes are taken; it sends and awaits nothing.
+
+    Raises ValueError, TypeError for arguments that are wrong, and ImportError without `websockets`.
+    """
+
+    def __init__(self, policy: Policy, model: str, in_flight: int, options: PredictOptions) -> None:
+        if not 1 <= in_flight <= MOST_IN_FLIGHT:
+            raise ValueError(f"in_flight is 1 to {MOST_IN_FLIGHT}, not {in_flight}")
+        if options.get("frame") is not None:
+            raise ValueError("the frames of a stream are numbered by it: leave frame out")
+        self._channels = options.get("channels", "RGB")
+        check_channels(self._channels)
+        imported("websockets", "websockets")
+        self._policy, self._in_flight = policy, in_flight
+        self.timeout_s = policy.timeout
+        self.address = "ws" + policy.url[4:] + _requests.stream_path(model, options)
+        self.connecting = _CONNECTING | {
+            "additional_headers": dict(policy.headers),
+            "open_timeout": policy.timeout,
+        }
+
+    def credits(self, hello: str | bytes) -> int:
+        """Read from the first message how many frames may wait for answers."""
+        try:
+            return min(self._in_flight, int(json.loads(hello)["in_flight"]))
+        except (LookupError, TypeError, ValueError) as error:
+            raise UnexpectedAnswer(f"{self._policy.url} does not say how many frames") from error
+
+    def encoded(self, image: ImageSource) -> bytes | ImageError:
+        """Return the bytes of an image; one that cannot be read only fails itself."""
+        try:
+            data = image_to_send(image, self._channels)
+        except (OSError, TypeError, ValueError) as error:
+            return ImageError("invalid_image", str(error) or type(error).__name__)
+        if not isinstance(data, bytes):
+            return ImageError("invalid_image", "a stream takes images, not their addresses")
+        return data
+
+    def found(self, image: ImageSource, text: str | bytes) -> Found:
+        """Read the answer to a frame; ServerError for an error that all others would have, too."""
+        content = text.encode() if isinstance(text, str) else text
+        answer = json.loads(content)
+        status = int(answer.get("status", 200))
+        response = httpx.Response(status, content=content)
+        try:
+            result = _reading.prediction(response).images[0]
+        except ServerError as error:
+            if error.status in _OF_ALL:
+                raise
+            return ImageError(error.code, error.message)
+        if isinstance(image, str | os.PathLike):
+            _calls.show(result, partial(image_to_send, image))
+        return result
+
+    @contextmanager
+    def in_words(self) -> Iterator[None]:
+        """Raise errors of `websockets` and of sockets as those of this client."""
+        from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+        url = self._policy.url
+        try:
+            yield
+        except ConnectionClosed as error:
+            reason = error.rcvd.reason if error.rcvd and error.rcvd.reason else "it broke"
+            raise ConnectionFailed(
+                f"the connection to {url} has ended ({reason})", unanswered=True
+            ) from error
+        except InvalidStatus as error:
+            told = error.response
+            headers = {"retry-after": told.headers.get("Retry-After", "")}
+            response = httpx.Response(
+                told.status_code, headers=headers, content=bytes(told.body or b"")
+            )
+            _reading.raise_for_status(response)
+            raise UnexpectedAnswer(f"{url} takes no WebSockets") from error
+        except WebSocketException as error:
+            raise UnexpectedAnswer(f"{url} does not speak WebSocket ({error})") from error
+        except TimeoutError as error:
+            raise ConnectionFailed(
+                f"{url} did not answer within {self.timeout_s:g} s", unanswered=True
+            ) from error
+        except OSError as error:
+            raise ConnectionFailed(
+                f"no answer from {url} ({error}): is a server running there? `fovea serve` starts "
+                "one"
+            ) from error
+
+
+def stream(asked: Frames, images: Iterable[ImageSource]) -> Iterator[Found]:
+    """Send images in a thread, and yield what is found as it comes."""
+    from websockets.sync.client import connect
+
+    # In the order of the images: one that is sent, what it is instead, or why there are no more.
+    begun: SimpleQueue[tuple[ImageSource, ImageError | None] | Exception | None] = SimpleQueue()
+    left = False
+
+    with asked.in_words():
+        line = connect(asked.address, **asked.connecting)
+    with line:
+        with asked.in_words():
+            room = Semaphore(asked.credits(line.recv(asked.timeout_s)))
+
+        def send() -> None:
+            try:
+                each = iter(images)
+                while room.acquire() and not left:
+                    try:
+                        image = next(each)
+                    except StopIteration:
+                        break
+                    data = asked.encoded(image)
+                    if isinstance(data, bytes):
+                        with asked.in_words():
+                            line.send(data)
+                    begun.put((image, data if isinstance(data, ImageError) else None))
+                begun.put(None)
+            except Exception as error:  # noqa: BLE001  it is raised in its turn
+                begun.put(error)
+
+        # Python would wait for another kind of thread before it exits, and `images` may wait long.
+        Thread(target=send, daemon=True).start()
+        try:
+            while (one := begun.get()) is not None:
+                if isinstance(one, Exception):
+                    raise one
+                image, failed = one
+                if failed is None:
+                    with asked.in_words():
+                        text = line.recv(asked.timeout_s)
+                    yield asked.found(image, text)
+                else:
+                    yield failed
+                room.release()
+        finally:
+            left = True
+            room.release()
+
+
+async def astream(
+    asked: Frames, images: Iterable[ImageSource] | AsyncIterable[ImageSource]
+) -> AsyncIterator[Found]:
+    """Send images in a task, and yield what is found as it comes."""
+    from websockets.asyncio.client import connect
+
+    begun: asyncio.Queue[tuple[ImageSource, ImageError | None] | Exception | None] = asyncio.Queue()
+    with asked.in_words():
+        line = await connect(asked.address, **asked.connecting)
+    async with line:
+        with asked.in_words():
+            async with asyncio.timeout(asked.timeout_s):
+                room = asyncio.Semaphore(asked.credits(await line.recv()))
+
+        async def send() -> None:
+            try:
+                await room.acquire()
+                async for image in _calls.each(images):
+                    data = await _calls.built(image, partial(asked.encoded, image))
+                    if isinstance(data, bytes):
+                        with asked.in_words():
+                            await line.send(data)
+                    begun.put_nowait((image, data if isinstance(data, ImageError) else None))
+                    await room.acquire()
+                begun.put_nowait(None)
+            except Exception as error:  # noqa: BLE001  it is raised in its turn
+                begun.put_nowait(error)
+
+        sending = asyncio.create_task(send())
+        try:
+            while (one := await begun.get()) is not None:
+                if isinstance(one, Exception):
+                    raise one
+                image, failed = one
+                if failed is None:
+                    with asked.in_words():
+                        async with asyncio.timeout(asked.timeout_s):
+                            text = await line.recv()
+                    yield asked.found(image, text)
+                else:
+                    yield failed
+                room.release()
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])

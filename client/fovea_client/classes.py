@@ -1,0 +1,52 @@
+"""Defines classes of whole images as typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+from fovea_client.value import Value
+
+_LIKELY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredClass:
+    """A class of the whole image; the scores of all classes add up to 1."""
+
+    class_id: int
+    class_name: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute(Value):
+    """The classes of an image by one of several classifiers.
+
+    Attributes:
+        name: of the classifier.
+        exclusive: one of the classes holds, so that all scores add up to 1; else any number of
+            them holds.
+        classes: best first; ids count through all classifiers of the model.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("attribute", "class_id", "class_name", "score")
+
+    name: str
+    exclusive: bool
+    classes: tuple[ScoredClass, ...]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the best class, or those with a score from .5 on where several can be."""
+        likely = self.classes[:1]
+        if not self.exclusive:
+            likely = tuple(each for each in self.classes if each.score >= _LIKELY)
+        named = ", ".join(f"{each.class_name} {each.score:.2f}" for each in likely)
+        return (f"{self.name}: {named or 'none'}",)
+
+    def rows(self) -> Iterator[Mapping[str, object]]:
+        """Yield a row for each class."""
+        for each in self.classes:
+            yield {"attribute": self.name} | asdict(each)

@@ -1,0 +1,116 @@
+"""Defines the value that networks with several classifiers return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.class_names import shown_name
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.session import Array
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.plural import counted
+
+LIKELY = 0.5
+"""From this probability on, a class that excludes no other is taken to be there."""
+
+
+class Attribute(NamedTuple):
+    """The classes of an image by one of several classifiers.
+
+    Attributes:
+        name: of the output.
+        probabilities: float32 [k], of all its classes.
+        exclusive: one of the classes holds, so that the probabilities add up to 1; else each holds
+            or not.
+        class_ids: int32, of those that the request keeps, best first. Ids count through all
+            classifiers of the network: the labels are one list.
+        first: the least id.
+    """
+
+    name: str
+    probabilities: NDArray[np.float32]
+    exclusive: bool
+    class_ids: NDArray[np.int32]
+    first: int
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        probabilities: NDArray[np.float32],
+        first: int,
+        options: PredictOptions,
+        *,
+        exclusive: bool,
+    ) -> Self:
+        """Keep the `top_k` of the wanted classes."""
+        ids = np.arange(first, first + len(probabilities), dtype=np.int32)
+        ids = ids[np.argsort(-probabilities, kind="stable")]
+        if options.classes is not None:
+            ids = ids[np.isin(ids, options.classes)]
+        return cls(name, probabilities, exclusive, ids[: options.top_k], first)
+
+    @property
+    def scores(self) -> NDArray[np.float32]:
+        """Return the probabilities of `class_ids`, float32."""
+        return self.probabilities[self.class_ids - self.first]
+
+    @property
+    def likely(self) -> list[int]:
+        """Return the ids of the best class, or of those that are likely where several can be."""
+        kept = slice(1) if self.exclusive else self.scores >= LIKELY
+        ids: list[int] = self.class_ids[kept].tolist()
+        return ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attributes(TaskResult):
+    """The classes of an image by each classifier, in the order of the model's outputs."""
+
+    shares: ClassVar[str] = "probabilities"
+
+    found: tuple[Attribute, ...]
+
+    @property
+    def summary(self) -> str:
+        """Return the number of classifiers."""
+        return counted(len(self.found), "attribute")
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Return all arrays that it keeps in memory."""
+        return [array for each in self.found for array in (each.probabilities, each.class_ids)]
+
+    def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
+        """Return a line for each classifier, with its likely classes."""
+        lines = []
+        for each in self.found:
+            named = ", ".join(
+                f"{shown_name(labels, class_id)} {each.probabilities[class_id - each.first]:.2f}"
+                for class_id in each.likely
+            )
+            lines.append((f"{each.name}: {named or 'none'}", each.likely[0] if named else 0))
+        return lines
+
+    def shared(self, other: TaskResult) -> float | None:
+        """Return 1 less the probability that moves from class to class, the mean of all."""
+        if not isinstance(other, Attributes):
+            return None
+        moved = [
+            float(np.abs(one.probabilities - two.probabilities).sum() / 2)
+            if one.exclusive
+            else float(np.abs(one.probabilities - two.probabilities).mean())
+            for one, two in zip(self.found, other.found, strict=True)
+        ]
+        # Of 0 and NaN, `max` returns the first.
+        return max(0.0, 1 - sum(moved) / len(moved))
+
+    def to_source(self, back: LetterboxMap) -> Self:
+        """Return itself: it is of the whole image."""
+        return self

@@ -1,0 +1,77 @@
+"""Defines the value that recognisers of text return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.session import Array
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.plural import counted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadText(TaskResult):
+    """The characters of a line of text, from left to right.
+
+    Attributes:
+        ids: int32 [k], of characters in the labels; the first beyond is a space.
+        scores: float32 [k], probabilities of 0 to 1.
+    """
+
+    shares: ClassVar[str] = "texts"
+
+    ids: NDArray[np.int32]
+    scores: NDArray[np.float32]
+
+    @property
+    def score(self) -> float:
+        """Return the mean probability; 0 without a character."""
+        return float(self.scores.mean()) if len(self.scores) else 0.0
+
+    @property
+    def summary(self) -> str:
+        """Return the number of characters."""
+        return counted(len(self.ids), "character")
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Return all arrays that it keeps in memory."""
+        return [self.ids, self.scores]
+
+    def characters(self, labels: Sequence[str] | None) -> list[str]:
+        """Return each character; without labels, these are numbers."""
+        if labels is None:
+            return [f"[{each}]" for each in self.ids.tolist()]
+        return [labels[each] if each < len(labels) else " " for each in self.ids.tolist()]
+
+    def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
+        """Return the text and its score."""
+        return [(f"{''.join(self.characters(labels))} {self.score:.2f}", 0)]
+
+    def shared(self, other: TaskResult) -> float | None:
+        """Return 1 less the edit distance over the length of the longer text."""
+        if not isinstance(other, ReadText):
+            return None
+        most = max(len(self.ids), len(other.ids))
+        return 1 - edit_distance(self.ids.tolist(), other.ids.tolist()) / most if most else 1.0
+
+    def to_source(self, back: LetterboxMap) -> Self:
+        """Return itself: it is of the whole image."""
+        return self
+
+
+def edit_distance(one: Sequence[object], other: Sequence[object]) -> int:
+    """Return how many elements must be put in, left out or replaced (Levenshtein)."""
+    row = list(range(len(other) + 1))
+    for at, each in enumerate(one, 1):
+        above, row[0] = row[0], at
+        for place, wanted in enumerate(other, 1):
+            best = min(row[place] + 1, row[place - 1] + 1, above + (each != wanted))
+            above, row[place] = row[place], best
+    return row[-1]

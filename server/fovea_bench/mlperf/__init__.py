@@ -1,0 +1,1 @@
+"""Runs of MLPerf Inference's load generator, LoadGen, against a model."""

@@ -1,0 +1,97 @@
+"""The servers of a replica answer only the fronts of the cluster, and log clients as those do.
+
+A front proves itself by the token of the replica, which it knows from Serve's controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from hmac import compare_digest
+from typing import Any
+
+import grpc
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.grpc.calls import Context, Handler
+from fovea_server.http.connection.protocol import ServerProtocol
+from fovea_server.http.front import Front
+
+TOKEN = "fovea-token"
+CLIENT = "fovea-client"
+"""The header with the address of the client that asks a front."""
+
+_STRANGER = "only the fronts of this cluster may ask a replica: ask one of them"
+
+
+class BehindFront(ServerProtocol):
+    """A connection of HTTP that is closed to all who have no token."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        fronts: Sequence[Front],
+        token: str,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop, fronts=fronts)
+        self._token = token.encode()
+
+    def on_headers_complete(self) -> None:
+        """Start the request of a front, as one of its client."""
+        given = dict(self.headers)
+        if not compare_digest(given.get(TOKEN.encode(), b""), self._token):
+            raise InvalidRequest(_STRANGER)
+        self.client = given.get(CLIENT.encode(), b"").decode("latin-1"), 0
+        super().on_headers_complete()
+
+
+class BehindFrontRpc(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Refuses calls of gRPC without the token."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Let the call of a front in, as one of its client."""
+        given = dict(handler_call_details.invocation_metadata)
+        if not compare_digest(str(given.get(TOKEN, "")).encode(), self._token.encode()):
+            return grpc.stream_stream_rpc_method_handler(_refuse)
+        handler = await continuation(handler_call_details)
+        client = str(given.get(CLIENT, ""))
+
+        async def unary(requests: Any, context: Context) -> Any:
+            return await handler.stream_unary(requests, _OfClient(context, client))
+
+        async def stream(requests: Any, context: Context) -> None:
+            await handler.stream_stream(requests, _OfClient(context, client))
+
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream)
+        return grpc.stream_unary_rpc_method_handler(unary)
+
+
+class _OfClient:
+    """The context of a call, with the address of a front's client."""
+
+    def __init__(self, context: Context, client: str) -> None:
+        self._context, self._client = context, client
+
+    def peer(self) -> str:
+        return f"ipv6:[{self._client}]:0" if ":" in self._client else f"ipv4:{self._client}:0"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+async def _refuse(_: object, context: Context) -> None:
+    await context.abort(grpc.StatusCode.PERMISSION_DENIED, _STRANGER)

@@ -1,0 +1,117 @@
+"""A server of Fovea in a process of Ray: a thread with the event loop that `fovea serve` has."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from threading import Thread
+
+from fovea_preprocess.errors import ModelNotReady, Unavailable
+from fovea_server.dataplane.service import Service
+from fovea_server.extensions.log_settings import LogSettings
+from fovea_server.logs import SERVER_LOG, set_up_logging
+from fovea_server.models.registry import Registry
+from fovea_server.serve import Server
+from fovea_server.settings import Settings
+
+_LOOK_S = 0.02
+
+
+class Serving:
+    """Some models of a repository, once each was tried, and the service that answers for them."""
+
+    def __init__(
+        self, settings: Settings, names: Sequence[str], *, described: bool = False
+    ) -> None:
+        set_up_logging(settings.log_level, verbose=settings.log_verbose)
+        LogSettings(SERVER_LOG).update({"log_format": settings.log_format})
+        self.models = Registry(settings, only=names, described=described)
+        self.service = Service(settings, self.models)
+        self.models.start()
+        while not self.models.started:
+            time.sleep(_LOOK_S)
+
+    def check(self) -> None:
+        """Raise ModelNotReady if a model could not be loaded, or has died."""
+        if failed := self.models.unserved:
+            raise ModelNotReady("; ".join(failed))
+
+    def close(self) -> None:
+        """Unload the models, where no server does it when it ends."""
+        self.models.close()
+        self.service.close()
+
+
+class Running:
+    """A server that runs; every method blocks, and belongs to another thread than its own.
+
+    Args:
+        server: of the service.
+        service: answers the requests.
+        listener: for HTTP.
+        close: called on the event loop when the server has ended.
+
+    Attributes:
+        loop: the event loop of the server.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        service: Service,
+        listener: socket.socket,
+        close: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self._runner = asyncio.Runner(loop_factory=server.config.get_loop_factory())
+        self.loop = self._runner.get_loop()
+        self._server, self._service, self._close = server, service, close
+        self._ended: Future[None] = Future()
+        self._thread = Thread(target=self._run, args=(listener,), name="serve", daemon=True)
+        self._thread.start()
+        while not server.started:
+            if self._ended.done():
+                self._ended.result()
+            time.sleep(_LOOK_S)
+
+    def _run(self, listener: socket.socket) -> None:
+        try:
+            with self._runner:
+                self._runner.run(self._serve(listener))
+        except BaseException as error:  # noqa: BLE001  (whoever started it raises it)
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    async def _serve(self, listener: socket.socket) -> None:
+        try:
+            await self._server.serve([listener])
+        finally:
+            if self._close is not None:
+                await self._close()
+
+    def check(self) -> None:
+        """Raise the error that has ended the server."""
+        if self._ended.done():
+            self._ended.result()
+            raise Unavailable("the server has ended")
+
+    def stop(self, still_s: float = 0.0) -> None:
+        """Take no connection any more, answer what arrives on those that are open, and end.
+
+        Args:
+            still_s: seconds in which clients may leave, as each answer asks them to.
+        """
+        if self._ended.done():
+            return
+        self.loop.call_soon_threadsafe(self._leave)
+        time.sleep(still_s)
+        self._server.should_exit = True
+        self._thread.join()
+
+    def _leave(self) -> None:
+        for listening in self._server.servers:
+            listening.close()
+        self._service.plane.draining = True

@@ -1,0 +1,1 @@
+"""Finds the images of an index that are most like others."""

@@ -1,0 +1,100 @@
+"""Searches as OpenAPI describes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, create_model
+
+import fovea_client
+from fovea_files.search.index import DEFAULT, MOST_MATCHES
+from fovea_server.http.v1.openapi import described_images
+from fovea_server.http.v1.schemas import Absent, ErrorDetail, Timing, schema_of
+
+MATCHES = 10
+"""As many as are answered if a request does not say."""
+
+
+Match = schema_of(
+    fovea_client.Match,
+    score={"description": "the cosine of both vectors", "ge": -1, "le": 1},
+    thumbnail="with thumbnails, where the index has them: a JPEG file in base64",
+)
+_FIELDS: dict[str, Any] = {
+    "matches": (list[Match] | Absent, Field(None, description="best first")),  # type: ignore[valid-type]
+    "error": (ErrorDetail | Absent, Field(None, description="why this image failed")),
+}
+ImageMatches = create_model(
+    "ImageMatches", __doc__="The matches of one image of a request, or `error`.", **_FIELDS
+)
+SearchAnswer = create_model(
+    "SearchAnswer",
+    __doc__="Images of an index that are most like those of a request, in their order.",
+    model=str,
+    version=str,
+    index=(str, Field(description="its name")),
+    size=(int, Field(description="number of images that were compared")),
+    images=list[ImageMatches],
+    timing_ms=Timing,
+)
+
+_PARAMETERS = [
+    {
+        "name": "k",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "integer", "minimum": 1, "maximum": MOST_MATCHES},
+        "description": f"most matches of an image; default {MATCHES}",
+        "example": 5,
+    },
+    {
+        "name": "index",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "string"},
+        "description": f"name of the index; default {DEFAULT}",
+        "example": DEFAULT,
+    },
+    {
+        "name": "thumbnails",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "boolean"},
+        "description": "answer the pictures of matches, too, where the index has them",
+        "example": True,
+    },
+]
+_EXAMPLE = {
+    "model": "reid",
+    "version": "1",
+    "index": "index",
+    "size": 1200,
+    "images": [
+        {
+            "matches": [
+                {"name": "anna/03.jpg", "score": 0.91344},
+                {"name": "anna/11.jpg", "score": 0.89702},
+            ]
+        }
+    ],
+    "timing_ms": {
+        "decode": 1.2,
+        "letterbox": 0.3,
+        "queue": 0.1,
+        "infer": 9.8,
+        "postprocess": 0.0,
+        "total": 11.5,
+    },
+}
+
+
+def described_search(operation_id: str) -> dict[str, Any]:
+    """Describe a route for FastAPI."""
+    errors = 400, 403, 404, 413, 422, 429, 503, 504
+    made = described_images(
+        operation_id, SearchAnswer, "application/octet-stream", _PARAMETERS, *errors
+    )
+    example = {"application/json": {"examples": {"matches": {"value": _EXAMPLE}}}}
+    made["responses"][200] = {"content": example}
+    made["responses"][404]["description"] = "no such model, version or index"
+    return made

@@ -1,0 +1,70 @@
+"""The part of a server that searches: `POST /v1/models/NAME/search`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from fovea_files.search.index import VectorIndex, find_index
+from fovea_server.dataplane.service import Service
+from fovea_server.statistics.family import Family
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+# An index of 100,000 vectors of 512 takes 200 MB.
+_KEPT = 4
+
+
+class SearchPart:
+    """Keeps the indexes that were used last in memory, as `dataplane.part.ServerPart` says."""
+
+    def __init__(self, service: Service) -> None:
+        self._kept: OrderedDict[tuple[Path, int, int], VectorIndex] = OrderedDict()
+        self._reading: dict[Path, Lock] = {}
+        self._lock = Lock()
+
+    def index(self, folder: Path, name: str) -> VectorIndex:
+        """Read an index in the folder of a model, unless it is as it was.
+
+        Raises as `find_index` and `VectorIndex.read`.
+        """
+        path = find_index(folder, name)
+        with self._lock:
+            reading = self._reading.setdefault(path, Lock())
+        # One at a time: a second reader of the same file would take its memory twice.
+        with reading:
+            file = path.stat()
+            key = path, file.st_mtime_ns, file.st_size
+            with self._lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+                    return self._kept[key]
+            made = VectorIndex.read(path)
+            with self._lock:
+                for other in [each for each in self._kept if each[0] == path]:
+                    del self._kept[other]
+                self._kept[key] = made
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            return made
+
+    def routes(self) -> APIRouter:
+        """Make the routes."""
+        from fovea_files.search.routes import search_routes
+
+        return search_routes(self.index)
+
+    def families(self) -> Iterable[Family]:
+        """Return no metrics: a search counts as a request of its model."""
+        return ()
+
+    async def start(self) -> None:
+        """Do nothing: an index is read when it is asked for."""
+
+    async def stop(self) -> None:
+        """Forget the indexes."""
+        self._kept.clear()

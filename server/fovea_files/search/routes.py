@@ -1,0 +1,161 @@
+"""The route that finds the images of an index that are most like those of a request."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from fovea_client import Match
+from fovea_engines.detect.options import PredictOptions
+from fovea_files.search.documents import MATCHES, described_search
+from fovea_files.search.identity import ModelIdentity
+from fovea_files.search.index import (
+    DEFAULT,
+    MOST_MATCHES,
+    VectorIndex,
+    check_name,
+    command_for,
+)
+from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_server.dataplane.images import Prediction
+from fovea_server.http.v1.answered import answered, fetched
+from fovea_server.http.v1.answers import error_json, raise_if_alone
+from fovea_server.http.v1.body import parse_body
+from fovea_server.http.v1.head import timeout_of
+from fovea_server.http.v1.models import ModelName, Version, call_of, inferring, service_of
+from fovea_server.models.model import ServedModel
+from fovea_server.tensors.results.forms import result_tensors
+
+FindIndex = Callable[[Path, str], VectorIndex]
+"""Returns an index of the model in a folder, by name."""
+
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def search_routes(find: FindIndex) -> APIRouter:
+    """Make the routes: with the newest version of a model, and with one."""
+    router = APIRouter(tags=["search"], dependencies=[inferring])
+
+    @router.post("/v1/models/{name}/search", **described_search("search"))
+    async def search(request: Request, name: ModelName) -> Response:
+        """Find the images of an index that are most like an image."""
+        return await _search(request, name, None, find)
+
+    @router.post(
+        "/v1/models/{name}/versions/{version}/search", **described_search("search_version")
+    )
+    async def search_version(request: Request, name: ModelName, version: Version) -> Response:
+        """Find the images of an index that are most like an image, with one version of a model."""
+        return await _search(request, name, version, find)
+
+    return router
+
+
+async def _search(request: Request, name: str, version: int | None, find: FindIndex) -> Response:
+    service = service_of(request)
+    model = service.plane.get(name, version)
+    index_name, most, pictures = _options(request.query_params)
+    _check_task(model)
+    # A missing index is told before an image is received.
+    index = await run_in_threadpool(find, model.folder.parent, index_name)
+    mending = f"build the index again with `{command_for(name, index_name, version)}`"
+    _check_model(index, model, mending)
+    timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
+
+    async def work(body: bytes) -> Response:
+        kind = request.headers.get("content-type", "")
+        sources, options = await run_in_threadpool(
+            parse_body, body, kind, {}, service.settings.max_images
+        )
+        if options != PredictOptions():
+            raise InvalidOption("a search has no options but those in its address")
+        images = await fetched(request, sources)
+        call_of(request).enter()
+        # It may have been replaced while the images were arriving.
+        serving = service.plane.get(name, version)
+        _check_model(index, serving, mending)
+        found = await service.plane.predict(serving, version, images, options, timeout_s=timeout_s)
+        raise_if_alone(found, images, kind)
+        matches = await run_in_threadpool(
+            _matches, index, found, most, mending, thumbnails=pictures
+        )
+        document = {
+            "model": found.model,
+            "version": str(found.version),
+            "index": index_name,
+            "size": len(index.names),
+            "images": matches,
+            "timing_ms": {stage: round(ms, 3) for stage, ms in found.timing_ms.items()},
+        }
+        return Response(orjson.dumps(document), media_type="application/json")
+
+    return await answered(request, work, timeout_s)
+
+
+def _check_task(model: ServedModel) -> None:
+    if model.task != "embed":
+        raise InvalidOption(
+            f"the task of model '{model.name}' is {model.task}, and a search takes one whose task "
+            "is embed"
+        )
+
+
+def _check_model(index: VectorIndex, model: ServedModel, mending: str) -> None:
+    engine = model.engine
+    if engine is None or index.model is None:
+        return
+    if (how := index.model.difference(ModelIdentity.of(engine.card))) is not None:
+        raise InvalidOption(
+            f"the vectors of the index were made {how} than that of model '{model.name}', version "
+            f"{model.version}, and cannot be compared with its own: {mending}"
+        )
+
+
+def _options(given: Mapping[str, str]) -> tuple[str, int, bool]:
+    """Read the name of the index, the number of matches, and whether thumbnails are wanted.
+
+    InvalidOption if one is wrong.
+    """
+    if unknown := sorted(given.keys() - {"index", "k", "thumbnails"}):
+        raise InvalidOption(f"'{unknown[0][:60]}' is not an option; options: index, k, thumbnails")
+    text = given.get("k", str(MATCHES))
+    # Python refuses to read numbers of thousands of digits.
+    most = int(text.lstrip("0")[:5] or 0) if text.isascii() and text.isdigit() else 0
+    if not 1 <= most <= MOST_MATCHES:
+        raise InvalidOption(f"k is '{text[:60]}'; it must be a whole number, 1 to {MOST_MATCHES}")
+    pictures = _FLAGS.get(given.get("thumbnails", "false").lower())
+    if pictures is None:
+        raise InvalidOption(f"thumbnails is '{given['thumbnails'][:60]}'; it must be true or false")
+    return check_name(given.get("index", DEFAULT)), most, pictures
+
+
+def _matches(
+    index: VectorIndex, prediction: Prediction, most: int, mending: str, *, thumbnails: bool
+) -> list[Any]:
+    found: list[Any] = []
+    for image in prediction.images:
+        if isinstance(image, FoveaError):
+            found.append(orjson.Fragment(error_json(image)))
+            continue
+        assert image.found is not None, "the task says so"
+        vectors = result_tensors([image.found], prediction.words, PredictOptions())[0]
+        try:
+            nearest = index.nearest(vectors.array[0], most, thumbnails=thumbnails)
+        except ValueError as error:
+            raise InvalidOption(
+                f"the index does not belong to the model: {error}; {mending}"
+            ) from error
+        found.append({"matches": [_json(each) for each in nearest]})
+    return found
+
+
+def _json(match: Match) -> dict[str, object]:
+    picture = match.thumbnail
+    shown = {} if picture is None else {"thumbnail": base64.b64encode(picture).decode()}
+    return {"name": match.name, "score": match.score} | shown

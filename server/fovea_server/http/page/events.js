@@ -1,0 +1,63 @@
+// The last events of a stream, as they happen.
+
+import { make } from "./dom.js";
+
+const MOST = 50;
+const PAUSE_MS = 2000;
+
+export class EventList {
+  #abort = new AbortController();
+  #after;
+
+  constructor(fovea, container) {
+    this.fovea = fovea;
+    this.container = container;
+    this.id = null;
+    // A browser has few connections to a server, which other tabs need, too.
+    document.addEventListener("visibilitychange", () => this.#resume());
+  }
+
+  /** Follow a stream; null for none. */
+  follow(id) {
+    if (id === this.id) return;
+    this.id = id;
+    this.#after = undefined;
+    this.container.replaceChildren();
+    this.#resume();
+  }
+
+  #resume() {
+    this.#abort.abort();
+    this.#abort = new AbortController();
+    if (this.id !== null && !document.hidden) this.#read(this.id, this.#abort.signal);
+  }
+
+  async #read(id, signal) {
+    while (!signal.aborted) {
+      try {
+        for await (const event of this.fovea.streamEvents(id, { after: this.#after, signal })) {
+          this.#after = event.event;
+          if (event.kind !== "count") this.#add(event);
+        }
+      } catch {
+        // The list of streams says what is wrong.
+      }
+      await new Promise((done) => setTimeout(done, PAUSE_MS));
+    }
+  }
+
+  #add(event) {
+    const time = new Date(event.time).toLocaleTimeString();
+    this.container.prepend(make("li", {},
+      make("time", { dateTime: event.time, textContent: time }),
+      make("span", { textContent: words(event) })));
+    while (this.container.children.length > MOST) this.container.lastChild.remove();
+  }
+}
+
+/** An event in words: "person #3 crossed door, in". */
+function words({ kind, label, track_id, name, direction, duration_s: seconds }) {
+  const where = [name, direction].filter(Boolean).join(", ");
+  const lasted = seconds === undefined ? "" : `after ${seconds.toFixed(1)} s`;
+  return [label, `#${track_id}`, kind, where, lasted].filter(Boolean).join(" ");
+}

@@ -1,0 +1,37 @@
+// The images of an index that are most like the current one, where the model makes vectors.
+
+import { make } from "./dom.js";
+
+const MOST = 12;
+let wanted = null;
+
+/** Search once for each image and model, and show what is found; nothing where `image` is null. */
+export async function showSimilar(container, fovea, image, { key, name, version } = {}) {
+  container.hidden = !image;
+  if (!image) {
+    wanted = null;
+    return;
+  }
+  if (!image.similar.has(key)) {
+    image.similar.set(key, fovea.search(name, image.blob, { version, k: MOST, thumbnails: true }));
+  }
+  const search = image.similar.get(key);
+  if (wanted === search) return;
+  wanted = search;
+  container.replaceChildren(make("p", { className: "note", textContent: "Searching…" }));
+  const shown = await search.then(listed, (error) => {
+    // The index may be built meanwhile.
+    image.similar.delete(key);
+    return [make("p", { className: "note", textContent: error.message })];
+  });
+  if (wanted === search) container.replaceChildren(...shown);
+}
+
+function listed({ size, images: [{ matches }] }) {
+  const title = make("p", { className: "summary", textContent: `Most like it, of ${size}:` });
+  const rows = matches.map(({ name, score, thumbnail }) => make("li", { title: name },
+    ...(thumbnail ? [make("img", { src: `data:image/jpeg;base64,${thumbnail}`, alt: "" })] : []),
+    make("span", { className: "name", textContent: name }),
+    make("b", { textContent: score.toFixed(3) })));
+  return [title, make("ol", { className: "similar" }, ...rows)];
+}

@@ -1,0 +1,135 @@
+// What each task is called, and what its results are: all that the page must know of a task.
+
+/** Tasks in the order of the list of models: its name there, and the kind of its results. */
+export const TASKS = {
+  detect: { label: "Objects", kind: "detections" },
+  segment: { label: "Objects with masks", kind: "detections" },
+  pose: { label: "Poses", kind: "detections" },
+  obb: { label: "Turned objects", kind: "detections" },
+  text: { label: "Text", kind: "detections" },
+  classify: { label: "Class of the image", kind: "classes" },
+  semantic: { label: "Class of each pixel", kind: "semantic" },
+  saliency: { label: "Foreground", kind: "saliency", anything: true },
+  depth: { label: "Depth", kind: "depth", anything: true },
+  image: { label: "Picture", kind: "picture", anything: true },
+  read: { label: "Text of a line", kind: "reading" },
+  attributes: { label: "Attributes", kind: "attributes" },
+  embed: { label: "Vector", kind: "embedding", anything: true },
+};
+
+/**
+ * The fields of an `ImageAnswer` that have results: `words` for them, the `items` to list, best first, each
+ * with a `class_name` and a `score`, and the lines of code that print them. `told` is the sentence about an
+ * answer, where that is not of its items; `alone` says that the results of two models are not compared.
+ */
+export const KINDS = {
+  detections: {
+    words: "boxes",
+    items: (found) => found,
+    python: [
+      "    for each in found.detections:",
+      '        print(f"{each.class_name} {each.score:.2f} {each.box}")',
+    ],
+    javascript: [
+      "for (const { class_name, score, box } of found.detections) {",
+      "  console.log(class_name, score.toFixed(2), box);",
+      "}",
+    ],
+  },
+  classes: {
+    words: "classes of the whole image",
+    items: (found) => found,
+    python: [
+      "    for each in found.classes:",
+      '        print(f"{each.class_name} {each.score:.2f}")',
+    ],
+    javascript: [
+      "for (const { class_name, score } of found.classes) {",
+      "  console.log(class_name, score.toFixed(2));",
+      "}",
+    ],
+  },
+  semantic: {
+    words: "areas of classes",
+    items: (found) => found.classes.map((each) => ({ ...each, score: each.share })),
+    python: [
+      "    for each in found.image.semantic.classes:",
+      '        print(f"{each.class_name} {each.share:.3f}")',
+    ],
+    javascript: [
+      "for (const { class_name, share } of found.semantic.classes) {",
+      "  console.log(class_name, share.toFixed(3));",
+      "}",
+    ],
+  },
+  saliency: {
+    words: "a foreground",
+    items: ({ share }) => [{ class_id: 0, class_name: "foreground", score: share }],
+    alone: true,
+    python: ["    print(found.image.saliency.share)"],
+    javascript: ["console.log(found.saliency.share);"],
+  },
+  depth: {
+    words: "depths",
+    items: () => [],
+    told({ min, max, unit }) {
+      const [from, to] = [min, max].map((each) => each.toPrecision(3));
+      return `Depths from ${from} to ${to}${unit ? ` ${unit}` : ""}.`;
+    },
+    alone: true,
+    python: ["    print(found.image.depth.min, found.image.depth.max)"],
+    javascript: ["console.log(found.depth.min, found.depth.max);"],
+  },
+  attributes: {
+    words: "attributes",
+    items: (found) => found.flatMap(({ name, classes }) =>
+      classes.map((each) => ({ ...each, class_name: `${name}: ${each.class_name}` }))),
+    told: (found) => `${found.map(({ name, exclusive, classes }) => {
+      const likely = exclusive ? classes.slice(0, 1) : classes.filter(({ score }) => score >= 0.5);
+      return `${name}: ${likely.map((each) => each.class_name).join(", ") || "none"}`;
+    }).join("; ")}.`,
+    python: [
+      "    for each in found.image.attributes:",
+      "        print(*each.lines)",
+    ],
+    javascript: [
+      "for (const { name, classes: [best] } of found.attributes) {",
+      "  console.log(name, best.class_name, best.score.toFixed(2));",
+      "}",
+    ],
+  },
+  picture: {
+    words: "a picture",
+    items: () => [],
+    told: ({ width, height }) => `A picture of ${width} x ${height} pixels.`,
+    alone: true,
+    python: ["    print(found.image.picture.pixels.shape)"],
+    javascript: ["console.log(found.picture.width, found.picture.height);"],
+  },
+  reading: {
+    words: "a text",
+    items: () => [],
+    told: ({ text, score }) => (text ? `“${text}”, score ${score.toFixed(2)}.` : "No text."),
+    alone: true,
+    python: ["    print(found.image.reading.text)"],
+    javascript: ["console.log(found.reading.text);"],
+  },
+  embedding: {
+    words: "vectors",
+    items: () => [],
+    told: (found) => `A vector of ${vectorOf(found).length} numbers, norm ${found.norm.toPrecision(4)}.`,
+    alone: true,
+    python: ["    print(found.image.embedding.vector)"],
+    javascript: [
+      "const bytes = Buffer.from(found.embedding.data, \"base64\");",
+      "console.log(new Float32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4));",
+    ],
+  },
+};
+
+/** The kind of an answer's results: two answers of different kinds cannot be compared. */
+export const kindOf = (answer) => Object.keys(KINDS).find((kind) => answer[kind]);
+
+/** The numbers of an embedding, which the page asks for in base64. */
+export const vectorOf = ({ data }) =>
+  new Float32Array(Uint8Array.from(atob(data), (each) => each.charCodeAt(0)).buffer);

@@ -1,0 +1,1 @@
+"""The results of each task, as responses have them."""

@@ -1,0 +1,1 @@
+"""Cameras and videos: frames in, track ids, streams."""

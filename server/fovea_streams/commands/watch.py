@@ -1,0 +1,286 @@
+"""`fovea watch`: a model on cameras and videos, in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
+
+import typer
+
+from fovea_engines.commands.options import RepositoryOption, ServedModelArgument
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_preprocess.errors import InvalidOption, ModelNotReady
+from fovea_streams.events.feed import EventFeed
+from fovea_streams.events.log import LoggedEvent
+from fovea_streams.frames.reader import require_av
+from fovea_streams.streams.config import StreamConfig
+from fovea_streams.streams.stream import CameraStream, SeenFrame
+from fovea_streams.streams.turns import Turns
+
+_TABLES_A_SECOND = 4
+_LAST_EVENTS_S = 10.0
+
+
+def watch(
+    model: ServedModelArgument,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Cameras and videos: rtsp://, rtsps://, http:// (MJPEG), a file, a device as "
+            "/dev/video0 or 0.",
+        ),
+    ],
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    every: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Take a frame so often: 200ms, 2s.")
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(metavar="N", help="Take so many frames a second.")
+    ] = None,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRACKER", help="Objects keep ids: bytetrack, sort, ocsort or botsort."
+        ),
+    ] = None,
+    conf: Annotated[
+        float | None, typer.Option(help="Lowest score of an object, 0 to 1.", show_default="0.25")
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(metavar="CLASSES", help="Classes to keep, as person,2.", show_default="all"),
+    ] = None,
+    transport: Annotated[
+        Literal["tcp", "udp"], typer.Option(help="Transport of RTSP's frames.")
+    ] = "tcp",
+    line: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=X,Y,X,Y",
+            help="Count who crosses it: in is from right to left, seen from its first point. In "
+            "fractions of the picture, or pixels. ':classes=person,car' and ':anchor=center' may "
+            "follow. It tracks, with bytetrack.",
+        ),
+    ] = None,
+    zone: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=X,Y,...",
+            help="Count who is in it, of three points or more; as --line, and ':after=30s': only "
+            "who has been there so long.",
+        ),
+    ] = None,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="Events: appeared, lost, crossed, entered, left, count.",
+            show_default="all",
+        ),
+    ] = None,
+    webhook: Annotated[
+        str | None, typer.Option(metavar="URL", help="POST each event there, as JSON.")
+    ] = None,
+    mqtt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Publish events and counts: mqtt://user:password@host:1883/prefix. Home Assistant "
+            "finds them.",
+        ),
+    ] = None,
+    show: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT", min=1, max=65535, help="Show the pictures at http://127.0.0.1:PORT."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="A line of JSON for each frame, or with lines or zones for each event."
+        ),
+    ] = False,
+) -> None:
+    """Run a model on cameras and videos, as their frames come.
+
+    The newest frame wins: a model that is slower than a camera skips frames, and never lags behind.
+    A camera that is lost is asked again. Of a file no frame is skipped. Ctrl-C ends it.
+
+    Example: fovea watch yolov8n rtsp://user:password@camera/stream --every 200ms --track bytetrack
+
+    Example: fovea watch yolov8n street.mp4 0 --show 8090
+
+    Example: fovea watch yolov8n rtsp://camera/stream --json >> seen.jsonl
+
+    Example: fovea watch yolov8n rtsp://camera/stream --line door=0.1,0.6,0.9,0.6:classes=person
+    """
+    require_av()
+    path = ModelRepository(repository).path_of(model)
+    if path.name.isdigit():
+        raise InvalidOption(f"{model} is a version: name the model, whose newest one is watched")
+    given: dict[str, Any] = {
+        "model": path.name,
+        **{"every": every, "fps": fps, "track": track, "transport": transport},
+        **{"conf": conf, "classes": classes, "lines": line, "zones": zone, "events": event},
+        **{"webhook": webhook, "mqtt": mqtt},
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    configs = [
+        StreamConfig.parse(f"source{number}", {**given, "source": source})
+        for number, source in enumerate(sources, 1)
+    ]
+    with TemporaryDirectory() as folder, _running(path.parent, path.name) as plane:
+        for config in configs:
+            config.check(plane)
+        turns = Turns(plane)
+        streams = [
+            CameraStream(each, plane, turns, allow_private=True, feed=_feed(each, Path(folder)))
+            for each in configs
+        ]
+        with suppress(KeyboardInterrupt):
+            asyncio.run(_watch(streams, as_json, show))
+    if not as_json:
+        _print(streams)
+    if any(stream.state[0] in ("failed", "refused") for stream in streams):
+        raise typer.Exit(1)
+
+
+def _feed(config: StreamConfig, folder: Path) -> EventFeed | None:
+    events = config.events
+    return None if events is None else EventFeed(config.id, events, folder / config.id)
+
+
+@contextmanager
+def _running(repository: Path, model: str) -> Iterator[Any]:
+    """Load a model as a server does, and give what answers for it."""
+    from fovea_server.dataplane.service import Service
+    from fovea_server.models.registry import Registry
+    from fovea_server.settings import ModelControlMode, Settings
+
+    settings = Settings(
+        model_repository=(repository,),
+        model_control_mode=ModelControlMode.EXPLICIT,
+        load_model=(model,),
+    )
+    registry = Registry(settings)
+    service = Service(settings, registry)
+    registry.start()
+    with closing(registry):
+        while not registry.started:
+            time.sleep(0.02)
+        if failed := registry.unserved:
+            raise ModelNotReady("; ".join(failed))
+        yield service.plane
+
+
+async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | None) -> None:
+    running = [asyncio.create_task(stream.run()) for stream in streams]
+    telling = asyncio.create_task(_lines(streams) if as_json else _table(streams))
+    page = None
+    if port is not None:
+        from fovea_streams.commands.show import page_server
+
+        page = asyncio.create_task(page_server(streams, port).serve())
+        typer.echo(f"http://127.0.0.1:{port} shows the pictures", err=True)
+    over = asyncio.create_task(_all(running))
+    try:
+        ends = {over} if page is None else {over, page}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if over.done():
+            over.result()
+            await _stopped(streams, _LAST_EVENTS_S)
+    finally:
+        rest = [*running, telling, over, *([page] if page else [])]
+        for task in rest:
+            task.cancel()
+        await asyncio.wait(rest)
+        await _stopped(streams)
+
+
+async def _stopped(streams: Sequence[CameraStream], wait_s: float = 0.0) -> None:
+    await asyncio.gather(*(stream.feed.stop(wait_s) for stream in streams if stream.feed))
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*tasks)
+
+
+async def _lines(streams: Sequence[CameraStream]) -> None:
+    def write(told: SeenFrame | LoggedEvent) -> None:
+        sys.stdout.write(told.text.decode() + "\n")
+        sys.stdout.flush()
+
+    for stream in streams:
+        if stream.feed is not None:
+            stream.feed.listeners.append(write)
+        else:
+            stream.subscribers.append(write)
+    await asyncio.Event().wait()
+
+
+async def _table(streams: Sequence[CameraStream]) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    # The table has the states.
+    log = logging.getLogger("fovea_streams")
+    log.propagate = False
+    log.addHandler(logging.NullHandler())
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        await _changes(streams)
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+        while True:
+            live.update(_rows(streams), refresh=True)
+            await asyncio.sleep(1 / _TABLES_A_SECOND)
+
+
+async def _changes(streams: Sequence[CameraStream]) -> None:
+    """Write a line for each change of a state, where there is no terminal for a table."""
+    told: dict[str, str] = {}
+    while True:
+        for stream in streams:
+            state = _state(stream)
+            if told.get(stream.config.id) != state:
+                told[stream.config.id] = state
+                typer.echo(f"{stream.config.address.shown}: {state}", err=True)
+        await asyncio.sleep(1 / _TABLES_A_SECOND)
+
+
+def _state(stream: CameraStream) -> str:
+    state, reason = stream.state
+    return f"{state}: {reason}" if reason else state
+
+
+def _rows(streams: Sequence[CameraStream]) -> Any:
+    from rich.table import Table
+
+    table = Table()
+    for title in ("source", "state", "frames/s", "age ms", "frames", "dropped", "objects"):
+        table.add_column(title, justify="left" if title in ("source", "state") else "right")
+    for stream in streams:
+        seen = stream.document
+        age = "" if seen["age_ms"] is None else f"{seen['age_ms']:.0f}"
+        frames = seen["frames"]
+        table.add_row(
+            *(seen["source"], _state(stream), f"{seen['rate']:.1f}", age, str(frames["answered"])),
+            *(str(frames["dropped"]), str(seen["objects"])),
+        )
+        for name, counts in seen.get("counts", {}).items():
+            table.add_row(f"  {name}", ", ".join(f"{key} {count}" for key, count in counts.items()))
+    return table
+
+
+def _print(streams: Sequence[CameraStream]) -> None:
+    from rich.console import Console
+
+    Console().print(_rows(streams))

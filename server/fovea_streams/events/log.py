@@ -1,0 +1,140 @@
+"""The events of one stream, numbered, in a bounded folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from array import array
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEvent:
+    """An event with its number; `text` is its line of JSON, without the end of line."""
+
+    number: int
+    text: bytes
+
+
+class EventLog:
+    """Keeps the newest events in two files of JSON lines; it belongs to the event loop.
+
+    Whoever reads remembers a number alone: a reader that is slow, away, or stopped costs no memory.
+    A new log begins at the clock, so that no number comes twice where its folder was removed.
+
+    Args:
+        most_bytes: of a file, after which the next begins and the one before the last is removed.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int = 4 << 20) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._most_bytes = folder, most_bytes
+        self._files = [_EventFile(path) for path in sorted(folder.glob("events-[0-9]*.jsonl"))]
+        self._more = asyncio.Event()
+        self.closed = False
+        if not self._files:
+            self._begin(1000 * int(time.time()))
+
+    @property
+    def last(self) -> int:
+        """The number of the newest event."""
+        return self._files[-1].first + self._files[-1].count - 1
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest event that is kept."""
+        return self._files[0].first
+
+    def append(self, event: Mapping[str, Any]) -> LoggedEvent:
+        """Keep an event under the next number; OSError: there is no room."""
+        if self._files[-1].size >= self._most_bytes:
+            self._begin(self.last + 1)
+        number = self.last + 1
+        text = orjson.dumps({"event": number, **event})
+        self._files[-1].append(text)
+        self.wake()
+        return LoggedEvent(number, text)
+
+    def wake(self) -> None:
+        """End the waits of all readers, also where there is no event."""
+        self._more.set()
+        self._more = asyncio.Event()
+
+    def read(self, after: int, most: int = 64) -> list[LoggedEvent]:
+        """Return the events behind a number, up to so many."""
+        for file in self._files:
+            if after + 1 < file.first + file.count:
+                start = max(after + 1, file.first)
+                lines = file.read(start - file.first, most)
+                return [LoggedEvent(number, text) for number, text in enumerate(lines, start)]
+        return []
+
+    async def wait(self, after: int, limit_s: float) -> list[LoggedEvent]:
+        """Return events as `read` does; none when the time is over, or after `wake`.
+
+        It always suspends, so that a reader that is far behind leaves the loop to others.
+        """
+        await asyncio.sleep(0)
+        events = [] if self.closed else self.read(after)
+        if events or self.closed:
+            return events
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._more.wait()
+        return [] if self.closed else self.read(after)
+
+    def close(self) -> None:
+        """Close its files, if they are open; whoever waits is told."""
+        if self.closed:
+            return
+        self.closed = True
+        self._more.set()
+        for file in self._files:
+            os.close(file.handle)
+
+    def _begin(self, first: int) -> None:
+        self._files.append(_EventFile(self._folder / f"events-{first}.jsonl"))
+        for old in self._files[:-2]:
+            os.close(old.handle)
+            old.path.unlink(missing_ok=True)
+        self._files = self._files[-2:]
+
+
+class _EventFile:
+    """A file of lines, and where each of them begins."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.first = path, int(path.stem.partition("-")[2])
+        self.handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        lines = os.pread(self.handle, os.fstat(self.handle).st_size, 0).split(b"\n")
+        self._starts = array("Q", [0])
+        for line in lines[:-1]:
+            self._starts.append(self.size + len(line) + 1)
+        # The last line has no end where the machine stopped while it was written.
+        os.ftruncate(self.handle, self.size)
+
+    @property
+    def count(self) -> int:
+        return len(self._starts) - 1
+
+    @property
+    def size(self) -> int:
+        return self._starts[-1]
+
+    def append(self, line: bytes) -> None:
+        size = self.size
+        if os.write(self.handle, line + b"\n") <= len(line):
+            os.ftruncate(self.handle, size)
+            raise OSError("there is no room on the disk")
+        self._starts.append(size + len(line) + 1)
+
+    def read(self, index: int, most: int) -> list[bytes]:
+        start, end = self._starts[index], self._starts[min(index + most, self.count)]
+        return os.pread(self.handle, end - start, start).split(b"\n")[:-1]

@@ -1,0 +1,1 @@
+"""Frames of cameras and videos: addresses, decoding, coming back."""

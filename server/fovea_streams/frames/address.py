@@ -1,0 +1,157 @@
+"""Addresses of cameras and videos: what they are, and what may be shown of them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import SplitResult, urlsplit
+
+from fovea_preprocess.errors import FetchRefused, InvalidOption
+from fovea_server.http.v1.body import is_public
+
+Kind = Literal["rtsp", "http", "file", "device"]
+
+MOST_REDIRECTS = 3
+_SCHEMES: dict[str, Kind] = {"rtsp": "rtsp", "rtsps": "rtsp", "http": "http", "https": "http"}
+RTSP_PORTS = {"rtsp": 554, "rtsps": 322}
+_DEVICE = re.compile(r"/dev/video[0-9]+|[0-9]{1,3}")
+# Some cameras have the password in the path: /user=admin_password=SECRET_channel=1.sdp
+_SECRETS = re.compile(
+    r"((?:password|passwd|pwd|pass|token|key|secret|auth)=)[^&;/]*?(?=$|[&;/]|_[a-z]+=)",
+    re.IGNORECASE,
+)
+_LOOK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAddress:
+    """A camera or a video.
+
+    Attributes:
+        text: with user and password: it is opened, and never shown.
+        name: of the host, where `text` has the numbers that were checked in its place.
+    """
+
+    kind: Kind
+    text: str = field(repr=False)
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> SourceAddress:
+        """Read it; InvalidOption: it is of no kind that can be opened, or has no host."""
+        if _DEVICE.fullmatch(text):
+            return cls("device", f"/dev/video{text}" if text.isdigit() else text)
+        scheme, apart, _ = text.partition("://")
+        if not apart:
+            return cls("file", text.removeprefix("file:"))
+        kind = _SCHEMES.get(scheme.lower())
+        if kind is None:
+            raise InvalidOption(
+                f"sources of {scheme[:20]}:// are not read: name a file, a device as /dev/video0, "
+                f"or an address of {', '.join(f'{each}://' for each in _SCHEMES)}"
+            )
+        try:
+            url = urlsplit(text)
+            if url.hostname and url.port != 0:
+                return cls(kind, text)
+        except ValueError:
+            pass
+        raise InvalidOption(f"the {scheme}:// address has no host, or a port that is none")
+
+    @property
+    def live(self) -> bool:
+        """True for a camera: it does not wait for a slow reader, and may come back."""
+        return self.kind != "file"
+
+    @property
+    def url(self) -> SplitResult:
+        """Its parts, of one with a host."""
+        return urlsplit(self.text)
+
+    @property
+    def shown(self) -> str:
+        """The address without user, password and query, for people, logs and listings."""
+        if self.kind in ("file", "device"):
+            return self.text
+        url = self.url
+        host = url.netloc.rpartition("@")[2]
+        path = _SECRETS.sub(r"\1...", url.path)
+        return f"{url.scheme}://{host}{path}{'?...' if url.query else ''}"
+
+    def at(self, host: str) -> SourceAddress:
+        """Return it with the numbers of its host that were checked."""
+        url = self.url
+        user, apart, _ = url.netloc.rpartition("@")
+        number = f"[{host}]" if ":" in host else host
+        port = f":{url.port}" if url.port else ""
+        pinned = url._replace(netloc=f"{user}{apart}{number}{port}").geturl()
+        return SourceAddress(self.kind, pinned, url.netloc.rpartition("@")[2])
+
+
+def checked(address: SourceAddress, *, allow_private: bool) -> SourceAddress:
+    """Return the address to open in place of one of a network, behind all redirects of HTTP.
+
+    It blocks. Where private addresses are not allowed, the very numbers that were checked are
+    opened; redirects of RTSP are refused by the reader.
+
+    Raises:
+        FetchRefused: it leads to an address that is not public, or to none.
+    """
+    if address.kind in ("file", "device") or allow_private:
+        return address
+    if address.kind == "http":
+        return _behind_redirects(address)
+    return address.at(_public_host(address))
+
+
+def _public_host(address: SourceAddress) -> str:
+    host = address.url.hostname or ""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        raise FetchRefused(f"the host '{host}' is not known") from None
+    numbers = [str(info[4][0]) for info in found]
+    if not all(map(is_public, numbers)):
+        raise FetchRefused(
+            f"the host '{host}' is not a public address: --url-allow-private lets cameras of the "
+            "local network in"
+        )
+    return numbers[0]
+
+
+def _behind_redirects(address: SourceAddress) -> SourceAddress:
+    # It takes a tenth of a second, which most servers need not pay.
+    import httpx
+
+    for _ in range(MOST_REDIRECTS + 1):
+        pinned = address.at(_public_host(address))
+        try:
+            with (
+                httpx.Client(trust_env=False, follow_redirects=False, timeout=_LOOK_S) as client,
+                client.stream(
+                    "GET",
+                    pinned.text,
+                    headers={"Host": pinned.name},
+                    extensions={"sni_hostname": address.url.hostname},
+                ) as answer,
+            ):
+                if not answer.has_redirect_location:
+                    return pinned
+                target = httpx.URL(address.text).join(answer.headers["location"])
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise FetchRefused(f"the address does not answer: {type(error).__name__}") from None
+        if target.scheme not in ("http", "https"):
+            raise FetchRefused("the address redirects to what is not HTTP")
+        try:
+            address = SourceAddress.parse(str(target))
+        except InvalidOption as error:
+            raise FetchRefused(f"the address redirects to none: {error}") from None
+    raise FetchRefused(f"the address redirects more than {MOST_REDIRECTS} times")
+
+
+async def opened_at(address: SourceAddress, *, allow_private: bool) -> SourceAddress:
+    """Await `checked`, in a thread."""
+    return await asyncio.to_thread(checked, address, allow_private=allow_private)

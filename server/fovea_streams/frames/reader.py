@@ -1,0 +1,197 @@
+"""Reads one source in a thread of its own, as fast as it comes."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fovea_engines.backends.installing import install_extra
+from fovea_preprocess.errors import InvalidOption
+from fovea_streams.frames.address import SourceAddress
+from fovea_streams.frames.relay import RtspRelay
+
+if TYPE_CHECKING:
+    from av import VideoFrame
+
+_WORDS = {
+    errno.ECONNREFUSED: "nobody listens there",
+    errno.ENOENT: "there is no such file",
+    errno.EACCES: "it may not be read",
+    errno.ENODEV: "there is no such device",
+    errno.EBUSY: "another program uses the device",
+    errno.EIO: "it sends no video, breaks off, or redirects too often",
+    errno.EHOSTUNREACH: "there is no way to that host",
+    errno.ETIMEDOUT: "it does not answer",
+    errno.EINVAL: "it is a playlist, or in a format that is not read",
+}
+_CLASSES = {
+    "HTTPUnauthorizedError": "user or password are wrong",
+    "HTTPForbiddenError": "it lets this user not in",
+    "HTTPNotFoundError": "there is nothing at that path",
+    "ExitError": "it does not answer, or sends no more frames",
+    "InvalidDataError": "it is no video that can be decoded",
+    "DecoderNotFoundError": "its codec is not known",
+    "ProtocolNotFoundError": "its protocol is not known",
+    "EOFError": "it ended the connection",
+}
+
+
+# A playlist may name any address, also one that was not checked, or any file.
+_PLAYLISTS = frozenset(("concat", "dash", "hls", "imf", "rtp", "rtsp", "sap", "sdp", "smooth"))
+_FORMATS = "mpjpeg,mjpeg,jpeg_pipe,mov,mp4,matroska,webm,mpegts,avi,flv"
+_PROTOCOLS = {
+    "rtsp": "rtsp,rtp,srtp,udp,tcp,tls",
+    "http": "http,https,httpproxy,tcp,tls",
+    "file": "file",
+}
+
+
+class SourceFailed(Exception):
+    """A source cannot be read; the message says why, without its address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The way in which a source is read.
+
+    Attributes:
+        every_s: the least time between two frames; 0 takes all.
+        transport: of RTSP: "tcp" or "udp".
+        open_s: time in which a source must answer.
+        stall_s: time after which one that sends no frame has stalled.
+        most_pixels: of a frame.
+    """
+
+    every_s: float = 0.0
+    transport: str = "tcp"
+    open_s: float = 10.0
+    stall_s: float = 5.0
+    most_pixels: int = 64_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawFrame:
+    """A decoded frame: its picture, its time in the stream, and when it came (monotonic)."""
+
+    picture: VideoFrame
+    pts_s: float | None
+    came: float
+
+
+def require_av() -> None:
+    """Raise InvalidOption where PyAV is not installed."""
+    try:
+        import av  # noqa: F401
+    except ModuleNotFoundError:
+        raise InvalidOption(
+            "cameras and streams need packages that are not installed (pip install "
+            f"'fovea-serve[streams]'): {install_extra('streams')}"
+        ) from None
+
+
+class FrameReader(threading.Thread):
+    """Decodes until it is stopped, or the source ends.
+
+    Args:
+        address: as `checked` returned it.
+        reading: how.
+        put: takes each frame; of a file it may block until there is room.
+        ended: takes None at the end of a file, or why there are no more frames.
+    """
+
+    def __init__(
+        self,
+        address: SourceAddress,
+        reading: Reading,
+        put: Callable[[RawFrame], None],
+        ended: Callable[[SourceFailed | None], None],
+    ) -> None:
+        super().__init__(name="fovea-frames", daemon=True)
+        self._address, self._reading, self._put, self._ended = address, reading, put, ended
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        """Read."""
+        import av
+
+        reason: SourceFailed | None = None
+        try:
+            self._read()
+        except SourceFailed as error:
+            reason = error
+        except (av.FFmpegError, OSError) as error:
+            # Its text has the address, with the password.
+            words = _CLASSES.get(type(error).__name__) or _WORDS.get(error.errno or 0)
+            reason = SourceFailed(words or (error.strerror or type(error).__name__).lower())
+        except Exception as error:  # noqa: BLE001  (whatever it is, the stream says that it failed)
+            reason = SourceFailed(f"decoding fails: {type(error).__name__}")
+        if not self.stopped.is_set():
+            self._ended(reason)
+
+    def _read(self) -> None:
+        address = self._address
+        if address.kind != "rtsp" or not address.name:
+            return self._decode(address.text)
+        with RtspRelay(address, self._reading.open_s) as relay:
+            try:
+                return self._decode(relay.address)
+            finally:
+                if relay.redirected:
+                    raise SourceFailed("the camera redirects to another address: name that one")
+
+    def _decode(self, text: str) -> None:
+        import av
+
+        reading, address = self._reading, self._address
+        options = _options(address, reading)
+        limits = (reading.open_s, reading.stall_s) if address.live else None
+        form = {"device": "v4l2", "rtsp": "rtsp"}.get(address.kind)
+        with av.open(text, format=form, options=options, timeout=limits) as container:
+            if not container.streams.video:
+                raise SourceFailed("it has no video")
+            video = container.streams.video[0]
+            # Threads by frame would hold some of them back.
+            video.thread_type = "SLICE"
+            last: float | None = None
+            for picture in container.decode(video):
+                if self.stopped.is_set():
+                    return
+                if picture.width * picture.height > reading.most_pixels:
+                    raise SourceFailed(
+                        f"its frames are {picture.width} x {picture.height} pixels: the limit is "
+                        f"{reading.most_pixels / 1e6:g} megapixels (--max-megapixels)"
+                    )
+                came = time.monotonic()
+                now = came if address.live or picture.time is None else picture.time
+                # A frame that is a little early is on time.
+                if last is None or now < last or now - last >= 0.95 * reading.every_s:
+                    last = now
+                    self._put(RawFrame(picture, picture.time, came))
+        if address.live:
+            raise SourceFailed("it ended")
+
+
+def _options(address: SourceAddress, reading: Reading) -> dict[str, str]:
+    """Return options of FFmpeg, with which it opens this source alone."""
+    import av
+
+    if address.kind == "device":
+        return {}
+    options = {"protocol_whitelist": _PROTOCOLS[address.kind]}
+    if address.kind == "rtsp":
+        # To know its size takes the first frames; the default goes on for five seconds.
+        # The relay carries no UDP.
+        transport = "tcp" if address.name else reading.transport
+        return options | {"rtsp_transport": transport, "analyzeduration": "1000000"}
+    if address.kind == "file":
+        formats = sorted(av.formats_available - _PLAYLISTS)
+        return options | {"format_whitelist": ",".join(formats)}
+    options["format_whitelist"] = _FORMATS
+    if address.name:
+        # What it redirected to has been checked, and is opened.
+        options |= {"max_redirects": "0", "headers": f"Host: {address.name}\r\n"}
+    return options

@@ -1,0 +1,1 @@
+"""WebSockets: frames of a model in, and events of a stream out."""

@@ -1,0 +1,1 @@
+"""Streams: a model on the frames of a camera, as it comes."""

@@ -1,0 +1,244 @@
+"""One stream: the frames of a camera, what a model finds on them, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.task_result import TaskResult
+from fovea_preprocess.errors import FoveaError
+from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+from fovea_server.tensors.results.forms import result_json
+from fovea_streams.events.feed import EventFeed
+from fovea_streams.frames.camera import Camera, Frame, SourceState
+from fovea_streams.streams.config import StreamConfig
+from fovea_streams.streams.turns import Turns
+from fovea_streams.tracking.tracker import Tracker
+
+log = logging.getLogger(__name__)
+
+_RATE_OF = 30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeenFrame:
+    """A frame that a model has seen.
+
+    Attributes:
+        number: from 0, of the frames that a model answered.
+        pts_s: its time in the stream, seconds; None where the source has none.
+        age_s: from when it came until this was known.
+        result: of the model, with the frame's `pixels`.
+        text: JSON of all this.
+    """
+
+    stream: str
+    number: int
+    pts_s: float | None
+    age_s: float
+    result: ImageResult
+    words: Vocabulary
+    text: bytes
+
+    @property
+    def found(self) -> TaskResult | None:
+        """The result; None where the head of the model is not recognised."""
+        return self.result.found
+
+
+Subscriber = Callable[[SeenFrame], None]
+"""Called on the event loop with each frame, in order; it must not wait."""
+
+
+class CameraStream:
+    """A model on the frames of a camera; `run` it in a task.
+
+    Attributes:
+        subscribers: told of every frame.
+        answered, refused: frames that the model answered, and did not.
+        age_s: of the newest answer.
+        newest: the frame that was answered last, which is kept for pictures.
+        over: no frame will come any more.
+        feed: its events; None where it has none.
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        plane: DataPlane,
+        turns: Turns,
+        *,
+        allow_private: bool,
+        feed: EventFeed | None = None,
+    ) -> None:
+        self.config = config
+        self.subscribers: list[Subscriber] = []
+        self.answered = self.refused = 0
+        self.age_s: float | None = None
+        self.newest: SeenFrame | None = None
+        self.over = False
+        self.objects = 0
+        self.feed = feed
+        if feed is not None:
+            self.subscribers.append(self._tell)
+        self._plane = plane
+        self._camera = Camera(
+            *(config.address, config.reading),
+            allow_private=allow_private,
+            changed=self._log,
+            turn=lambda: turns.of(config.model),
+        )
+        self._fault = ""
+        self._lost = False
+        self._times: deque[float] = deque(maxlen=_RATE_OF)
+        # Its ids begin again with the stream, and are no client's.
+        self._options = config.tracked_as(f"/v1/streams/{config.id}/{secrets.token_hex(8)}")
+
+    async def run(self) -> None:
+        """Ask the model for each frame, until a file ends."""
+        if self.config.enabled:
+            await self._run()
+        self.over = True
+
+    async def _run(self) -> None:
+        if self.config.track is not None:
+            # Its import would make the first answers late; a frame says what fails here.
+            with suppress(Exception):
+                await asyncio.to_thread(Tracker, self.config.track)
+        if self.feed is not None:
+            self.feed.start()
+        async with aclosing(self._camera.frames()) as frames:
+            async for frame in frames:
+                try:
+                    await self._see(frame)
+                except Exception as error:
+                    self.refused += 1
+                    if not isinstance(error, FoveaError) and not self._fault:
+                        log.exception("stream %s", self.config.id)
+                    told = isinstance(error, FoveaError) and str(error)
+                    self._fail(told or f"a frame fails: {type(error).__name__}")
+                else:
+                    self._fail("")
+        if self.feed is not None:
+            self.feed.over()
+
+    async def _see(self, frame: Frame) -> None:
+        # Looked up for each frame: it may have been loaded again.
+        model = self._plane.get(self.config.model)
+        self.config.check(self._plane)
+        answer = await self._plane.predict(
+            model, None, [frame.image], self._options, encode=_encoded
+        )
+        (result,) = answer.images
+        if isinstance(result, FoveaError):
+            raise result
+        if self.feed is not None:
+            self.feed.become(live=True)
+        result.pixels = frame.image.pixels
+        now = time.monotonic()
+        self._times.append(now)
+        self.age_s = now - frame.came
+        self.objects = len(result.found) if isinstance(result.found, Detections) else 0
+        head = {
+            "stream": self.config.id,
+            "model": self.config.model,
+            "frame": self.answered,
+            "time_s": frame.pts_s,
+            "age_ms": round(1e3 * self.age_s, 1),
+        }
+        text = orjson.dumps(head)[:-1] + b"," + result.encoded[1:]
+        seen = SeenFrame(
+            *(self.config.id, self.answered, frame.pts_s, self.age_s),
+            *(result, answer.words, text),
+        )
+        self.newest = seen
+        self.answered += 1
+        for subscriber in self.subscribers:
+            subscriber(seen)
+
+    def _tell(self, seen: SeenFrame) -> None:
+        assert self.feed is not None
+        now_s = time.monotonic() - seen.age_s
+        if not self.config.address.live and seen.pts_s is not None:
+            now_s = seen.pts_s
+        head = {"frame": seen.number, "time_s": seen.pts_s}
+        self.feed.see(head, now_s, seen.result, seen.words.labels)
+
+    def _fail(self, reason: str) -> None:
+        if reason and not self._fault:
+            log.warning("stream %s: %s", self.config.id, reason)
+        self._fault = reason
+        if reason and self.feed is not None:
+            self.feed.become(live=False)
+
+    def _log(self) -> None:
+        camera = self._camera
+        if self.feed is not None and camera.state is not SourceState.LIVE:
+            self.feed.become(live=False)
+        lost = camera.state in (SourceState.WAITING, SourceState.FAILED)
+        # A camera that stays away is asked again and again: the first time is the news.
+        again = self._lost and (lost or camera.state is SourceState.CONNECTING)
+        self._lost = lost or again
+        log.log(
+            logging.DEBUG if again else logging.WARNING if lost else logging.INFO,
+            "stream %s of %s is %s%s",
+            *(self.config.id, self.config.address.shown, camera.state),
+            f": {camera.reason}" if camera.reason else "",
+        )
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """Its state, and the reason for it; empty where all is well."""
+        if not self.config.enabled:
+            return "stopped", ""
+        if self._fault and self._camera.state in (SourceState.LIVE, SourceState.ENDED):
+            return "refused", self._fault
+        return self._camera.state.value, self._camera.reason
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The stream as listings have it."""
+        state, reason = self.state
+        times, camera = self._times, self._camera
+        spent = time.monotonic() - times[0] if times else 0.0
+        return {
+            **self.config.shown,
+            "state": state,
+            "reason": reason,
+            "rate": round(len(times) / spent, 2) if len(times) > 1 and spent else 0.0,
+            "age_ms": None if self.age_s is None else round(1e3 * self.age_s, 1),
+            "objects": self.objects,
+            "frames": {
+                "came": camera.came,
+                "dropped": camera.dropped,
+                "answered": self.answered,
+                "refused": self.refused,
+            },
+            "reconnects": camera.reconnects,
+            **(self.feed.document if self.feed is not None else {}),
+        }
+
+
+def _encoded(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
+    answer: dict[str, Any] = {"width": result.width, "height": result.height}
+    if result.found is not None:
+        answer |= result_json(result.found, words, options)
+    return orjson.dumps(answer)
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    """Cancel a task of a stream, and wait until it is over."""
+    task.cancel()
+    await asyncio.wait([task])

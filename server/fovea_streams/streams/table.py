@@ -1,0 +1,330 @@
+"""The streams of a server: those of streams.toml, and those that clients made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import Context
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fovea_preprocess.errors import (
+    AlreadyExists,
+    FetchRefused,
+    FoveaError,
+    InvalidOption,
+    NotFound,
+)
+from fovea_server.dataplane.service import Service
+from fovea_server.statistics.family import Family
+from fovea_server.traffic.call import CALL
+from fovea_streams.events.config import ADDRESSES
+from fovea_streams.events.feed import EventFeed
+from fovea_streams.frames.reader import require_av
+from fovea_streams.streams.config import StreamConfig
+from fovea_streams.streams.picture import NewestPicture
+from fovea_streams.streams.stream import CameraStream, ended
+from fovea_streams.streams.turns import Turns
+
+log = logging.getLogger(__name__)
+
+MOST = 64
+_LOOK_S = 1.0
+
+
+class StreamTable:
+    """Runs streams; it belongs to the event loop.
+
+    `streams.toml` in the repository is the operator's: it is read again when it changes, and may
+    name files and devices. `streams.json` beside it keeps those of clients over a restart, for the
+    user of the server alone, as it has passwords. A key sees the streams of its models.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._settings, self._plane = service.settings, service.plane
+        self._drawing, self._turns = service.drawing, Turns(service.plane)
+        places = self._settings.model_repository
+        folder = next((each for each in places if isinstance(each, Path)), None)
+        self._toml = None if folder is None else folder / "streams.toml"
+        self._kept = None if folder is None else folder / "streams.json"
+        self._events = None if folder is None else folder / ".streams"
+        self._running: dict[str, tuple[CameraStream, asyncio.Task[None]]] = {}
+        self._pictures: dict[str, NewestPicture] = {}
+        self._of_file: set[str] = set()
+        self._of_clients: dict[str, dict[str, Any]] = {}
+        self._failed: dict[str, str] = {}
+        # Ending a stream takes a while, in which nobody else may begin one of its id.
+        self._changing = asyncio.Lock()
+        self._stamp: tuple[int, int] | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin all streams, and follow the file."""
+        self._of_clients = _read_json(self._kept)
+        for name, given in self._of_clients.items():
+            with _logged(f"stream {name} of streams.json"):
+                self._begin(self._checked(name, given))
+        await self._follow()
+        self._looking = asyncio.create_task(self._look())
+
+    async def stop(self) -> None:
+        """End all streams."""
+        if self._looking is not None:
+            await ended(self._looking)
+        await asyncio.gather(*map(self._end, list(self._running)))
+
+    def documents(self) -> list[dict[str, Any]]:
+        """List the streams by their ids."""
+        streams = [stream for _, (stream, _) in sorted(self._running.items())]
+        return [self.document(one) for one in streams if _sees(one.config.model)]
+
+    def document(self, stream: CameraStream) -> dict[str, Any]:
+        """Describe a stream as listings have it."""
+        return {**stream.document, "of_file": stream.config.id in self._of_file}
+
+    def get(self, name: str) -> CameraStream:
+        """Find a stream; NotFound: there is none of that id."""
+        found = self._running.get(name)
+        if found is None or not _sees(found[0].config.model):
+            raise NotFound(f"there is no stream '{name[:64]}': GET /v1/streams lists them")
+        return found[0]
+
+    def picture(self, name: str) -> NewestPicture:
+        """Find the pictures of a stream; NotFound: there is none of that id."""
+        self.get(name)
+        return self._pictures[name]
+
+    def feed(self, name: str) -> EventFeed:
+        """Find the events of a stream; NotFound: there are none."""
+        feed = self.get(name).feed
+        if feed is None:
+            raise NotFound(f"stream {name} has no events: give it lines, zones or events")
+        return feed
+
+    async def add(self, name: str, given: Mapping[str, Any]) -> CameraStream:
+        """Begin a stream for a client, and keep it.
+
+        Raises:
+            InvalidOption, FetchRefused: as `StreamConfig.parse`, or its source is not allowed.
+            AlreadyExists: the id is taken.
+            NotFound: the model is not there.
+        """
+        async with self._changing:
+            if name in self._running:
+                raise AlreadyExists(f"there is a stream '{name}' already: PATCH changes it")
+            stream = self._begin(self._of_client(name, given))
+            self._keep(name, stream.config)
+            return stream
+
+    async def change(self, name: str, given: Mapping[str, Any]) -> CameraStream:
+        """Begin a client's stream again with other settings; null takes one away. As `add`."""
+        async with self._changing:
+            before = self._own(name).config
+            merged = {**before.given, **given}
+            merged = {key: value for key, value in merged.items() if value is not None}
+            config = self._of_client(name, merged)
+            await self._end(name)
+            try:
+                stream = self._begin(config)
+            except FoveaError:
+                self._begin(before)
+                raise
+            self._keep(name, config)
+            return stream
+
+    async def remove(self, name: str) -> None:
+        """End a client's stream; NotFound, AlreadyExists: there is none, or it is of the file."""
+        async with self._changing:
+            self._own(name)
+            await self._end(name)
+            self._keep(name, None)
+            if self._events is not None:
+                await asyncio.to_thread(shutil.rmtree, self._events / name, ignore_errors=True)
+
+    def _own(self, name: str) -> CameraStream:
+        stream = self.get(name)
+        if name in self._of_file:
+            raise AlreadyExists(f"stream '{name}' is of streams.toml: change it there")
+        return stream
+
+    def _checked(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
+        require_av()
+        config = StreamConfig.parse(name, given)
+        if config.address.kind in ("rtsp", "http") and not self._settings.allow_url:
+            raise FetchRefused(
+                "this server opens no addresses: start it with --allow-url, and for cameras of the "
+                "local network with --url-allow-private"
+            )
+        most = int(1e6 * self._settings.max_megapixels)
+        return replace(config, reading=replace(config.reading, most_pixels=most))
+
+    def _of_client(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
+        config = self._checked(name, given)
+        if config.address.kind in ("file", "device"):
+            raise FetchRefused("files and devices are named in streams.toml alone, by the operator")
+        if any(given.get(key) is not None for key in ADDRESSES):
+            raise FetchRefused(
+                f"{' and '.join(ADDRESSES)} are named in streams.toml alone, by the operator"
+            )
+        config.check(self._plane)
+        return config
+
+    def _begin(self, config: StreamConfig) -> CameraStream:
+        if len(self._running) >= MOST:
+            raise InvalidOption(f"{MOST} streams are the most that a server runs: remove one")
+        allow = self._settings.url_allow_private
+        feed = self._feed(config)
+        stream = CameraStream(config, self._plane, self._turns, allow_private=allow, feed=feed)
+        # It outlives the request that made it, whose id and key are not its own.
+        task = asyncio.create_task(stream.run(), context=Context())
+        self._running[config.id] = stream, task
+        self._pictures[config.id] = NewestPicture(stream, self._drawing)
+        return stream
+
+    def _feed(self, config: StreamConfig) -> EventFeed | None:
+        if config.events is None:
+            return None
+        if self._events is None:
+            raise InvalidOption("events are kept in a repository that is a folder: serve one")
+        try:
+            return EventFeed(config.id, config.events, self._events / config.id)
+        except OSError as error:
+            raise InvalidOption(
+                f"the events of stream {config.id} cannot be kept in {self._events}: "
+                f"{error.strerror}"
+            ) from None
+
+    async def _end(self, name: str) -> None:
+        stream, task = self._running.pop(name)
+        del self._pictures[name]
+        self._of_file.discard(name)
+        await ended(task)
+        stream.over = True
+        if stream.feed is not None:
+            await stream.feed.stop()
+
+    def _keep(self, name: str, config: StreamConfig | None) -> None:
+        # Others stay as they were written, also those that could not begin.
+        self._of_clients.pop(name, None)
+        if config is not None:
+            self._of_clients[name] = dict(config.given)
+        if self._kept is None:
+            return
+        part = self._kept.with_name(".streams.json.part")
+        try:
+            part.touch(0o600)
+            part.write_text(json.dumps(self._of_clients, indent=2))
+            part.replace(self._kept)
+        except OSError as error:
+            log.warning("streams are not kept over a restart: %s (%s)", self._kept, error.strerror)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self._follow()
+
+    async def _follow(self) -> None:
+        """Read streams.toml if it has changed, or a stream of it could not begin.
+
+        A stream with a mistake stays as it was; a file that cannot be read changes nothing.
+        """
+        stamp = None
+        if self._toml is not None:
+            with suppress(OSError):
+                file = self._toml.stat()
+                stamp = file.st_mtime_ns, file.st_size
+        if stamp == self._stamp and not self._failed:
+            return
+        if stamp != self._stamp:
+            self._stamp, self._failed = stamp, {}
+        with _logged("streams.toml"):
+            wanted = {} if stamp is None or self._toml is None else _read_toml(self._toml)
+            async with self._changing:
+                for name in self._of_file - wanted.keys():
+                    await self._end(name)
+                for name, given in wanted.items():
+                    await self._begin_of_file(name, given)
+
+    async def _begin_of_file(self, name: str, given: object) -> None:
+        try:
+            if not isinstance(given, dict):
+                raise InvalidOption(f"'{name[:60]}' is no stream: write [ID] above its settings")
+            config = self._checked(name, given)
+            if name in self._running:
+                if name not in self._of_file:
+                    raise InvalidOption(
+                        "a client's stream has this id: DELETE that, or take another id"
+                    )
+                if self._running[name][0].config == config:
+                    return
+                await self._end(name)
+            self._begin(config)
+            self._of_file.add(name)
+            self._failed.pop(name, None)
+        except FoveaError as error:
+            if self._failed.get(name) != str(error):
+                log.error("streams.toml: [%s]: %s", name[:64], error)
+            self._failed[name] = str(error)
+
+    def families(self) -> Iterator[Family]:
+        """Count streams by state, the frames of each, and the events of each receiver."""
+        states = Family("fovea_streams", "gauge", "Streams by state")
+        for state, count in Counter(one.state[0] for one, _ in self._running.values()).items():
+            states.add({"state": state}, count)
+        frames = Family("fovea_stream_frames_total", "counter", "Frames of streams by what became")
+        age = Family("fovea_stream_age_seconds", "gauge", "Age of the newest answer")
+        events = Family("fovea_stream_events_total", "counter", "Events by what became of them")
+        waiting = Family("fovea_stream_events_waiting", "gauge", "Events that a receiver lacks")
+        up = Family("fovea_stream_receiver_up", "gauge", "Receivers that take events")
+        for name, (stream, _) in self._running.items():
+            for what, count in stream.document["frames"].items():
+                frames.add({"stream": name, "frames": what}, count)
+            if stream.age_s is not None:
+                age.add({"stream": name}, stream.age_s)
+            for receiver, sender in (stream.feed.senders if stream.feed else {}).items():
+                labels = {"stream": name, "receiver": receiver}
+                events.add({**labels, "events": "sent"}, sender.sent)
+                events.add({**labels, "events": "missed"}, sender.missed)
+                waiting.add(labels, sender.waiting)
+                up.add(labels, int(not sender.reason))
+        return iter((states, frames, age, events, waiting, up))
+
+
+def _sees(model: str) -> bool:
+    """Return True if the key of the current request takes a model."""
+    call = CALL.get()
+    return call is None or call.holder is None or call.holder.takes(model)
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidOption(f"it cannot be read: {error}") from None
+
+
+def _read_json(file: Path | None) -> dict[str, dict[str, Any]]:
+    if file is None or not file.exists():
+        return {}
+    try:
+        given = json.loads(file.read_text())
+        return {name: each for name, each in given.items() if isinstance(each, dict)}
+    except (OSError, ValueError, AttributeError) as error:
+        log.warning("%s cannot be read, and its streams do not run: %s", file, error)
+        return {}
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Log an error of Fovea in place of raising it."""
+    try:
+        yield
+    except FoveaError as error:
+        log.error("%s: %s", what, error)

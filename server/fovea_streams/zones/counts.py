@@ -1,0 +1,134 @@
+"""Counts of one line and of one zone, from the places of objects in one frame after the other.
+
+The package `supervision` has both. Its `LineZone` also counts who walks around an end of the line,
+and forgets who is hidden for some frames; its `PolygonZone` rounds to pixels, of which it keeps a
+picture. In and out, and the points of boxes, are as it has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from fovea_streams.zones.change import Change, ChangeKind, TrackedObject
+from fovea_streams.zones.shape import Point, Shape
+
+
+@dataclass(slots=True)
+class _Side:
+    """The side of a line on which an object is, its last point there, and frames beyond since."""
+
+    left: bool
+    point: Point
+    beyond: int = 0
+    crosses: bool = False
+
+
+class LineCount:
+    """Counts who crosses a line: in is from right to left, seen from its first point to its second.
+
+    Args:
+        frames: an object is on the other side when it was there in as many frames.
+    """
+
+    def __init__(self, shape: Shape, frames: int) -> None:
+        self._shape, self._frames = shape, frames
+        self._sides: dict[int, _Side] = {}
+        self.counts = {"in": 0, "out": 0}
+
+    def place(self, width: int, height: int) -> None:
+        """Take a new size of the picture."""
+        self._start, self._end = self._shape.placed(width, height)
+        self._sides.clear()
+
+    def see(self, one: TrackedObject) -> Change | None:
+        """Take an object of the next frame."""
+        point = self._shape.point_of(one.box)
+        left = _turn(self._start, self._end, point) < 0
+        side = self._sides.setdefault(one.track_id, _Side(left, point))
+        if left == side.left:
+            side.point, side.beyond = point, 0
+            return None
+        if side.beyond == 0:
+            # The way from the last point before to the first one behind meets the line, or not.
+            start, end = (_turn(side.point, point, each) for each in (self._start, self._end))
+            side.crosses = (start > 0) != (end > 0)
+        side.beyond += 1
+        if side.beyond < self._frames:
+            return None
+        self._sides[one.track_id] = _Side(left, point)
+        if not side.crosses:
+            return None
+        way = "in" if left else "out"
+        self.counts = {**self.counts, way: self.counts[way] + 1}
+        return Change(ChangeKind.CROSSED, one, self._shape.name, way)
+
+    def lose(self, one: TrackedObject) -> None:
+        """Forget an object that is lost."""
+        self._sides.pop(one.track_id, None)
+
+
+def _turn(a: Point, b: Point, c: Point) -> float:
+    """Return above 0 where c is to the right of the way from a to b, in a picture."""
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
+
+
+@dataclass(slots=True)
+class _Stay:
+    """An object in a zone or out of it, since when, and the frames since that differ."""
+
+    inside: bool = False
+    since_s: float = 0.0
+    told: bool = False
+    differs: int = 0
+    differs_since_s: float = 0.0
+
+
+class ZoneCount:
+    """Counts who is in a zone, and for how long; as `LineCount`."""
+
+    def __init__(self, shape: Shape, frames: int) -> None:
+        self._shape, self._frames = shape, frames
+        self._stays: dict[int, _Stay] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The objects that are inside."""
+        return {"objects": sum(stay.told for stay in self._stays.values())}
+
+    def place(self, width: int, height: int) -> None:
+        """Take a new size of the picture."""
+        self._polygon = np.array(self._shape.placed(width, height), np.float32)
+
+    def see(self, one: TrackedObject) -> Change | None:
+        """Take an object of the next frame."""
+        stay = self._stays.setdefault(one.track_id, _Stay())
+        point = self._shape.point_of(one.box)
+        inside = cv2.pointPolygonTest(self._polygon, point, measureDist=False) >= 0
+        if inside == stay.inside:
+            stay.differs = 0
+        else:
+            if stay.differs == 0:
+                stay.differs_since_s = one.moved_s
+            stay.differs += 1
+            if stay.differs >= self._frames:
+                before = stay
+                stay = self._stays[one.track_id] = _Stay(inside, before.differs_since_s)
+                if before.told:
+                    return self._change(ChangeKind.LEFT, one, stay.since_s - before.since_s)
+        time_s = one.last_s - stay.since_s
+        if stay.inside and not stay.told and time_s >= self._shape.after_s:
+            stay.told = True
+            return self._change(ChangeKind.ENTERED, one, time_s)
+        return None
+
+    def lose(self, one: TrackedObject) -> Change | None:
+        """Forget an object that is lost."""
+        stay = self._stays.pop(one.track_id, _Stay())
+        end_s = stay.differs_since_s if stay.differs else one.last_s
+        return self._change(ChangeKind.LEFT, one, end_s - stay.since_s) if stay.told else None
+
+    def _change(self, kind: ChangeKind, one: TrackedObject, time_s: float) -> Change:
+        return Change(kind, one, self._shape.name, time_s=time_s)

@@ -1,0 +1,90 @@
+"""The objects before one camera, and what they do: from one frame with ids to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fovea_engines.detect.detections import Detections
+from fovea_streams.zones.change import Change, ChangeKind, TrackedObject
+from fovea_streams.zones.counts import LineCount, ZoneCount
+from fovea_streams.zones.shape import Shape
+
+
+class Scene:
+    """The state of one camera.
+
+    Args:
+        shapes: lines and zones, each with a name of its own.
+        frames: something is so when it was seen in as many frames.
+        lost_s: an object that was not seen for so long is lost; until then it is where it was.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], frames: int, lost_s: float) -> None:
+        self._frames, self._lost_s = frames, lost_s
+        self._objects: dict[int, TrackedObject] = {}
+        self._size = 0, 0
+        self._counts = [
+            (shape, (LineCount if shape.kind == "line" else ZoneCount)(shape, frames))
+            for shape in shapes
+        ]
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """The counts of each line and zone, by name."""
+        return {shape.name: one.counts for shape, one in self._counts}
+
+    def see(
+        self, found: Detections, labels: Sequence[str] | None, size: tuple[int, int], now_s: float
+    ) -> list[Change]:
+        """Take the next frame: its objects, names of classes, width and height, and its time."""
+        before, changes = self.counts, list[Change]()
+        if size != self._size:
+            self._size = size
+            for _, count in self._counts:
+                count.place(*size)
+        for row, track_id in enumerate(() if found.track_ids is None else found.track_ids.tolist()):
+            if track_id >= 0:
+                class_id = int(found.class_ids[row])
+                label = labels[class_id] if labels and class_id < len(labels) else str(class_id)
+                one = self._met(track_id, class_id, label, found.boxes[row].tolist(), now_s)
+                changes += self._moved(one)
+        gone = [one for one in self._objects.values() if now_s - one.last_s > self._lost_s]
+        return [*changes, *self._lose(gone), *self._counted(before)]
+
+    def end(self) -> list[Change]:
+        """Lose all objects: there are no more frames."""
+        before = self.counts
+        return [*self._lose(list(self._objects.values())), *self._counted(before)]
+
+    def _met(
+        self, track_id: int, class_id: int, label: str, box: list[float], now_s: float
+    ) -> TrackedObject:
+        last = self._objects.get(track_id)
+        # It moved at any time since it was seen last; the middle is never far.
+        first_s, moved_s, frames = now_s, now_s, 1
+        if last is not None:
+            first_s, moved_s, frames = last.first_s, (last.last_s + now_s) / 2, last.frames + 1
+        one = TrackedObject(track_id, class_id, label, box, first_s, now_s, moved_s, frames)
+        self._objects[track_id] = one
+        return one
+
+    def _moved(self, one: TrackedObject) -> Iterator[Change]:
+        if one.frames == self._frames:
+            yield Change(ChangeKind.APPEARED, one)
+        for shape, count in self._counts:
+            if shape.counts(one.class_id, one.label) and (change := count.see(one)):
+                yield change
+
+    def _lose(self, gone: Sequence[TrackedObject]) -> Iterator[Change]:
+        for one in gone:
+            del self._objects[one.track_id]
+            for _, count in self._counts:
+                if change := count.lose(one):
+                    yield change
+            if one.frames >= self._frames:
+                yield Change(ChangeKind.LOST, one, time_s=one.last_s - one.first_s)
+
+    def _counted(self, before: dict[str, dict[str, int]]) -> Iterator[Change]:
+        for name, counts in self.counts.items():
+            if counts != before[name]:
+                yield Change(ChangeKind.COUNT, shape=name, counts=counts)

@@ -1,0 +1,123 @@
+"""Super-resolution of Open Model Zoo, served: as a direct call, and tiles without seams."""
+
+import base64
+import io
+from itertools import pairwise
+
+import cv2
+import httpx
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tritonclient.http as http_client
+from PIL import Image
+from tests.e2e.test_v2_images import images
+from tests.serving import start_server
+
+from fovea_client import Client
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.mosaic import Mosaic
+from fovea_preprocess.image import decode_image
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+PHOTO, TEXT = "single-image-super-resolution-1032.onnx", "text-image-super-resolution-0001.onnx"
+SIDE = (360, 640)
+
+
+@pytest.fixture(scope="module")
+def repository(shared, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    for name, file in (("photo", PHOTO), ("text", TEXT)):
+        build(BuildPlan(shared / "models" / "chains" / file, name, folder, "onnxruntime"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(repository, tmp_path_factory):
+    running = start_server(repository, tmp_path_factory.mktemp("log"))
+    yield running
+    assert running.stop() == 0
+
+
+def photograph(shared, width, height):
+    """A photograph of this size: its pixels, BGR, and a PNG file."""
+    pixels = cv2.imread(str(shared / "data" / "bus.jpg"))
+    pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
+    return pixels, cv2.imencode(".png", pixels)[1].tobytes()
+
+
+def test_numbers_are_those_of_a_direct_call(server, shared):
+    pixels, file = photograph(shared, 480, 270)
+    large = cv2.resize(pixels, (1920, 1080), interpolation=cv2.INTER_CUBIC)
+    session = onnxruntime.InferenceSession(shared / "models" / "chains" / PHOTO)
+    rows = {
+        name: each.transpose(2, 0, 1)[None].astype(np.float32)
+        for name, each in (("0", pixels), ("1", large))
+    }
+    want = session.run(None, rows)[0][0, ::-1].transpose(1, 2, 0)
+    with http_client.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+        found = client.infer("photo", images(http_client, file, name="0"))
+    off = np.abs(found.as_numpy("picture")[0] - want)
+    # The second input is rounded to levels: a few halves go down here, and up there.
+    assert (off > 1e-3).mean() < 1e-5
+    assert off.max() < 0.01
+    levels = (want * 255).round().clip(0, 255)
+    with Client(server.url) as client:
+        picture = client.predict("photo", file).image.picture
+        drawn = client.annotate("photo", file, "image/png")
+    assert (picture.width, picture.height) == (1920, 1080)
+    assert np.abs(picture.pixels - levels).max() <= 1
+    np.testing.assert_array_equal(decode_image(drawn).pixels, picture.pixels)
+
+
+def test_a_picture_comes_as_accept_says(server, shared):
+    _, file = photograph(shared, 300, 200)
+    answer = httpx.post(server.predict_url("text"), content=file).json()
+    assert answer["task"] == "image"
+    png = base64.b64decode(answer["images"][0]["picture"]["png"])
+    with Image.open(io.BytesIO(png)) as made:
+        assert (made.size, made.mode) == ((900, 600), "L")
+        levels = np.asarray(made.convert("RGB"), int)
+    for kind, most in (("png", 0), ("jpeg", 4), ("webp", 4)):
+        headers = {"accept": f"image/{kind}"}
+        sent = httpx.post(server.predict_url("text"), content=file, headers=headers)
+        assert sent.headers["content-type"] == f"image/{kind}"
+        with Image.open(io.BytesIO(sent.content)) as made:
+            assert made.format == kind.upper()
+            assert np.abs(np.asarray(made.convert("RGB")) - levels).mean() <= most
+    bare = httpx.post(server.predict_url("text"), content=file, params={"mask": "none"})
+    assert bare.json()["images"][0]["picture"] == {"width": 900, "height": 600}
+
+
+def test_tiles_of_a_large_image_have_no_seam(server, shared):
+    pixels, file = photograph(shared, 1920, 1080)
+    source = onnx.load(shared / "models" / "chains" / TEXT)
+    for value, factor in ((source.graph.input[0], 1), (source.graph.output[0], 3)):
+        for dim, side in zip(value.type.tensor_type.shape.dim[2:], (1080, 1920), strict=True):
+            dim.dim_value = factor * side
+    whole = onnxruntime.InferenceSession(source.SerializeToString())
+    grey = cv2.cvtColor(pixels.astype(np.float32), cv2.COLOR_BGR2GRAY)[None, None]
+    want = (whole.run(None, {"images": grey})[0][0, 0] * 255).round().clip(0, 255)
+    with Client(server.url) as client:
+        found = client.predict("text", file).image.picture.pixels.astype(int)
+    off = np.abs(found - want)
+    assert off.max() <= 2
+    mosaic = Mosaic((1080, 1920), SIDE)
+    for axis, starts in enumerate(
+        ({row[0].top for row in mosaic.rows}, {tile.left for tile in mosaic.rows[0]})
+    ):
+        steps = np.abs(np.diff(found - want, axis=axis)).mean(axis=1 - axis)
+        both = [(after, before + SIDE[axis]) for before, after in pairwise(sorted(starts))]
+        assert both
+        at = [3 * place - 1 for pair in both for place in pair if 3 * place - 1 < len(steps)]
+        inside = np.abs(np.diff(want, axis=axis)).mean(axis=1 - axis)
+        assert steps[at].max() < 0.1 * np.median(inside)
+
+
+def test_a_picture_over_the_limit_is_refused(server, shared):
+    _, file = photograph(shared, 3840, 2160)
+    answer = httpx.post(server.predict_url("text"), content=file)
+    assert (answer.status_code, "11520x6480" in answer.text) == (413, True)

@@ -1,0 +1,87 @@
+"""Ids on real clips are those of `trackers` run by hand on the same boxes."""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import cv2
+import numpy as np
+import pytest
+import supervision
+import trackers
+import tritonclient.grpc as grpc_client
+
+CLIPS = ("bottle-detection", "car-detection", "one-by-one-person-detection")
+FRAMES = 20
+
+
+@pytest.fixture(scope="module")
+def clips(shared):
+    """Every third frame of each clip, as JPEG files."""
+
+    def read(name):
+        capture = cv2.VideoCapture(str(shared / "data" / "video" / f"{name}.mp4"))
+        capture.set(cv2.CAP_PROP_POS_FRAMES, 60)
+        frames = [capture.read()[1] for _ in range(3 * FRAMES)][::3]
+        return [cv2.imencode(".jpg", each)[1].tobytes() for each in frames]
+
+    return {name: read(name) for name in CLIPS}
+
+
+def infer(server, image, **parameters):
+    with grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        tensor = grpc_client.InferInput("images", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([image], object))
+        return client.infer("yolov8n", [tensor], parameters=parameters)
+
+
+@pytest.fixture(scope="module")
+def by_hand(detector_server, clips):
+    """The rows of each clip: ids, in the order in which the server lists the objects."""
+
+    def followed(frames):
+        tracker, rows = trackers.ByteTrackTracker(), []
+        for image in frames:
+            answer = infer(detector_server, image)
+            (number,) = answer.as_numpy("num_detections")
+            given = supervision.Detections(
+                answer.as_numpy("boxes")[0, :number],
+                confidence=answer.as_numpy("scores")[0, :number],
+                data={"row": np.arange(number)},
+            )
+            tracked = tracker.update(given)
+            ids = dict(zip(tracked.data.get("row", ()), tracked.tracker_id, strict=True))
+            rows.append([int(ids[each]) for each in range(number)])
+        return rows
+
+    return {name: followed(frames) for name, frames in clips.items()}
+
+
+def rows(server, stream, item):
+    number, image = item
+    parameters = {"track": "bytetrack", "stream_id": stream, "frame": number}
+    answer = infer(server, image, **parameters)
+    (count,) = answer.as_numpy("num_detections")
+    return answer.as_numpy("track_ids")[0, :count].tolist()
+
+
+@pytest.mark.parametrize("in_flight", [1, 4, 16])
+def test_requests_in_flight(detector_server, clips, by_hand, in_flight):
+    for name, frames in clips.items():
+        work = partial(rows, detector_server, f"{name} {in_flight}")
+        with ThreadPoolExecutor(in_flight) as pool:
+            assert list(pool.map(work, enumerate(frames))) == by_hand[name]
+    assert all(max(itertools.chain(*each)) >= 0 for each in by_hand.values())
+
+
+def test_eight_streams_at_once(detector_server, clips, by_hand):
+    chosen = [CLIPS[n % 3] for n in range(8)]
+    with ThreadPoolExecutor(16) as pool:
+        sent = [
+            pool.submit(rows, detector_server, str(n), (number, clips[name][number]))
+            for number in range(10)
+            for n, name in enumerate(chosen)
+        ]
+        found = [each.result() for each in sent]
+    for n, name in enumerate(chosen):
+        assert found[n::8] == by_hand[name][:10]

@@ -1,0 +1,117 @@
+"""Engines that take several sizes, and letterbox each image to the smallest that holds it."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.engines.tiny import tiny_detector
+
+from fovea_engines.build.build import build
+from fovea_engines.build.gate import objection
+from fovea_engines.build.plan import BuildPlan, choices
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.reference import ReferenceSession
+from fovea_engines.evaluate.samples import sample_images
+from fovea_engines.graph.any_size import any_size
+from fovea_engines.graph.load import load
+from fovea_engines.repository.card import EngineCard
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+
+SIDES = [100, 150, 200, 250, 300, 350, 400, 450, 500, 550]
+RATIOS = [(600, side) for side in SIDES] + [(side, 600) for side in SIDES]
+
+
+@pytest.fixture
+def folder(demo_rect):
+    return demo_rect / "digits" / "1"
+
+
+def photograph(height, width):
+    [(_, pixels), *_] = sample_images(None, 1)
+    return np.ascontiguousarray(np.tile(pixels, (3, 3, 1))[:height, :width])
+
+
+def test_the_card_has_the_agreement_at_each_size(folder):
+    card = EngineCard.read(folder / "card.json")
+    assert card.inputs[0].shape == (-1, 3, -1, -1)
+    assert (card.preprocess.height, card.preprocess.width, card.preprocess.step) == (320, 320, 32)
+    assert "cut to multiples of 32 that hold the image" in card.preprocess.text
+    assert {"96x320", "320x96"} <= card.sizes.keys(), "the widest and the highest"
+    assert all(found.box_px < 0.01 for found in card.sizes.values())
+    assert "| 96x320 |" in (folder / "card.md").read_text()
+    assert objection(card, 0.01) is None
+
+
+def test_an_image_of_each_aspect_ratio_is_what_the_source_computes_at_its_size(folder, demo_model):
+    source = any_size(load(demo_model).proto)
+    sizes = set()
+    with Engine.open(folder) as engine:
+        for width, height in RATIOS:
+            pixels = photograph(height, width)
+            view = engine.for_image(pixels)
+            size = view.card.preprocess.height, view.card.preprocess.width
+            sizes.add(size)
+            row, back = view.preprocessor.row(pixels)
+            names = [spec.name for spec in view.card.outputs]
+            want = dict(zip(names, ReferenceSession(source.at(size)).run(names, row), strict=True))
+            found = engine.predict(pixels, PredictOptions(conf=0.05))
+            expected = view.decode(want, 0, PredictOptions(conf=0.05)).to_source(back)
+            assert len(found) == len(expected)
+            np.testing.assert_allclose(found.boxes, expected.boxes, atol=0.05)
+            np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+    assert len(sizes) > 10
+
+
+def test_calls_of_several_sizes_at_once_stay_right(folder):
+    wide, high = photograph(200, 600), photograph(600, 200)
+    with Engine.open(folder) as engine:
+        first = [engine.outputs_of(pixels, alone=False) for pixels in (wide, high)]
+        with ThreadPoolExecutor(4) as pool:
+            calls = [
+                pool.submit(engine.outputs_of, each, alone=n % 3 == 0)
+                for n in range(40)
+                for each in (wide, high)
+            ]
+        for n, call in enumerate(calls):
+            for name, values in call.result().items():
+                np.testing.assert_allclose(values, first[n % 2][name], atol=1e-2, rtol=1e-3)
+
+
+def test_a_square_image_is_what_a_build_of_one_size_finds(folder, demo_repository):
+    square = photograph(500, 500)
+    with Engine.open(folder) as engine, Engine.open(demo_repository / "digits" / "1") as other:
+        assert engine.for_image(square).card.preprocess == other.card.preprocess
+        found, want = engine.detect(square), other.detect(square)
+    np.testing.assert_allclose(found.boxes, want.boxes, atol=0.05)
+
+
+def test_a_size_that_agrees_less_is_refused(folder):
+    card = EngineCard.read(folder / "card.json")
+    worse = {"96x320": replace(card.sizes["96x320"], quality=0.1)}
+    reason = objection(replace(card, precision="int8", sizes=worse), 0.01)
+    assert reason.startswith("INT8 at 96x320 agrees 0.100 with the source model")
+
+
+def test_what_cannot_take_several_sizes_says_so(demo_model, tmp_path):
+    plan = BuildPlan(demo_model, "digits", tmp_path, "onnxruntime", rect=True)
+    with pytest.raises(InvalidOption, match="leave out --image-front, --nms-tail"):
+        replace(plan, nms_tail=True)
+    with pytest.raises(InvalidOption, match="--rect is for --backend onnxruntime: engines of"):
+        replace(plan, backend="openvino")
+    stretched = {"fit": "stretch"}
+    with pytest.raises(InvalidOption, match="--rect is for images that are letterboxed"):
+        build(replace(plan, preprocess=stretched))
+    source = tiny_detector(tmp_path / "tiny.onnx")
+    with pytest.raises(UnsupportedModel, match=r"computes with 64.*dynamic=True"):
+        build(replace(plan, source=source, name="tiny"))
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_auto_chooses_from_the_backends_that_take_several_sizes(demo_model, tmp_path):
+    assert choices("auto", "fp32", rect=True) == (("onnxruntime", "fp32"),)
+    assert {name for name, _ in choices("auto", "auto", rect=True)} == {"onnxruntime"}
+    [(backend, _)] = choices("auto", "bf16", rect=True)
+    with pytest.raises(InvalidOption, match="--rect is for --backend onnxruntime"):
+        BuildPlan(demo_model, "digits", tmp_path, backend, rect=True)

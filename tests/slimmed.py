@@ -1,0 +1,29 @@
+"""Simplified graphs that the processes of a run share: to simplify one is most of a build."""
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import onnx
+
+from fovea_engines.graph import normalise
+
+_slim = normalise._slim
+shared_folder: Path | None = None
+"""Where this process has them."""
+
+
+def share_slimmed(folder: Path) -> None:
+    """Let this process simplify each graph once, and take those that others left in the folder."""
+
+    def slimmed(model: onnx.ModelProto) -> onnx.ModelProto:
+        digest = sha256(model.SerializeToString(deterministic=True)).hexdigest()
+        kept = folder / f"slim-{digest}.onnx"
+        if not kept.exists():
+            new = kept.with_suffix(f".{os.getpid()}")
+            new.write_bytes(_slim(model).SerializeToString())
+            new.replace(kept)
+        return onnx.load_model(kept)
+
+    global shared_folder
+    normalise._slim, shared_folder = slimmed, folder

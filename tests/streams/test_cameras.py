@@ -1,0 +1,381 @@
+"""Frames of real servers of RTSP and HTTP, of files, and of what is none of these."""
+
+import asyncio
+import re
+import socket
+import socketserver
+import ssl
+import threading
+import time
+import wave
+from contextlib import ExitStack, aclosing, nullcontext
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+from tests.certificates import make_pair
+from tests.serving import free_ports
+from tests.streams.conftest import mjpeg_camera, rtsp_server, write_moving_scene
+from tests.streams.feeds import until
+
+from fovea_preprocess.errors import FetchRefused, InvalidOption, NotFound
+from fovea_streams.frames.address import SourceAddress, checked
+from fovea_streams.frames.camera import Camera, SourceState
+from fovea_streams.frames.reader import Reading
+from fovea_streams.streams.config import StreamConfig
+from fovea_streams.streams.stream import CameraStream, ended
+
+
+def camera(address, **reading):
+    given = {"open_s": 5.0, "stall_s": 2.0, **reading}
+    return Camera(SourceAddress.parse(address), Reading(**given), allow_private=True)
+
+
+async def first(source, count):
+    """So many frames; TimeoutError after 30 s."""
+    frames = []
+    async with asyncio.timeout(30), aclosing(source.frames()) as coming:
+        async for frame in coming:
+            frames.append(frame)
+            if len(frames) == count:
+                break
+    return frames
+
+
+async def reason_of(source):
+    """Wait until a camera is lost, and return the reason."""
+    said = asyncio.get_running_loop().create_future()
+
+    def look():
+        if source.state not in (SourceState.CONNECTING, SourceState.LIVE) and not said.done():
+            said.set_result((source.state, source.reason))
+
+    source._changed = look
+    task = asyncio.create_task(first(source, 1000))
+    try:
+        async with asyncio.timeout(30):
+            return await said
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_rtsp(rtsp, transport):
+    source = camera(f"rtsp://{rtsp[0]}/video", transport=transport)
+    frames = asyncio.run(first(source, 5))
+    assert source.state is SourceState.LIVE
+    assert {f.image.pixels.shape for f in frames} == {(240, 320, 3)}
+    assert [f.number for f in frames] == list(range(5))
+    assert sorted(f.pts_s for f in frames) == [f.pts_s for f in frames]
+    assert all(0 <= time.monotonic() - f.came < 30 for f in frames)
+
+
+def test_a_password_opens_and_is_not_shown(rtsp):
+    good = camera(f"rtsp://viewer:s3cret@{rtsp[1]}/video?token=s3cret")
+    assert asyncio.run(first(camera(f"rtsp://viewer:s3cret@{rtsp[1]}/video"), 1))
+    bad = camera(f"rtsp://viewer:s3cre@{rtsp[1]}/video")
+    assert asyncio.run(reason_of(bad)) == (SourceState.WAITING, "user or password are wrong")
+    assert good.address.shown == f"rtsp://{rtsp[1]}/video?..."
+    assert "s3cre" not in f"{good.address} {good.address!r} {bad.reason}"
+
+
+def test_a_camera_without_frames_says_why(rtsp):
+    state, reason = asyncio.run(reason_of(camera(f"rtsp://{rtsp[0]}/silent", open_s=3.0)))
+    assert state is SourceState.WAITING
+    assert "stalled" in reason or "no more frames" in reason
+
+
+def test_the_newest_frame_wins(mjpeg):
+    async def slow():
+        source, ages = camera(f"http://{mjpeg}/video"), []
+        async with aclosing(source.frames()) as coming:
+            async for frame in coming:
+                ages.append(time.monotonic() - frame.came)
+                if len(ages) == 6:
+                    break
+                await asyncio.sleep(0.3)
+        return source, ages
+
+    source, ages = asyncio.run(slow())
+    assert source.dropped > 5
+    # A queue would be a second behind by now.
+    assert max(ages[1:]) < 0.6
+
+
+def test_every_takes_fewer_frames(mjpeg):
+    frames = asyncio.run(first(camera(f"http://{mjpeg}/video", every_s=0.2), 4))
+    assert all(b.came - a.came >= 0.15 for a, b in pairwise(frames))
+
+
+def test_a_camera_that_is_lost_comes_back(rtsp_ports):
+    ports = free_ports(len(rtsp_ports))
+    source = camera(f"rtsp://127.0.0.1:{ports[0]}/video")
+
+    async def run():
+        async with asyncio.timeout(90), aclosing(source.frames()) as coming:
+            for lost in range(3):
+                with rtsp_server(ports):
+                    while not source.reconnects >= lost:
+                        await anext(coming)
+                    assert await anext(coming)
+                    assert source.state is SourceState.LIVE
+
+    asyncio.run(run())
+    assert source.reconnects >= 2
+
+
+TIMES = 5
+
+
+async def follow(source, steps):
+    """Collect by how much the number that a camera sent has grown, and that of frames that came."""
+    before = None
+    async with aclosing(source.frames()) as coming:
+        async for frame in coming:
+            now = round(frame.image.pixels[0, 0, 0] / 8), source.came
+            if before is not None:
+                steps.append(((now[0] - before[0]) % 32, now[1] - before[1]))
+            before = now
+
+
+async def with_one_that_is_lost(ports, times):
+    """Follow cameras of which the first goes and comes back; return the others and their steps."""
+    sources = [camera(f"http://127.0.0.1:{port}/video") for port in ports]
+    steps, lost = [[] for _ in ports], sources[0]
+    tasks = [asyncio.create_task(follow(*each)) for each in zip(sources, steps, strict=True)]
+    for count in range(times):
+        with mjpeg_camera(ports[0], 0.1):
+            await until(lambda: lost.state is SourceState.LIVE)
+        await until(lambda so_far=count: lost.reconnects > so_far)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    return sources[1:], steps[1:]
+
+
+def test_a_camera_that_is_lost_takes_no_frame_from_the_others():
+    ports = free_ports(8)
+    with ExitStack() as stack:
+        for port in ports[1:]:
+            stack.enter_context(mjpeg_camera(port, 0.1))
+        others, steps = asyncio.run(with_one_that_is_lost(ports, TIMES))
+    for source, each in zip(others, steps, strict=True):
+        assert source.reconnects == 0
+        # Every frame that was sent came; one may be counted with the frame before it.
+        sent, came = map(sum, zip(*each, strict=True))
+        assert abs(sent - came) <= 1
+        assert len(each) > 2 * TIMES
+
+
+def test_a_file_is_read_whole(shared):
+    source = camera(str(shared / "data" / "video" / "car-detection.mp4"), every_s=0.5)
+
+    async def run():
+        return [frame.pts_s async for frame in source.frames()]
+
+    times = asyncio.run(run())
+    assert len(times) > 10
+    assert all(b - a >= 0.45 for a, b in pairwise(times))
+    assert (source.state, source.dropped) == (SourceState.ENDED, 0)
+
+
+def test_what_is_no_video_fails_with_a_reason(tmp_path):
+    sound, text, nobody = (tmp_path / name for name in ("sound.wav", "text.mp4", "nobody.mp4"))
+    with wave.open(str(sound), "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(16000))
+    text.write_text("no video")
+    for path, words in (
+        (sound, "it has no video"),
+        (text, "no video that can be decoded"),
+        (nobody, "no such file"),
+    ):
+        source = camera(str(path))
+        assert asyncio.run(first(source, 1)) == []
+        assert source.state is SourceState.FAILED
+        assert words in source.reason
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("locked", "user or password are wrong"),
+        ("nothing", "nothing at that path"),
+        ("page", "no video, breaks off"),
+        ("stalled", "stalled: no frame for 1 s"),
+        ("mute", "does not answer|no frame for 1 s"),
+        ("loop", "redirects too often"),
+        ("huge", "7680 x 4320 pixels: the limit is 20 megapixels .--max-megapixels"),
+    ],
+)
+def test_each_fault_has_a_reason(mjpeg, path, words):
+    limits = {"open_s": 20.0 if path == "huge" else 1.0, "stall_s": 1.0}
+    limits["most_pixels"] = 20_000_000
+    state, reason = asyncio.run(reason_of(camera(f"http://{mjpeg}/{path}", **limits)))
+    assert state is SourceState.WAITING
+    assert re.search(words, reason)
+
+
+def test_what_the_camera_sends_may_be_no_video(rtsp):
+    _, reason = asyncio.run(reason_of(camera(f"rtsp://{rtsp[0]}/sound", open_s=30.0, stall_s=30.0)))
+    assert reason == "it has no video"
+
+
+def test_a_codec_that_nobody_knows(tmp_path):
+    write_moving_scene(tmp_path / "known.avi", 3, 1)
+    unknown = tmp_path / "unknown.avi"
+    unknown.write_bytes((tmp_path / "known.avi").read_bytes().replace(b"MJPG", b"ZZZZ"))
+    source = camera(str(unknown))
+    assert asyncio.run(first(source, 1)) == []
+    assert (source.state, source.reason) == (SourceState.FAILED, "its codec is not known")
+
+
+def test_frames_of_8k_are_read(mjpeg):
+    (frame,) = asyncio.run(first(camera(f"http://{mjpeg}/huge", open_s=20.0), 1))
+    assert frame.image.pixels.shape == (4320, 7680, 3)
+
+
+@pytest.mark.parametrize("address", ["rtsp://localhost/x", "http://[::1]/x", "https://10.0.0.1/x"])
+def test_addresses_that_are_not_public_are_refused(address):
+    with pytest.raises(FetchRefused, match="--url-allow-private"):
+        checked(SourceAddress.parse(address), allow_private=False)
+
+
+def test_each_redirect_is_checked(mjpeg, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "fovea_streams.frames.address.is_public", lambda each: not asked.append(each)
+    )
+    target = checked(SourceAddress.parse(f"http://{mjpeg}/away"), allow_private=False)
+    assert target.text == f"http://{mjpeg}/video"
+    assert len(asked) == 2
+    with pytest.raises(FetchRefused, match="redirects more than"):
+        checked(SourceAddress.parse(f"http://{mjpeg}/loop"), allow_private=False)
+    with pytest.raises(FetchRefused, match="not HTTP"):
+        checked(SourceAddress.parse(f"http://{mjpeg}/ftp"), allow_private=False)
+    # The decoder follows none: what was checked might redirect the next time.
+    away = SourceAddress("http", f"http://{mjpeg}/away", mjpeg)
+    source = Camera(away, Reading(), allow_private=True)
+    assert asyncio.run(reason_of(source))[0] is SourceState.WAITING
+
+
+def test_a_playlist_leads_nowhere(tmp_path):
+    asked = []
+    with mjpeg_camera(asked=asked) as port:
+        state, reason = asyncio.run(reason_of(camera(f"http://127.0.0.1:{port}/playlist")))
+        file = tmp_path / "clip.m3u8"
+        head = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n"
+        file.write_text(f"{head}http://127.0.0.1:{port}/private/a.ts\n#EXT-X-ENDLIST\n")
+        of_file = asyncio.run(reason_of(camera(str(file))))
+        assert asyncio.run(first(camera(f"http://127.0.0.1:{port}/still"), 1))
+    assert asked == ["/playlist", "/still"]
+    assert state is SourceState.WAITING
+    assert reason == of_file[1] == "it is a playlist, or in a format that is not read"
+
+
+REDIRECT = "RTSP/1.0 302 Moved\r\nCSeq: {seq}\r\nLocation: rtsp://127.0.0.1:{port}/x\r\n\r\n"
+
+
+class Redirecting(socketserver.StreamRequestHandler):
+    """A camera that redirects the decoder to `server.target`, behind its answer to OPTIONS."""
+
+    def handle(self):
+        while line := self.rfile.readline():
+            method, seq = line.split()[0], b"1"
+            while (line := self.rfile.readline()).strip():
+                if line.startswith(b"CSeq:"):
+                    seq = line.split()[1]
+            answer = f"RTSP/1.0 200 OK\r\nCSeq: {seq.decode()}\r\n\r\n"
+            if method == b"DESCRIBE":
+                answer = REDIRECT.format(seq=seq.decode(), port=self.server.target)
+                if self.server.hidden:
+                    answer = "$\0\0\4abcd" + answer.replace("RTSP", "RT\rSP")
+            self.wfile.write(answer.encode())
+
+
+@pytest.mark.parametrize(("scheme", "hidden"), [("rtsp", False), ("rtsp", True), ("rtsps", False)])
+def test_a_camera_leads_the_decoder_nowhere(scheme, hidden, tmp_path):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as private,
+        socketserver.ThreadingTCPServer(("127.0.0.1", 0), Redirecting) as server,
+    ):
+        private.setblocking(False)
+        server.target, server.hidden = private.getsockname()[1], hidden
+        if scheme == "rtsps":
+            key, certificate = make_pair(tmp_path, "camera")
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(certificate, key)
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
+        try:
+            place = f"127.0.0.1:{server.server_address[1]}"
+            source = camera(f"{scheme}://{place}/video")
+            source.address = SourceAddress("rtsp", f"{scheme}://{place}/video", place)
+            state, reason = asyncio.run(reason_of(source))
+        finally:
+            server.shutdown()
+        with pytest.raises(BlockingIOError):
+            private.accept()
+    assert state is SourceState.WAITING
+    assert reason == "the camera redirects to another address: name that one"
+
+
+def test_rtsp_of_an_address_that_was_checked(rtsp):
+    source = camera(f"rtsp://viewer:s3cret@{rtsp[1]}/video", transport="udp")
+    source.address = source.address.at("127.0.0.1")
+    assert source.address.name == rtsp[1]
+    assert len(asyncio.run(first(source, 5))) == 5
+
+
+def test_a_camera_is_asked_again_whatever_fails(mjpeg, caplog):
+    source = camera(f"http://{mjpeg}/video")
+    source._turn = lambda: 1 / 0
+
+    async def run():
+        task = asyncio.create_task(first(source, 1))
+        await until(lambda: source.reconnects > 1)
+        source._turn = nullcontext
+        return await task
+
+    assert asyncio.run(run())
+    assert source.state is SourceState.LIVE
+    assert caplog.text.count("reading it fails: ZeroDivisionError") == 1
+
+
+def test_a_stream_goes_on_whatever_a_frame_fails_of(mjpeg, caplog):
+    class Plane:
+        fault = RuntimeError("s3cret")
+
+        def get(self, name):
+            raise self.fault
+
+    plane = Plane()
+    config = StreamConfig.parse("door", {"source": f"http://{mjpeg}/video", "model": "any"})
+    stream = CameraStream(config, plane, SimpleNamespace(of=nullcontext), allow_private=True)
+
+    async def run():
+        task = asyncio.create_task(stream.run())
+        await until(lambda: stream.refused > 3)
+        first_state = stream.state
+        plane.fault = NotFound("there is no model")
+        await until(lambda: stream.state == ("refused", "there is no model"))
+        await ended(task)
+        return first_state
+
+    assert asyncio.run(run()) == ("refused", "a frame fails: RuntimeError")
+    assert caplog.text.count("Traceback") == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["user=a_password=s3_cret_channel=1.sdp", "a;PWD=s3_cret&b", "token=s3_cret/1"]
+)
+def test_a_password_in_the_path_is_not_shown(path):
+    shown = SourceAddress.parse(f"rtsp://camera/{path}").shown
+    assert shown == f"rtsp://camera/{path.replace('s3_cret', '...')}"
+
+
+@pytest.mark.parametrize("text", ["ftp://a/b", "rtsp:///x", "rtsp://a:99999/x", "gopher://x"])
+def test_addresses_of_no_camera(text):
+    with pytest.raises(InvalidOption):
+        SourceAddress.parse(text)

@@ -1,0 +1,99 @@
+"""Digits that the demo's detector finds in videos: ids, counts of lines, and times in zones."""
+
+import numpy as np
+import pytest
+from tests.streams.digits import FPS, HEIGHT, LENGTH, WIDTH, DigitScene
+from tests.streams.mot import COUNTS, OF_NO_MATTER, figures, row, rows_of
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.engine import Engine
+from fovea_streams.tracking.tracker import Tracker
+from fovea_streams.zones.scene import Scene
+from fovea_streams.zones.shape import Shape
+
+SEEDS = range(20)
+MIDDLE = WIDTH / 2
+# A digit of which less is seen may be found or not.
+WHOLE = 0.75
+
+
+@pytest.fixture(scope="module")
+def scenes(demo_repository):
+    """Of each seed: the scene, the shares of the digits that are seen, and what is found."""
+
+    def played(engine, seed):
+        scene, seen, found = DigitScene(seed), [], []
+        for number in range(LENGTH):
+            pixels, shares = scene.frame(number)
+            seen.append(shares)
+            found.append(engine.detect(pixels, PredictOptions(conf=0.5)))
+        return scene, np.array(seen), found
+
+    with Engine.open(demo_repository / "digits" / "1") as engine:
+        return {seed: played(engine, seed) for seed in SEEDS}
+
+
+def tracked(found, name):
+    tracker = Tracker(name)
+    return [tracker.identify(each, None) for each in found]
+
+
+@pytest.mark.parametrize("tracker", ["bytetrack", "botsort"])
+def test_ids_are_right(scenes, tracker, tmp_path):
+    truth = {
+        seed: [
+            row(frame, number, digit.box(frame), COUNTS if share >= WHOLE else OF_NO_MATTER)
+            for frame in range(LENGTH)
+            for number, (digit, share) in enumerate(zip(scene.digits, seen[frame], strict=True))
+        ]
+        for seed, (scene, seen, _) in scenes.items()
+    }
+    ids = {seed: rows_of(tracked(found, tracker)) for seed, (*_, found) in scenes.items()}
+    assert figures(tmp_path, truth, ids)["IDF1"] >= 0.95
+
+
+@pytest.fixture(scope="module")
+def played(scenes):
+    """Of each seed: the counts of a line in the middle, and the changes."""
+    shapes = [
+        Shape.parse("line", "middle=0.5,0,0.5,1:anchor=center"),
+        Shape.parse("zone", "right=0.5,0,1,0,1,1,0.5,1:anchor=center"),
+    ]
+    told = {}
+    for seed, (*_, found) in scenes.items():
+        state, changes = Scene(shapes, 2, 1.5), []
+        for number, each in enumerate(tracked(found, "botsort")):
+            changes += state.see(each, None, (WIDTH, HEIGHT), number / FPS)
+        told[seed] = state.counts["middle"], [*changes, *state.end()]
+    return told
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_counts_of_a_line_are_exact(scenes, played, seed):
+    crossed = [np.diff(centers(digit) >= MIDDLE).sum() for digit in scenes[seed][0].digits]
+    assert crossed == [1, 1, 1, 1]
+    # Every other one goes to the right, which is out, as the line goes down.
+    assert played[seed][0] == {"in": 2, "out": 2}
+
+
+def centers(digit):
+    return np.array([sum(digit.box(frame)[::2]) / 2 for frame in range(LENGTH)])
+
+
+def test_times_in_a_zone_are_right_to_two_frames(scenes, played):
+    compared = 0
+    for seed, (scene, seen, _) in scenes.items():
+        for change in (each for each in played[seed][1] if each.kind == "left"):
+            frame, box = round(change.subject.last_s * FPS), change.subject.box
+            near = [np.abs(np.subtract(digit.box(frame), box)).max() for digit in scene.digits]
+            digit = int(np.argmin(near))
+            if near[digit] > 10:
+                continue  # it is something in the photograph
+            inside = centers(scene.digits[digit]) >= MIDDLE
+            hidden = seen[:, digit] < WHOLE
+            # Nobody sees when one who is hidden comes or goes.
+            borders = [0, int(np.flatnonzero(np.diff(inside))[0]), LENGTH - 1]
+            unseen = sum(hidden[max(0, at - 3) : at + 4].sum() for at in borders)
+            assert abs(change.time_s * FPS - inside.sum()) <= 2 + unseen
+            compared += not unseen
+    assert compared > 30

@@ -1,0 +1,226 @@
+"""Streams of a real server: of clients, of streams.toml, over restarts and reloads."""
+
+import asyncio
+import json
+import shutil
+import time
+
+import httpx
+import pytest
+from tests.serving import free_ports, start_server
+
+FLAGS = [
+    "--allow-url",
+    "--url-allow-private",
+    "--model-control-mode=explicit",
+    "--load-model=digits",
+]
+POLL_S = 60
+CAMERA = {"source": "rtsp://127.0.0.1/x", "model": "digits"}
+
+
+@pytest.fixture(scope="module")
+def repository(demo_repository, tmp_path_factory):
+    copy = tmp_path_factory.mktemp("streams") / "repository"
+    shutil.copytree(demo_repository, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def server(repository, tmp_path_factory):
+    running = start_server(repository, tmp_path_factory.mktemp("log"), FLAGS)
+    yield running
+    assert running.stop() == 0
+
+
+def streams(server):
+    answer = httpx.get(f"{server.url}/v1/streams")
+    assert answer.status_code == 200
+    return {each["id"]: each for each in answer.json()["streams"]}
+
+
+def wait_for(condition):
+    until = time.monotonic() + POLL_S
+    while time.monotonic() < until:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not come")
+
+
+def live(server, name, frames=3):
+    def look():
+        found = streams(server).get(name)
+        return found if found and found["frames"]["answered"] >= frames else None
+
+    return wait_for(look)
+
+
+def post(server, **given):
+    return httpx.post(f"{server.url}/v1/streams", json=given)
+
+
+def test_a_stream_is_made_listed_changed_and_removed(server, mjpeg):
+    given = {"id": "door", "source": f"http://me:s3cret@{mjpeg}/video", "model": "digits"}
+    answer = post(server, **given, every="50ms", track="bytetrack", conf=0.4)
+    assert answer.status_code == 201, answer.text
+    found = live(server, "door")
+    assert (found["state"], found["reason"]) == ("live", "")
+    assert found["source"] == f"http://{mjpeg}/video"
+    assert found["age_ms"] > 0
+    assert found["rate"] > 0
+    assert found["track"] == "bytetrack"
+    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
+    assert 'fovea_streams{state="live"} 1' in metrics
+    assert 'fovea_stream_age_seconds{stream="door"}' in metrics
+    assert 'fovea_tracked_frames_total{model="digits"}' in metrics
+
+    again = post(server, **given)
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "already_exists")
+    address = f"{server.url}/v1/streams/door"
+    changed = httpx.patch(address, json={"fps": 2, "every": None})
+    assert changed.status_code == 200, changed.text
+    assert (changed.json()["fps"], changed.json()["rate"]) == (2, 0)
+    assert live(server, "door", 1)["state"] == "live"
+    wrong = httpx.patch(address, json={"modle": "digits"})
+    assert wrong.status_code == 422
+    assert "did you mean 'model'?" in wrong.json()["error"]["message"]
+    assert httpx.delete(address).status_code == 200
+    assert httpx.get(address).status_code == 404
+    log = server.log.read_text()
+    assert "stream door" in log
+    assert "s3cret" not in log + metrics + json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "words"),
+    [
+        ({"source": "rtsp://127.0.0.1/x", "modle": "a"}, 422, "did you mean 'model'?"),
+        ({"source": "rtsp://127.0.0.1/x"}, 422, "needs a model"),
+        ({"source": "rtsp://127.0.0.1/x", "model": "nobody"}, 404, "nobody"),
+        ({"source": "/etc/passwd", "model": "digits"}, 400, "streams.toml alone"),
+        ({"source": "0", "model": "digits"}, 400, "streams.toml alone"),
+        ({"source": "rtsp://127.0.0.1/x", "model": "digits", "every": "x"}, 422, "200ms"),
+        ({**CAMERA, "every": 200}, 422, "every is '200'; it must be a time with its unit"),
+        ({"source": "rtsp://127.0.0.1/x", "model": "digits", "conf": 2}, 422, "conf"),
+        ({"source": "rtsp://127.0.0.1/x", "model": "digits", "track": "x"}, 422, "bytetrack"),
+        ({"source": "ftp://127.0.0.1/x", "model": "digits"}, 422, "rtsp://"),
+        (
+            *({**CAMERA, "lines": ["a=0,0,1,1:classes=zeor"]}, 422),
+            "line a: model 'digits' has no class 'zeor'; its classes are 0, 1",
+        ),
+        ({"source": "rtsp://127.0.0.1/x", "model": "digits", "id": "a b"}, 422, "id of a stream"),
+    ],
+)
+def test_what_is_wrong_is_named(server, given, status, words):
+    answer = post(server, **{"id": "wrong", **given})
+    assert (answer.status_code, words in answer.text) == (status, True), answer.text
+    assert "wrong" not in streams(server)
+
+
+def test_streams_of_the_file_follow_it(server, repository, mjpeg):
+    file = repository / "streams.toml"
+    text = f'source = "http://{mjpeg}/video"\nmodel = "digits"\nfps = 10\n'
+    file.write_text(f"[yard]\n{text}[gate]\n{text}")
+    live(server, "yard")
+    live(server, "gate")
+    refused = httpx.delete(f"{server.url}/v1/streams/gate")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "already_exists")
+    file.write_text(f"[bad]\n{text}sped = 1\n[yard]\n{text}[gate]\n{text}[late]\n{text}")
+    live(server, "late")
+    file.write_text(f"[yard]\n{text}[gate]\n{text}sped = 1\n")
+    wait_for(lambda: "'sped' is no key of a stream" in server.log.read_text())
+    wait_for(lambda: streams(server).keys() == {"yard", "gate"})
+    file.write_text(f"[yard]\n{text}")
+    wait_for(lambda: "gate" not in streams(server))
+    before = live(server, "yard")["frames"]["answered"]
+
+    # Its model is loaded again: it goes on.
+    for verb in ("unload", "load"):
+        answer = httpx.post(f"{server.url}/v2/repository/models/digits/{verb}")
+        assert answer.status_code == 200
+        if verb == "unload":
+            assert wait_for(lambda: streams(server)["yard"]["reason"])
+            assert streams(server)["yard"]["state"] == "refused"
+    live(server, "yard", before + 3)
+    wait_for(lambda: streams(server)["yard"]["state"] == "live")
+    file.unlink()
+    wait_for(lambda: not streams(server))
+
+
+def test_streams_of_clients_come_back(repository, tmp_path, mjpeg):
+    first = start_server(repository, tmp_path, FLAGS)
+    answer = post(first, id="kept", source=f"http://{mjpeg}/video", model="digits", fps=5)
+    assert answer.status_code == 201
+    live(first, "kept", 1)
+    assert first.stop() == 0
+    assert (repository / "streams.json").stat().st_mode & 0o077 == 0
+    again = start_server(repository, tmp_path, FLAGS)
+    try:
+        live(again, "kept", 1)
+        assert httpx.delete(f"{again.url}/v1/streams/kept").status_code == 200
+    finally:
+        assert again.stop() == 0
+
+
+def test_changes_of_one_stream_come_one_after_another(server, mjpeg):
+    given = {
+        "id": "race",
+        "source": f"http://{mjpeg}/video",
+        "model": "digits",
+        "events": ["count"],
+    }
+    address = f"{server.url}/v1/streams"
+    request_id = "who-made-the-race"
+
+    async def race():
+        async with httpx.AsyncClient(timeout=60) as client:
+            headers = {"X-Request-ID": request_id}
+            answer = await client.post(address, json=given, headers=headers)
+            assert answer.status_code == 201
+            await asyncio.sleep(1)
+            work = [client.post(address, json=given) for _ in range(4)]
+            change = {"every": "900ms"}
+            work += [client.patch(f"{address}/race", json=change) for _ in range(2)]
+            answers = await asyncio.gather(*work)
+            assert (await client.delete(f"{address}/race")).status_code == 200
+            return [each.status_code for each in answers]
+
+    assert asyncio.run(race()) == [409] * 4 + [200] * 2
+    assert "race" not in streams(server)
+    lines = [line for line in server.log.read_text().splitlines() if "stream race of" in line]
+    assert lines
+    assert not any(request_id in line for line in lines)
+
+
+def test_without_the_switch_no_address_is_opened(demo_repository, tmp_path):
+    server = start_server(demo_repository, tmp_path)
+    answer = post(server, id="a", source="rtsp://192.0.2.1/x", model="digits")
+    assert server.stop() == 0
+    assert answer.status_code == 400
+    assert "--allow-url" in answer.json()["error"]["message"]
+
+
+def test_a_camera_that_stays_away_is_logged_once(server):
+    (port,) = free_ports(1)
+    assert post(server, id="away", source=f"http://127.0.0.1:{port}/x", model="digits").is_success
+    wait_for(lambda: streams(server)["away"]["reconnects"] >= 3)
+    assert httpx.delete(f"{server.url}/v1/streams/away").is_success
+    said = [line for line in server.log.read_text().splitlines() if "stream away" in line]
+    assert sum("is waiting" in line for line in said) == 1, said
+    assert sum("is connecting" in line for line in said) <= 1, said
+
+
+def test_a_section_does_not_replace_the_stream_of_a_client(server, repository, mjpeg):
+    given = {"source": f"http://{mjpeg}/video", "model": "digits"}
+    assert post(server, id="taken", **given).is_success
+    file = repository / "streams.toml"
+    text = "".join(f'{key} = "{each}"\n' for key, each in given.items())
+    file.write_text(f"[taken]\n{text}fps = 1\n[broken]\n{text}sped = 1\n")
+    wait_for(lambda: "[taken]: a client's stream has this id" in server.log.read_text())
+    wait_for(lambda: "[broken]: 'sped' is no key" in server.log.read_text())
+    assert "fps" not in streams(server)["taken"]
+    assert httpx.delete(f"{server.url}/v1/streams/taken").is_success
+    wait_for(lambda: streams(server).get("taken", {}).get("fps") == 1)
+    file.unlink()
+    wait_for(lambda: "taken" not in streams(server))
