@@ -120,13 +120,16 @@ def evaluate(
     """
     check_options(context, clashes=[("repository", "url")])
     check_plot(plot)
+    # A name that is wrong is told before labels are read, which may take long.
+    folder = None
+    if url is None:
+        [path] = find_models(context, repository, model)
+        folder = version_folder(path, version)
     labelled = _labels(context, data, images)
     usual = EVALUATION if isinstance(labelled, Dataset) else PredictOptions()
     options = replace(usual, tile=tile, overlap=usual.overlap if overlap is None else overlap)
     try:
-        if url is None:
-            [path] = find_models(context, repository, model)
-            folder = version_folder(path, version)
+        if url is None or folder is not None:
             report = _here(folder, labelled, classes, conf, options)
         else:
             report = _through(url, model, version, labelled, classes, conf, options)

@@ -111,7 +111,7 @@ def test_several_inputs_are_named(tmp_path):
         normalise(load(path).proto)
 
 
-@pytest.mark.parametrize("shape", [[1, 16], [1, 4, 8, 8], [4, 8, 8], [1, 1, 8, 8]])
+@pytest.mark.parametrize("shape", [[1, 16], [1, 4, 8, 8], [4, 8, 8], [1, 2, 8, 8]])
 def test_an_input_that_is_no_image_is_refused(tmp_path, shape):
     path = save(tmp_path / "m.onnx", [relu()], [("images", shape)], [("out", shape)])
     with pytest.raises(UnsupportedModel, match="images"):
