@@ -32,7 +32,7 @@ def reading_list(title: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def followed(shared, tmp_path_factory) -> dict[str, list[set[str]]]:
-    """Return the files whose functions ran in a build, and in each of three requests of each kind."""
+    """Return the files that ran in a build, and in each of three requests of each kind."""
     folder = tmp_path_factory.mktemp("followed")
     repository, out = folder / "models", folder / "files.jsonl"
     program = ("-m", "tests.architecture.followed", str(out))
