@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -121,18 +122,16 @@ def evaluate(
     check_options(context, clashes=[("repository", "url")])
     check_plot(plot)
     # A name that is wrong is told before labels are read, which may take long.
-    folder = None
     if url is None:
         [path] = find_models(context, repository, model)
-        folder = version_folder(path, version)
+        measure = partial(_here, version_folder(path, version))
+    else:
+        measure = partial(_through, url, model, version)
     labelled = _labels(context, data, images)
     usual = EVALUATION if isinstance(labelled, Dataset) else PredictOptions()
     options = replace(usual, tile=tile, overlap=usual.overlap if overlap is None else overlap)
     try:
-        if url is None or folder is not None:
-            report = _here(folder, labelled, classes, conf, options)
-        else:
-            report = _through(url, model, version, labelled, classes, conf, options)
+        report = measure(labelled, classes, conf, options)
     except FoveaClientError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
