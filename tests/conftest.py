@@ -17,6 +17,7 @@ from tests.asking import ask_patiently
 from tests.lanes import LANES, in_order, lane_of
 from tests.slimmed import share_slimmed
 from tests.system import missing_packages
+from tests.timed_briefly import time_briefly
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
@@ -44,9 +45,12 @@ def run_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def slim_once(run_folder):
-    """Simplify each graph once a run: many builds are of one file."""
+def quick_builds(run_folder):
+    """Simplify each graph once a run, as many builds are of one file; and time what is built
+    for a moment.
+    """
     share_slimmed(run_folder)
+    time_briefly()
 
 
 @pytest.fixture(scope="module")

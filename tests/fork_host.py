@@ -40,13 +40,15 @@ def import_of_servers() -> None:
 
 @cache
 def import_of_others(folder: str) -> None:
-    """Import what most other commands do, and share simplified graphs by the folder."""
+    """Import what most other commands do; share simplified graphs by the folder of a run."""
     for name in _OF_OTHERS:
         import_module(name)
     if folder:
         from tests.slimmed import share_slimmed
+        from tests.timed_briefly import time_briefly
 
         share_slimmed(Path(folder))
+        time_briefly()
     _keep()
 
 

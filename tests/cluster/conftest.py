@@ -1,5 +1,6 @@
 """A cluster of Ray on this machine: three nodes, each with processes of its own; and load on it."""
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -43,26 +44,37 @@ class RunningCluster:
     folder: Path
     workers: list[Any] = field(default_factory=list)
     _added: int = 0
+    _deployed: dict[str, object] | None = None
 
     @property
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
 
-    def deploy(self, **config: object) -> subprocess.CompletedProcess[str]:
+    def deploy(self, **config: Any) -> subprocess.CompletedProcess[str]:
         """`fovea ray deploy`, as it is typed."""
         file = self.folder / "fovea-ray.yaml"
         settings = {"http_port": self.port, "grpc_port": self.grpc_port, "http_address": "node"}
         # They ask over the network, and a front tells less there than on its own machine.
         settings["no_keys"] = True
-        settings |= {"repository_poll_secs": 0.5, **config.pop("settings", {})}
-        file.write_text(yaml.safe_dump({"settings": settings, **config}))
+        settings |= {"repository_poll_secs": 0.5, **config.get("settings", {})}
+        file.write_text(yaml.safe_dump({**config, "settings": settings}))
         command = ["ray", "deploy", "--config", str(file), "--address", self.cluster.address]
-        return subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "fovea_server.commands.cli", *command],
             capture_output=True,
             text=True,
             timeout=600,
         )
+        # What is refused as wrong changes nothing.
+        if done.returncode != 2:
+            self._deployed = None if done.returncode else config
+        return done
+
+    def serve(self, **config: Any) -> None:
+        """Deploy, but for what is deployed already: to start all its processes takes long."""
+        if config != self._deployed:
+            done = self.deploy(**config)
+            assert done.returncode == 0, done.stdout + done.stderr
 
     def add_worker(self) -> None:
         """Add a node with an address of its own, so that every front has the same port."""
@@ -127,13 +139,19 @@ def cluster(tmp_path_factory, store) -> Iterator[RunningCluster]:
             process.kill()
 
 
-@pytest.fixture
-def repository(demo_repository, demo_model, tmp_path) -> Path:
-    """A repository that a test may write to, with the models `digits` and `spare`."""
-    folder = tmp_path / "models"
-    build(BuildPlan(demo_model, "digits", folder, "onnxruntime"))
+@pytest.fixture(scope="session")
+def two_models(demo_repository, demo_model, tmp_path_factory) -> Path:
+    """A repository with the models `digits` and `spare`, not to be written to."""
+    folder = tmp_path_factory.mktemp("two") / "models"
+    shutil.copytree(demo_repository, folder)
     build(BuildPlan(demo_model, "spare", folder, "openvino"))
     return folder
+
+
+@pytest.fixture
+def repository(two_models, tmp_path) -> Path:
+    """A repository like that, which a test may write to."""
+    return Path(shutil.copytree(two_models, tmp_path / "models"))
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -25,9 +26,14 @@ def large() -> bytes:
     return stream.getvalue()
 
 
-def test_overload_is_answered_once_and_as_by_serve(cluster, repository, large):
-    done = cluster.deploy(repository=str(repository), settings={"max_queue": 4})
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(scope="module")
+def changing(two_models, tmp_path_factory) -> Path:
+    """A repository that changes while it is served."""
+    return Path(shutil.copytree(two_models, tmp_path_factory.mktemp("changing") / "models"))
+
+
+def test_overload_is_answered_once_and_as_by_serve(cluster, two_models, large):
+    cluster.serve(repository=str(two_models), settings={"max_queue": 4})
     url = f"{cluster.url}/v1/models/digits/predict"
 
     def send(_: int) -> httpx.Response:
@@ -50,10 +56,9 @@ def test_a_deadline_ends_a_wait(cluster, large):
     assert answer.json()["error"]["code"] == "deadline_exceeded"
 
 
-def test_an_idle_model_goes_and_a_request_wakes_it(cluster, repository, scene):
+def test_an_idle_model_goes_and_a_request_wakes_it(cluster, two_models, scene):
     idle = {"min_replicas": 0, "max_replicas": 2, "downscale_delay_s": 1}
-    done = cluster.deploy(repository=str(repository), models={"spare": idle})
-    assert done.returncode == 0, done.stderr
+    cluster.serve(repository=str(two_models), models={"spare": idle})
     until(lambda: cluster.running("spare") == 0)
 
     # What only asks about it lets it sleep.
@@ -70,11 +75,10 @@ def test_an_idle_model_goes_and_a_request_wakes_it(cluster, repository, scene):
     until(lambda: cluster.running("spare") == 0)
 
 
-def test_load_starts_replicas(cluster, repository, load):
+def test_load_starts_replicas(cluster, two_models, load):
     more = {"min_replicas": 1, "max_replicas": 2, "upscale_delay_s": 0.5}
     more |= {"target_ongoing_requests": 1, "downscale_delay_s": 1}
-    done = cluster.deploy(repository=str(repository), models={"digits": more})
-    assert done.returncode == 0, done.stderr
+    cluster.serve(repository=str(two_models), models={"digits": more})
     with load("digits", clients=6) as under:
         until(lambda: cluster.running("digits") == 2)
         under.wait_for(50)
@@ -82,35 +86,46 @@ def test_load_starts_replicas(cluster, repository, load):
     until(lambda: cluster.running("digits") == 1)
 
 
-def test_a_killed_replica_loses_no_request(cluster, repository, load):
+def test_a_killed_replica_loses_no_request(cluster, two_models, load):
     import ray
 
-    done = cluster.deploy(repository=str(repository), models={"digits": TWO})
-    assert done.returncode == 0, done.stderr
+    cluster.serve(repository=str(two_models), models={"digits": TWO})
+    before = cluster.replicas("digits")
     with load("digits") as under:
-        for replica in cluster.replicas("digits"):
+        for replica in before:
             ray.kill(replica)
             under.wait_for(30)
+        gone = {replica._actor_id for replica in before}
+        until(lambda: not gone & {each._actor_id for each in cluster.replicas("digits")})
         until(lambda: cluster.running("digits") == 2)
     assert under.failed == []
 
 
-def test_a_new_version_and_other_replicas_under_load(cluster, repository, demo_model, load):
-    done = cluster.deploy(repository=str(repository), models={"digits": TWO})
-    assert done.returncode == 0, done.stderr
+def test_a_killed_node_loses_no_request(cluster, two_models, load):
+    cluster.serve(repository=str(two_models), models={"digits": TWO})
+    with load("digits") as under:
+        cluster.cluster.remove_node(cluster.workers.pop(0), allow_graceful=False)
+        under.wait_for(100)
+        until(lambda: cluster.running("digits") == 2)
+    assert under.failed == []
+    cluster.add_worker()
+
+
+def test_a_new_version_and_other_replicas_under_load(cluster, changing, demo_model, load):
+    cluster.serve(repository=str(changing), models={"digits": TWO})
     with load("digits") as under:
         # Replicas take what appears in the repository.
-        build(BuildPlan(demo_model, "digits", repository, "openvino"))
+        build(BuildPlan(demo_model, "digits", changing, "openvino"))
         until(lambda: under.answers[-1].json()["version"] == "2")
         under.wait_for(50)
         # Other cores: every replica is replaced.
         before = {replica._actor_id for replica in cluster.replicas("digits")}
-        done = cluster.deploy(repository=str(repository), models={"digits": {**TWO, "cpus": 2}})
+        done = cluster.deploy(repository=str(changing), models={"digits": {**TWO, "cpus": 2}})
         assert done.returncode == 0, done.stdout + done.stderr
         until(lambda: not before & {each._actor_id for each in cluster.replicas("digits")})
         under.wait_for(50)
         # One of them goes.
-        done = cluster.deploy(repository=str(repository), models={"digits": {"cpus": 2}})
+        done = cluster.deploy(repository=str(changing), models={"digits": {"cpus": 2}})
         assert done.returncode == 0, done.stdout + done.stderr
         until(lambda: len(cluster.replicas("digits")) == 1)
         under.wait_for(50)
@@ -118,21 +133,9 @@ def test_a_new_version_and_other_replicas_under_load(cluster, repository, demo_m
     assert {answer.json()["version"] for answer in under.answers} == {"1", "2"}
 
 
-def test_a_model_that_leaves_the_repository_is_not_ready(cluster, repository, scene):
-    done = cluster.deploy(repository=str(repository))
-    assert done.returncode == 0, done.stderr
-    shutil.rmtree(repository / "spare")
+def test_a_model_that_leaves_the_repository_is_not_ready(cluster, changing, scene):
+    cluster.serve(repository=str(changing), models={"digits": {"cpus": 2}})
+    shutil.rmtree(changing / "spare")
     url = f"{cluster.url}/v1/models/spare"
     until(lambda: httpx.get(f"{url}/ready").status_code == 503)
     until(lambda: httpx.post(f"{url}/predict", content=scene).status_code == 503)
-
-
-def test_a_killed_node_loses_no_request(cluster, repository, load):
-    done = cluster.deploy(repository=str(repository), models={"digits": TWO})
-    assert done.returncode == 0, done.stderr
-    with load("digits") as under:
-        cluster.cluster.remove_node(cluster.workers.pop(0), allow_graceful=False)
-        under.wait_for(100)
-        until(lambda: cluster.running("digits") == 2)
-    assert under.failed == []
-    cluster.add_worker()

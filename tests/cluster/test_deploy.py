@@ -40,7 +40,7 @@ def test_more_than_any_node_has(cluster, demo_repository):
 def test_another_address_is_taken_over(cluster, demo_repository, monkeypatch):
     # Ray's own way to use HAProxy, which Fovea has no use for.
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
-    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+    cluster.serve(repository=str(demo_repository))
     [port] = free_ports(1)
     done = cluster.deploy(repository=str(demo_repository), settings={"http_port": port})
     assert done.returncode == 0, done.stderr
@@ -54,7 +54,7 @@ def test_another_address_is_taken_over(cluster, demo_repository, monkeypatch):
 
 def test_a_port_that_is_taken(cluster, demo_repository):
     """The fronts go on with what they serve."""
-    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+    cluster.serve(repository=str(demo_repository))
     with socket.socket() as taken:
         taken.bind((cluster.host, 0))
         taken.listen()
@@ -71,15 +71,14 @@ def test_no_such_model(cluster, demo_repository):
     assert "models.digit: there is no such model in the repository; did you mean" in done.stderr
 
 
-def test_a_model_that_cannot_be_loaded(cluster, demo_repository, repository):
+def test_a_model_that_cannot_be_loaded(cluster, repository):
     (repository / "spare" / "1" / "model.xml").write_bytes(b"no engine")
     done = cluster.deploy(repository=str(repository))
     assert done.returncode == 1
     assert "is not the file that was built" in done.stderr, done.stdout + done.stderr
-    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
 
 
-def test_a_model_that_cannot_be_woken_is_refused(cluster, demo_repository, repository, scene):
+def test_a_model_that_cannot_be_woken_is_refused(cluster, repository, scene):
     """Ray tries to start a model that ran before again and again: once mended, it is there."""
     asleep = {"spare": {"min_replicas": 0, "max_replicas": 1, "downscale_delay_s": 1}}
     done = cluster.deploy(repository=str(repository), models=asleep)
@@ -104,11 +103,10 @@ def test_a_model_that_cannot_be_woken_is_refused(cluster, demo_repository, repos
     engine.write_bytes(whole)
     until(lambda: predict("spare").status_code == 200)
     until(lambda: httpx.get(f"{cluster.url}/v1/models/spare/ready").status_code == 200)
-    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
 
 
 def test_every_node_has_a_front_also_one_that_joins(cluster, demo_repository, scene):
-    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+    cluster.serve(repository=str(demo_repository))
     cluster.add_worker()
     added = cluster.workers[-1]
 
@@ -128,7 +126,7 @@ def test_every_node_has_a_front_also_one_that_joins(cluster, demo_repository, sc
 
 
 def test_replicas_answer_fronts_alone(cluster, demo_repository, scene):
-    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+    cluster.serve(repository=str(demo_repository))
     [replica] = cluster.replicas("digits")
     told = ray_get(replica.__ray_call__.remote(_metadata))
     url = f"http://{told['host']}:{told['http']}/v1/models/digits/predict"
@@ -177,15 +175,14 @@ def test_models_of_a_store(cluster, store, repository, demo_repository, scene, t
     assert pulled() == {"model.onnx"}
     assert predict("spare").status_code == 200
     assert pulled() == {"model.onnx", "model.xml", "model.bin"}
-    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+    cluster.serve(repository=str(demo_repository))
     store.remove("")
 
 
 def test_metrics_of_replicas_and_of_fronts_are_exported(cluster, demo_repository, scene):
     import ray
 
-    done = cluster.deploy(repository=str(demo_repository))
-    assert done.returncode == 0, done.stderr
+    cluster.serve(repository=str(demo_repository))
     url = f"{cluster.url}/v1/models/digits/predict"
     assert httpx.post(url, content=scene).status_code == 200
     ports = [node["MetricsExportPort"] for node in ray.nodes() if node["Alive"]]

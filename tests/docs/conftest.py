@@ -1,13 +1,12 @@
 """A place to run the blocks of the pages in: models, images, `fovea`, and ports of its own."""
 
 import json
-import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.forked import on_path
 from tests.serving import free_ports
 
 # Of each set, for builds that are shown: enough to run, not to judge.
@@ -44,5 +43,5 @@ def workplace(shared, tmp_path_factory) -> Iterator[Place]:
         patch.chdir(folder)
         for kind, port in zip(("HTTP", "GRPC", "METRICS"), ports.values(), strict=True):
             patch.setenv(f"FOVEA_{kind}_PORT", str(port))
-        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("PATH", on_path(tmp_path_factory.mktemp("program")))
         yield folder, ports

@@ -44,6 +44,8 @@ def test_every_block_with_a_server_runs(workplace):
                 elif not line.startswith("docker "):  # tests/docker has those
                     output = subprocess.check_output(line, shell=True, text=True)
                     assert "predict" not in line or "person" in output or "boxes.jpg" in line
+                    assert "build" not in line or re.search(r"precision +│ (fp32|int8)", output)
+                    assert "int8" not in line or re.search(r"precision +│ int8", output)
         assert (folder / "boxes.jpg").read_bytes()[:2] == b"\xff\xd8"
 
 

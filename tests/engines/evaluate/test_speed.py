@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fovea_engines.engine import Engine
+from fovea_engines.evaluate import speed
 from fovea_engines.evaluate.speed import call_rate, fastest, time_engines
 from fovea_engines.progress import Progress
 
@@ -34,7 +35,9 @@ def test_the_other_layout_decides_within_noise():
     assert fastest([steady, (6,) * 5], [quick, slow]) == 1
 
 
-def test_engines_are_timed_in_both_layouts(built_repository):
+def test_engines_are_timed_in_both_layouts(built_repository, monkeypatch):
+    monkeypatch.setattr(speed, "_SECONDS", 0.5)
+    monkeypatch.setattr(speed, "_LONGEST_S", 0.25)
     folder = built_repository / "tiny" / "1"
     images = [np.full((48, 64, 3), value, np.uint8) for value in (50, 180)]
     with Engine.open(folder) as one, Engine.open(folder) as other:

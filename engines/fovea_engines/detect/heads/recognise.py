@@ -147,9 +147,7 @@ class _Judge:
         if head.sized and self._signature.size is None:
             return Verdict(family, fit, unseen=NOT_RUN)
         opened = self._opened(family, fit)
-        # With the preprocessing of another family a model computes nonsense, so that of most
-        # models is seen, too.
-        seen = (*self._observe(family), *self._observe(None))
+        seen = _seen(self._observe, family)
         sound = [outputs for outputs in seen if opened.unsound(outputs, 0) is None]
         if seen and not sound:
             return Verdict(family, fit, NOT_FINITE)
@@ -192,6 +190,15 @@ class _Judge:
         return FAMILIES[family].open(
             fit.outputs, self._signature.size, fit.num_classes, fit.skeleton
         )
+
+
+def _seen(observe: Observe, family: str) -> Sequence[Mapping[str, Array]]:
+    """Return the outputs with a family's preprocessing, and with that of most models.
+
+    With that of another family a model computes nonsense.
+    """
+    own, usual = observe(family), observe(None)
+    return own if own is usual else (*own, *usual)
 
 
 def _as_named(family: str, judge: _Judge, shown: str, *, force: bool) -> Recognition:

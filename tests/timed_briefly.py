@@ -1,0 +1,11 @@
+"""Candidates of builds are timed for a moment: a call in each of the fewest rounds.
+
+Else each takes some seconds of every core, and no test depends on which of them is kept.
+"""
+
+from fovea_engines.evaluate import speed
+
+
+def time_briefly() -> None:
+    """Let this process time candidates so."""
+    speed._SECONDS = speed._LONGEST_S = 0.0
