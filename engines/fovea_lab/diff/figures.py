@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fovea_engines.session import Array
 
 _VALUES = 5
+_BEGIN = 4096
 # The power of scores is at least this much below that of boxes in pixels.
 _GAP_DB = 40.0
 # Fewer values may be small by chance: a classifier has one value per class.
@@ -75,24 +76,26 @@ def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) 
     for a, b in pairs:
         one, other = a.astype(np.float64), b.astype(np.float64)
         if values is None:
-            first = np.flatnonzero(one)[:_VALUES]
+            first = _nonzero(one)
             values = tuple(one.flat[first].tolist()), tuple(other.flat[first].tolist())
         finite = np.isfinite(one) & np.isfinite(other)
-        if not finite.all():
+        if finite.all():
+            ranges = list(map(_widen, ranges, (one, other)))
+        else:
             neither = np.isnan(one) & np.isnan(other)
             unknown += int(np.count_nonzero(neither))
             same = (one == other) | neither
             broken += int(np.count_nonzero(~finite & ~same))
             lost = np.abs(one[np.isfinite(one) & ~finite])
             largest_lost = max(largest_lost, float(lost.max(initial=0)))
-        ranges = [_widen(r, v[finite]) for r, v in zip(ranges, (one, other), strict=True)]
-        one[~finite] = other[~finite] = 0
+            ranges = [_widen(r, v[finite]) for r, v in zip(ranges, (one, other), strict=True)]
+            one[~finite] = other[~finite] = 0
         off = one - other
         if channels:
             _add_slices(slices, one, off)
         a2, b2 = a2 + float(np.vdot(one, one)), b2 + float(np.vdot(other, other))
         ab, noise = ab + float(np.vdot(one, other)), noise + float(np.vdot(off, off))
-        max_error = max(max_error, float(np.abs(off).max(initial=0)))
+        max_error = max(max_error, float(off.max(initial=0)), -float(off.min(initial=0)))
     norm = math.sqrt(a2 * b2)
     found = [_under_the_gap(axis, sums) for (axis, _), sums in slices.items()]
     return Figures(
@@ -114,6 +117,12 @@ def decibel(signal: float, noise: float) -> float:
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _nonzero(values: Floats) -> NDArray[np.intp]:
+    """Return the places of the first nonzero values; mostly they are near the begin."""
+    found = np.flatnonzero(values.flat[:_BEGIN])
+    return (found if found.size >= _VALUES else np.flatnonzero(values))[:_VALUES]
 
 
 def _widen(known: tuple[float, float], values: Floats) -> tuple[float, float]:

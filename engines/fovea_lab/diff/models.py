@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -44,6 +44,7 @@ class DiffModel:
 
     Attributes:
         metadata: the exporter's own key-value pairs.
+        family: returns that of the head; to recognise it, the model runs.
         preprocess: preprocessing of an engine's source model; None for a file.
         front: the graph itself normalises decoded images.
         open: opens the network, for the inputs of one feed.
@@ -52,7 +53,7 @@ class DiffModel:
     path: Path
     inputs: tuple[TensorSpec, ...]
     metadata: Mapping[str, str]
-    family: str | None
+    family: Callable[[], str | None]
     preprocess: PreprocessSpec | None
     open: Callable[[Mapping[str, Array]], Network]
     front: bool = False
@@ -73,11 +74,18 @@ def _from_file(path: Path, head: str | None) -> DiffModel:
         with suppress(UnsupportedModel, InvalidOption):
             # As in an engine that was built of it.
             pin_inputs(model)
+
+    @cache
+    def family() -> str | None:
+        return recognise_graph(model, head)[0].family
+
+    if head is not None:
+        family()  # refuses one that does not fit
     return DiffModel(
         path=path,
         inputs=graph_inputs(model),
         metadata=metadata_of(model),
-        family=recognise_graph(model, head)[0].family,
+        family=family,
         preprocess=None,
         open=partial(OnnxNetwork, model),
     )
@@ -98,7 +106,7 @@ def _from_folder(folder: Path) -> DiffModel:
         path=path,
         inputs=card.inputs,
         metadata=card.metadata,
-        family=card.family,
+        family=lambda: card.family,
         preprocess=card.source_preprocess or card.preprocess,
         front=card.source_preprocess is not None,
         open=partial(_NETWORKS[path.name], path, card.precision),
@@ -172,7 +180,7 @@ def _preprocess(
     known = a.preprocess or b.preprocess
     if known is None:
         row = TensorSpec(one.name, "float32", (batch, 3, height, width))
-        known = default_preprocess(a.family, [row], {})
+        known = default_preprocess(a.family(), [row], {})
     return replace(known, height=height, width=width), batch
 
 
