@@ -1,4 +1,7 @@
-"""Simplified graphs that the processes of a run share: to simplify one is most of a build."""
+"""Simplified graphs, in an engine's opset, that the processes of a run share.
+
+To make one is most of a build.
+"""
 
 import os
 from hashlib import sha256
@@ -8,7 +11,7 @@ import onnx
 
 from fovea_engines.graph import normalise
 
-_slim = normalise._slim
+_slim, _convert = normalise._slim, normalise._convert_opset
 shared_folder: Path | None = None
 """Where this process has them."""
 
@@ -21,7 +24,8 @@ def share_slimmed(folder: Path) -> None:
         kept = folder / f"slim-{digest}.onnx"
         if not kept.exists():
             new = kept.with_suffix(f".{os.getpid()}")
-            new.write_bytes(_slim(model).SerializeToString())
+            # A graph that cannot be converted is tried, and remarked upon, again by `normalise`.
+            new.write_bytes(_convert(_slim(model), lambda _: None).SerializeToString())
             new.replace(kept)
         return onnx.load_model(kept)
 

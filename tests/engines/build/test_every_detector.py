@@ -9,6 +9,7 @@ from tests.e2e.test_every_head import CASES, DETECTORS, FILES, HEADS, USUAL
 from fovea_engines.build import search
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import prepare
 from fovea_engines.build.report import FAILED_FOLDER, REPORT_FILE
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
@@ -31,6 +32,21 @@ BRANCHES = {"tv-fasterrcnn", "tv-fcos"}
 TWINS = {"dfine-bare", "libreyolo-dfine", "rtdetrv2-bare", "yolo26-not-end2end"}
 TWINS |= {"mmdeploy", "paddle", "rtdetr-clothes", "tf-od", "ultralytics-rtdetr-clothes"}
 TWINS |= {"yolonas-flat", "yolov6-clothes", "yolox-nano-decoded"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prepared_once():
+    """Normalise and recognise each model once: it is built in two precisions."""
+    kept = {}
+
+    def prepared(plan, progress):
+        if plan.name not in kept:
+            kept[plan.name] = prepare(plan, progress)
+        return kept[plan.name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fovea_engines.build.build.prepare", prepared)
+        yield
 
 
 @pytest.fixture(scope="module")
