@@ -213,4 +213,5 @@ def until(holds: Callable[[], object], limit_s: float = 600) -> None:
     end = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
+        # To be asked takes much of the controller, which has replicas to start.
+        time.sleep(0.3)
