@@ -71,11 +71,12 @@ def test_no_such_model(cluster, demo_repository):
     assert "models.digit: there is no such model in the repository; did you mean" in done.stderr
 
 
-def test_a_model_that_cannot_be_loaded(cluster, repository):
+def test_a_model_that_cannot_be_loaded(cluster, demo_repository, repository):
     (repository / "spare" / "1" / "model.xml").write_bytes(b"no engine")
     done = cluster.deploy(repository=str(repository))
     assert done.returncode == 1
     assert "is not the file that was built" in done.stderr, done.stdout + done.stderr
+    cluster.serve(repository=str(demo_repository))
 
 
 def test_a_model_that_cannot_be_woken_is_refused(cluster, repository, scene):
@@ -90,7 +91,8 @@ def test_a_model_that_cannot_be_woken_is_refused(cluster, repository, scene):
 
     # A process of Ray has to start for it.
     assert predict("spare").status_code == 200
-    until(lambda: cluster.running("spare") == 0)
+    # None that starts either: it may have read the engine already.
+    until(lambda: not any(cluster.states("spare").values()))
     engine = repository / "spare" / "1" / "model.xml"
     whole = engine.read_bytes()
     engine.write_bytes(b"no engine")

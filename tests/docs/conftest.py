@@ -9,8 +9,8 @@ import pytest
 from tests.forked import on_path
 from tests.serving import free_ports
 
-# Images with labels, and for calibration: enough to run, not to judge.
-IMAGES, CALIBRATION = 8, 4
+# Of each set, for builds that are shown: enough to run, not to judge.
+IMAGES = 8
 
 Place = tuple[Path, dict[int, int]]
 
@@ -34,9 +34,9 @@ def workplace(shared, tmp_path_factory) -> Iterator[Place]:
     ids = {image["id"] for image in labels["images"]}
     labels["annotations"] = [a for a in labels["annotations"] if a["image_id"] in ids]
     (folder / "val.json").write_text(json.dumps(labels))
-    for name, source, count in (("val", "val", IMAGES), ("images", "calibration", CALIBRATION)):
+    for name, source in (("val", "val"), ("images", "calibration")):
         (folder / name).mkdir()
-        for image in sorted((coco / source).glob("*.jpg"))[:count]:
+        for image in sorted((coco / source).glob("*.jpg"))[:IMAGES]:
             (folder / name / image.name).symlink_to(image)
     ports = dict(zip((8000, 8001, 8002), free_ports(3), strict=True))
     with pytest.MonkeyPatch.context() as patch:
