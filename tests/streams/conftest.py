@@ -29,11 +29,11 @@ def moving_scene(frames, step):
         yield cv2.warpAffine(scene, shift, (width, height))
 
 
-def write_moving_scene(path, frames, step):
-    """Write the moving scene as a video of ten frames a second."""
+def write_moving_scene(path, frames, step, fps=10):
+    """Write the moving scene as a video."""
     pictures = list(moving_scene(frames, step))
     height, width = pictures[0].shape[:2]
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (width, height))
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), fps, (width, height))
     for picture in pictures:
         writer.write(picture)
     writer.release()

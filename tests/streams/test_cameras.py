@@ -105,7 +105,27 @@ def test_the_newest_frame_wins(mjpeg):
 
 def test_every_takes_fewer_frames(mjpeg):
     frames = asyncio.run(first(camera(f"http://{mjpeg}/video", every_s=0.2), 4))
-    assert all(b.came - a.came >= 0.15 for a, b in pairwise(frames))
+    assert all(each.came - frames[0].came >= 0.2 * n - 0.015 for n, each in enumerate(frames))
+
+
+@pytest.mark.parametrize("fps", [5, 8, 10, 12.5, 30])
+def test_a_video_is_seen_at_the_rate_that_is_asked(tmp_path, fps):
+    clip, seconds = tmp_path / "clip.avi", 8
+    write_moving_scene(clip, int(12.5 * seconds), 1, fps=12.5)
+    frames = asyncio.run(first(camera(str(clip), every_s=1 / fps), 1000))
+    assert len(frames) == min(fps, 12.5) * seconds
+    if fps <= 12.5:
+        late = [each.pts_s - n / fps for n, each in enumerate(frames)]
+        assert -0.05 / fps <= min(late) <= max(late) < 0.08
+
+
+def test_a_camera_is_seen_at_the_rate_that_is_asked():
+    with mjpeg_camera(every_s=0.08) as port:
+        source = camera(f"http://127.0.0.1:{port}/video", every_s=0.2)
+        frames = asyncio.run(first(source, 11))
+    sent = [round(each.image.pixels[0, 0, 0] / 8) for each in frames]
+    # It sends 12.5 a second at most: one frame of 2.5, where each third would be too few.
+    assert sum((b - a) % 32 for a, b in pairwise(sent)) < 3 * 10
 
 
 def test_a_camera_that_is_lost_comes_back(rtsp_ports):

@@ -61,7 +61,7 @@ def played(scenes):
     ]
     told = {}
     for seed, (*_, found) in scenes.items():
-        state, changes = Scene(shapes, 2, 1.5), []
+        state, changes = Scene(shapes, 1 / FPS, 1.5), []
         for number, each in enumerate(tracked(found, "botsort")):
             changes += state.see(each, None, (WIDTH, HEIGHT), number / FPS)
         told[seed] = state.counts["middle"], [*changes, *state.end()]

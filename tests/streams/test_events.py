@@ -305,7 +305,7 @@ def test_a_sender_that_is_killed_sends_the_same_ids_again(tmp_path):
         ({"events": ["entred"]}, "events have 'entred'; they are of appeared"),
         ({"events": [1]}, "events must be a list of texts"),
         ({"lines": [DOOR, DOOR]}, "two lines or zones have the name door"),
-        ({"debounce": 0}, "debounce is '0'; it must be a whole number, 1 to"),
+        ({"debounce": 3}, "debounce is '3'; it must be a time with its unit"),
         ({"event_images": True}, "event_images is 'True'"),
         ({"lost_after": "later"}, "lost_after is 'later'"),
         ({"lost_after": 200}, "lost_after is '200'; it must be a time with its unit, as 200ms"),

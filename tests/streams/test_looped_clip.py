@@ -44,7 +44,7 @@ def clip(shared, tmp_path_factory):
 @pytest.mark.parametrize("tracker", ["bytetrack", "sort"])
 def test_each_round_counts_the_same(clip, tracker):
     following, counts = Tracker(tracker), [0]
-    scene = Scene([Shape.parse("line", "road=0,0.5,1,0.5:anchor=center")], 3, 2.0)
+    scene = Scene([Shape.parse("line", "road=0,0.5,1,0.5:anchor=center")], 2 * EVERY_S, 2.0)
     length_s = clip[-1][0] + EVERY_S
     for number in range(TIMES):
         for time_s, size, found in clip:

@@ -64,7 +64,7 @@ def client(server, keys):
 def door(client, mjpeg):
     given = {"id": "door", "source": f"http://{mjpeg}/scene", "model": "digits"}
     answer = client.post(
-        "/streams", json={**given, "lines": [LINE], "zones": [ZONE], "debounce": 1}
+        "/streams", json={**given, "lines": [LINE], "zones": [ZONE], "debounce": "0s"}
     )
     assert answer.status_code == 201, answer.text
     yield "door"

@@ -49,7 +49,7 @@ def repository(demo_repository, clip, receiver, tmp_path_factory):
         for number in range(first, first + 4500):
             file.write(orjson.dumps({"event": number, "kind": "count", "text": text}) + b"\n")
     (copy / "streams.toml").write_text(
-        f'[gate]\nsource = "{clip}"\nmodel = "digits"\nlines = ["{LINE}"]\ndebounce = 2\n'
+        f'[gate]\nsource = "{clip}"\nmodel = "digits"\nlines = ["{LINE}"]\ndebounce = "100ms"\n'
         f'zones = ["all=0,0,1,0,1,1,0,1"]\nevent_images = 5\n'
         f'webhook = "http://user:s3cret@127.0.0.1:{receiver.port}/t0ken"\n'
         f'webhook_secret = "whsec_c2VjcmV0"\n'

@@ -10,16 +10,18 @@ from tests.streams.walks import FPS, HEIGHT, LENGTH, WIDTH, frame_of, walks
 
 from fovea_engines.detect.detections import Detections
 from fovea_preprocess.errors import InvalidOption
+from fovea_streams.events.config import EventConfig
 from fovea_streams.zones.scene import Scene
 from fovea_streams.zones.shape import ANCHORS, Shape
 
 LABELS = ("person", "dog")
-FRAMES = 3
+DEBOUNCE_S = 0.2
+SLACK = 1e-3
 YARD = (200.5, 100.5, 450.5, 280.5)
 
 
-def played(scene, *shapes, frames=FRAMES, lost_s=2.0):
-    state = Scene(shapes, frames, lost_s)
+def played(scene, *shapes, lost_s=2.0):
+    state = Scene(shapes, DEBOUNCE_S, lost_s)
     changes = [
         change
         for frame in range(LENGTH)
@@ -36,11 +38,15 @@ def runs_of(values):
 
 def crossings(walk, a, b):
     """Ways over the line from a to b, by solving for the point where both paths meet."""
-    feet = walk.feet[walk.seen]
+    feet, times = walk.feet[walk.seen], np.flatnonzero(walk.seen) / FPS
     (ax, ay), (bx, by) = a, b
     sides = [(bx - ax) * (y - ay) - (by - ay) * (x - ax) < 0 for x, y in feet]
-    # Who is on a side for less than FRAMES has not been there.
-    kept = [run for n, run in enumerate(runs_of(sides)) if n == 0 or run[2] - run[1] >= FRAMES]
+    # Who is on a side for less than the debounce has not been there.
+    kept = [
+        (side, start, end)
+        for side, start, end in runs_of(sides)
+        if start == 0 or times[end - 1] - times[start] > DEBOUNCE_S - SLACK
+    ]
     for (before, _, _), (now, start, _) in pairwise(kept):
         if before == now:
             continue
@@ -87,7 +93,7 @@ def test_supervision_calls_the_same_way_in():
     line = supervision.LineZone(
         supervision.Point(100, 200), supervision.Point(500, 200), [supervision.Position.CENTER]
     )
-    ours = Scene([Shape.parse("line", "a=100,200,500,200:anchor=center")], 1, 2.0)
+    ours = Scene([Shape.parse("line", "a=100,200,500,200:anchor=center")], 0.0, 2.0)
     for frame, y in enumerate((150, 250, 150, 150, 250, 150)):
         boxes = np.array([[290, y, 310, y + 20]], np.float32)
         line.trigger(supervision.Detections(boxes, tracker_id=np.array([7])))
@@ -151,7 +157,7 @@ def test_times_in_zones_are_right_to_two_frames(seed):
             # Nobody sees when one who is hidden comes or goes.
             assert abs(left[walk.track_id] * FPS - frames) <= 2 + hidden
         else:
-            assert seen < FRAMES
+            assert (seen - 1) / FPS < DEBOUNCE_S
     assert len(left) > 2
 
 
@@ -166,16 +172,30 @@ def test_occupancy_follows_and_ends_at_nobody():
     assert kinds.count("appeared") == kinds.count("lost") == 8
 
 
-def test_an_id_that_is_seen_for_less_frames_did_nothing():
-    scene = Scene([Shape.parse("zone", "all=0,0,1,0,1,1,0,1")], 3, 0.5)
+def test_an_id_that_is_seen_for_less_time_did_nothing():
+    scene = Scene([Shape.parse("zone", "all=0,0,1,0,1,1,0,1")], 0.2, 0.5)
     box = [[100, 100, 120, 150]]
     told = [scene.see(tracked(box, [1]), None, (640, 360), n / 10) for n in (0, 1)]
     told += [scene.see(tracked([], []), None, (640, 360), n / 10) for n in range(2, 20)]
     assert not any(told)
 
 
+@pytest.mark.parametrize("fps", [2, 5, 12.5, 30])
+def test_who_leaves_soon_after_the_line_is_counted_at_every_rate(fps):
+    events = EventConfig.parse({"lines": "door=0.5,0,0.5,1"})
+    scene = Scene(events.shapes, events.debounce_s, events.lost_s)
+    told = []
+    # From left to right in two seconds; the line is passed after 1 s.
+    for n in range(int(2 * fps) + 1):
+        x = 640 * n / fps / 2
+        changes = scene.see(tracked([[x - 10, 100, x + 10, 150]], [1]), None, (640, 360), n / fps)
+        told += [n / fps for each in changes if each.kind == "crossed"]
+    (when,) = told
+    assert 1.3 - SLACK <= when <= 1.3 + 2 / fps
+
+
 def test_an_object_counts_after_a_time_in_the_zone():
-    scene = Scene([Shape.parse("zone", "yard=0,0,0.5,0,0.5,1,0,1:after=3s")], 2, 1.0)
+    scene = Scene([Shape.parse("zone", "yard=0,0,0.5,0,0.5,1,0,1:after=3s")], 0.1, 1.0)
     inside, outside = [[100, 100, 120, 150]], [[500, 100, 520, 150]]
     told = []
     for frame in range(60):
@@ -190,7 +210,7 @@ def test_an_object_counts_after_a_time_in_the_zone():
 
 
 def test_a_new_size_of_the_picture_moves_fractions():
-    scene = Scene([Shape.parse("zone", "right=0.5,0,1,0,1,1,0.5,1")], 1, 1.0)
+    scene = Scene([Shape.parse("zone", "right=0.5,0,1,0,1,1,0.5,1")], 0.0, 1.0)
     box = [[300, 100, 320, 150]]
     assert scene.see(tracked(box, [1]), None, (640, 360), 0.0)[-1].kind == "appeared"
     assert [each.kind for each in scene.see(tracked(box, [1]), None, (320, 180), 0.1)] == [

@@ -67,7 +67,7 @@ def watch(
             metavar="NAME=X,Y,X,Y",
             help="Count who crosses it: in is from right to left, seen from its first point. In "
             "fractions of the picture, or pixels. ':classes=person,car' and ':anchor=center' may "
-            "follow. It tracks, with bytetrack.",
+            "follow. It tracks, with bytetrack, and counts who stays beyond it for 300 ms.",
         ),
     ] = None,
     zone: Annotated[

@@ -27,14 +27,14 @@ class EventConfig:
 
     Attributes:
         kinds: of events.
-        frames: something is so when it was seen in as many frames.
+        debounce_s: something is so when it was seen for so long.
         lost_s: an object that was not seen for so long is lost.
         images: the most pictures of events that are kept.
     """
 
     shapes: tuple[Shape, ...]
     kinds: frozenset[str]
-    frames: int
+    debounce_s: float
     lost_s: float
     images: int
     webhook: str | None
@@ -67,11 +67,10 @@ class EventConfig:
         if mqtt is not None:
             Mqtt.check(mqtt)
         return cls(
-            *(shapes, kinds, _whole(given, "debounce", 3, 1)),
-            *(
-                seconds("lost_after", given.get("lost_after", "2s")),
-                _whole(given, "event_images", 0),
-            ),
+            *(shapes, kinds),
+            seconds("debounce", given.get("debounce", "300ms")),
+            seconds("lost_after", given.get("lost_after", "2s")),
+            _images(given.get("event_images", 0)),
             *(webhook, secret, mqtt),
         )
 
@@ -101,10 +100,9 @@ def _text(given: Mapping[str, Any], key: str) -> str | None:
     return value
 
 
-def _whole(given: Mapping[str, Any], key: str, default: int, least: int = 0) -> int:
-    value = given.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 1000:
+def _images(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1000:
         raise InvalidOption(
-            f"{key} is '{str(value)[:60]}'; it must be a whole number, {least} to 1000"
+            f"event_images is '{str(value)[:60]}'; it must be a whole number, 0 to 1000"
         )
     return value

@@ -46,7 +46,7 @@ class EventFeed:
         self.log = EventLog(folder)
         self.images = folder / "images"
         self._stream, self._config = stream, config
-        self._scene = Scene(config.shapes, config.frames, config.lost_s)
+        self._scene = Scene(config.shapes, config.debounce_s, config.lost_s)
         self.listeners: list[Callable[[LoggedEvent], None]] = []
         self.live = False
         self._writing: set[asyncio.Task[None]] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -59,7 +60,7 @@ class Reading:
     """The way in which a source is read.
 
     Attributes:
-        every_s: the least time between two frames; 0 takes all.
+        every_s: the mean time between two frames; 0 takes all.
         transport: of RTSP: "tcp" or "udp".
         open_s: time in which a source must answer.
         stall_s: time after which one that sends no frame has stalled.
@@ -80,6 +81,28 @@ class RawFrame:
     picture: VideoFrame
     pts_s: float | None
     came: float
+
+
+class Due:
+    """Chooses frames at a mean rate: the first one of each step of time, whatever the source's."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._next_s = self._last_s = -math.inf
+
+    def takes(self, now_s: float) -> bool:
+        """Return True for a frame that is to be taken."""
+        # Times that go back are of a file that begins again, or of a camera.
+        if now_s < self._last_s:
+            self._next_s = -math.inf
+        self._last_s = now_s
+        # A frame that is a little early is on time.
+        if now_s < self._next_s - 0.05 * self._every_s:
+            return False
+        # Behind a gap the steps begin anew, or many frames would be due at once.
+        behind = now_s - self._next_s > self._every_s
+        self._next_s = (now_s if behind else self._next_s) + self._every_s
+        return True
 
 
 def require_av() -> None:
@@ -156,7 +179,7 @@ class FrameReader(threading.Thread):
             video = container.streams.video[0]
             # Threads by frame would hold some of them back.
             video.thread_type = "SLICE"
-            last: float | None = None
+            due = Due(reading.every_s)
             for picture in container.decode(video):
                 if self.stopped.is_set():
                     return
@@ -166,10 +189,9 @@ class FrameReader(threading.Thread):
                         f"{reading.most_pixels / 1e6:g} megapixels (--max-megapixels)"
                     )
                 came = time.monotonic()
+                # Some cameras' times are made up by the decoder, as those of MJPEG.
                 now = came if address.live or picture.time is None else picture.time
-                # A frame that is a little early is on time.
-                if last is None or now < last or now - last >= 0.95 * reading.every_s:
-                    last = now
+                if due.takes(now):
                     self._put(RawFrame(picture, picture.time, came))
         if address.live:
             raise SourceFailed("it ended")

@@ -27,7 +27,7 @@ class TrackedObject:
         box: the last one, x1 y1 x2 y2 in pixels.
         first_s, last_s: when it was seen first and last.
         moved_s: between the frame before and this one: when it may have passed a border.
-        frames: in which it was seen.
+        appeared: it has been seen for long enough to count.
     """
 
     track_id: int
@@ -37,7 +37,7 @@ class TrackedObject:
     first_s: float
     last_s: float
     moved_s: float
-    frames: int
+    appeared: bool
 
 
 @dataclass(frozen=True, slots=True)

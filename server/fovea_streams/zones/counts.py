@@ -18,11 +18,11 @@ from fovea_streams.zones.shape import Point, Shape
 
 @dataclass(slots=True)
 class _Side:
-    """The side of a line on which an object is, its last point there, and frames beyond since."""
+    """The side of a line on which an object is, and its last point there; beyond since when."""
 
     left: bool
     point: Point
-    beyond: int = 0
+    beyond_s: float | None = None
     crosses: bool = False
 
 
@@ -30,11 +30,11 @@ class LineCount:
     """Counts who crosses a line: in is from right to left, seen from its first point to its second.
 
     Args:
-        frames: an object is on the other side when it was there in as many frames.
+        debounce_s: an object is on the other side when it was there for so long.
     """
 
-    def __init__(self, shape: Shape, frames: int) -> None:
-        self._shape, self._frames = shape, frames
+    def __init__(self, shape: Shape, debounce_s: float) -> None:
+        self._shape, self._debounce_s = shape, debounce_s
         self._sides: dict[int, _Side] = {}
         self.counts = {"in": 0, "out": 0}
 
@@ -49,14 +49,14 @@ class LineCount:
         left = _turn(self._start, self._end, point) < 0
         side = self._sides.setdefault(one.track_id, _Side(left, point))
         if left == side.left:
-            side.point, side.beyond = point, 0
+            side.point, side.beyond_s = point, None
             return None
-        if side.beyond == 0:
+        if side.beyond_s is None:
+            side.beyond_s = one.last_s
             # The way from the last point before to the first one behind meets the line, or not.
             start, end = (_turn(side.point, point, each) for each in (self._start, self._end))
             side.crosses = (start > 0) != (end > 0)
-        side.beyond += 1
-        if side.beyond < self._frames:
+        if one.last_s - side.beyond_s < self._debounce_s:
             return None
         self._sides[one.track_id] = _Side(left, point)
         if not side.crosses:
@@ -77,20 +77,20 @@ def _turn(a: Point, b: Point, c: Point) -> float:
 
 @dataclass(slots=True)
 class _Stay:
-    """An object in a zone or out of it, since when, and the frames since that differ."""
+    """An object in a zone or out of it, since when; and when it was seen to differ first."""
 
     inside: bool = False
     since_s: float = 0.0
     told: bool = False
-    differs: int = 0
+    differs_s: float | None = None
     differs_since_s: float = 0.0
 
 
 class ZoneCount:
     """Counts who is in a zone, and for how long; as `LineCount`."""
 
-    def __init__(self, shape: Shape, frames: int) -> None:
-        self._shape, self._frames = shape, frames
+    def __init__(self, shape: Shape, debounce_s: float) -> None:
+        self._shape, self._debounce_s = shape, debounce_s
         self._stays: dict[int, _Stay] = {}
 
     @property
@@ -108,12 +108,11 @@ class ZoneCount:
         point = self._shape.point_of(one.box)
         inside = cv2.pointPolygonTest(self._polygon, point, measureDist=False) >= 0
         if inside == stay.inside:
-            stay.differs = 0
+            stay.differs_s = None
         else:
-            if stay.differs == 0:
-                stay.differs_since_s = one.moved_s
-            stay.differs += 1
-            if stay.differs >= self._frames:
+            if stay.differs_s is None:
+                stay.differs_s, stay.differs_since_s = one.last_s, one.moved_s
+            if one.last_s - stay.differs_s >= self._debounce_s:
                 before = stay
                 stay = self._stays[one.track_id] = _Stay(inside, before.differs_since_s)
                 if before.told:
@@ -127,7 +126,7 @@ class ZoneCount:
     def lose(self, one: TrackedObject) -> Change | None:
         """Forget an object that is lost."""
         stay = self._stays.pop(one.track_id, _Stay())
-        end_s = stay.differs_since_s if stay.differs else one.last_s
+        end_s = one.last_s if stay.differs_s is None else stay.differs_since_s
         return self._change(ChangeKind.LEFT, one, end_s - stay.since_s) if stay.told else None
 
     def _change(self, kind: ChangeKind, one: TrackedObject, time_s: float) -> Change:

@@ -9,22 +9,25 @@ from fovea_streams.zones.change import Change, ChangeKind, TrackedObject
 from fovea_streams.zones.counts import LineCount, ZoneCount
 from fovea_streams.zones.shape import Shape
 
+# Times of frames are rounded, in some files to milliseconds.
+_SLACK_S = 1e-3
+
 
 class Scene:
     """The state of one camera.
 
     Args:
         shapes: lines and zones, each with a name of its own.
-        frames: something is so when it was seen in as many frames.
+        debounce_s: something is so when it was seen for so long.
         lost_s: an object that was not seen for so long is lost; until then it is where it was.
     """
 
-    def __init__(self, shapes: Sequence[Shape], frames: int, lost_s: float) -> None:
-        self._frames, self._lost_s = frames, lost_s
+    def __init__(self, shapes: Sequence[Shape], debounce_s: float, lost_s: float) -> None:
+        self._debounce_s, self._lost_s = debounce_s - _SLACK_S, lost_s
         self._objects: dict[int, TrackedObject] = {}
         self._size = 0, 0
         self._counts = [
-            (shape, (LineCount if shape.kind == "line" else ZoneCount)(shape, frames))
+            (shape, (LineCount if shape.kind == "line" else ZoneCount)(shape, self._debounce_s))
             for shape in shapes
         ]
 
@@ -46,8 +49,7 @@ class Scene:
             if track_id >= 0:
                 class_id = int(found.class_ids[row])
                 label = labels[class_id] if labels and class_id < len(labels) else str(class_id)
-                one = self._met(track_id, class_id, label, found.boxes[row].tolist(), now_s)
-                changes += self._moved(one)
+                changes += self._met(track_id, class_id, label, found.boxes[row].tolist(), now_s)
         gone = [one for one in self._objects.values() if now_s - one.last_s > self._lost_s]
         return [*changes, *self._lose(gone), *self._counted(before)]
 
@@ -58,18 +60,16 @@ class Scene:
 
     def _met(
         self, track_id: int, class_id: int, label: str, box: list[float], now_s: float
-    ) -> TrackedObject:
+    ) -> Iterator[Change]:
         last = self._objects.get(track_id)
         # It moved at any time since it was seen last; the middle is never far.
-        first_s, moved_s, frames = now_s, now_s, 1
+        first_s, moved_s, before = now_s, now_s, False
         if last is not None:
-            first_s, moved_s, frames = last.first_s, (last.last_s + now_s) / 2, last.frames + 1
-        one = TrackedObject(track_id, class_id, label, box, first_s, now_s, moved_s, frames)
+            first_s, moved_s, before = last.first_s, (last.last_s + now_s) / 2, last.appeared
+        appeared = now_s - first_s >= self._debounce_s
+        one = TrackedObject(track_id, class_id, label, box, first_s, now_s, moved_s, appeared)
         self._objects[track_id] = one
-        return one
-
-    def _moved(self, one: TrackedObject) -> Iterator[Change]:
-        if one.frames == self._frames:
+        if appeared and not before:
             yield Change(ChangeKind.APPEARED, one)
         for shape, count in self._counts:
             if shape.counts(one.class_id, one.label) and (change := count.see(one)):
@@ -81,7 +81,7 @@ class Scene:
             for _, count in self._counts:
                 if change := count.lose(one):
                     yield change
-            if one.frames >= self._frames:
+            if one.appeared:
                 yield Change(ChangeKind.LOST, one, time_s=one.last_s - one.first_s)
 
     def _counted(self, before: dict[str, dict[str, int]]) -> Iterator[Change]:

@@ -293,7 +293,7 @@ export interface StreamSettings {
   model: string;
   /** false stops it; it stays in the list */
   enabled?: boolean;
-  /** least time between two frames: 200ms, 2s */
+  /** mean time between two frames: 200ms, 2s */
   every?: string;
   /** in place of every: frames a second */
   fps?: number;
@@ -307,8 +307,8 @@ export interface StreamSettings {
   zones?: string[];
   /** kinds of events, default all */
   events?: string[];
-  /** frames until something counts, default 3 */
-  debounce?: number;
+  /** time until something counts: 300ms */
+  debounce?: string;
   /** time until an object is lost: 2s */
   lost_after?: string;
   /** most pictures of events that are kept */
@@ -347,7 +347,7 @@ export interface StreamChange {
   model?: string;
   /** false stops it; it stays in the list */
   enabled?: boolean;
-  /** least time between two frames: 200ms, 2s */
+  /** mean time between two frames: 200ms, 2s */
   every?: string;
   /** in place of every: frames a second */
   fps?: number;
@@ -361,8 +361,8 @@ export interface StreamChange {
   zones?: string[];
   /** kinds of events, default all */
   events?: string[];
-  /** frames until something counts, default 3 */
-  debounce?: number;
+  /** time until something counts: 300ms */
+  debounce?: string;
   /** time until an object is lost: 2s */
   lost_after?: string;
   /** most pictures of events that are kept */
@@ -399,7 +399,7 @@ export interface StreamStatus {
   model: string;
   /** false stops it; it stays in the list */
   enabled?: boolean;
-  /** least time between two frames: 200ms, 2s */
+  /** mean time between two frames: 200ms, 2s */
   every?: string;
   /** in place of every: frames a second */
   fps?: number;
@@ -413,8 +413,8 @@ export interface StreamStatus {
   zones?: string[];
   /** kinds of events, default all */
   events?: string[];
-  /** frames until something counts, default 3 */
-  debounce?: number;
+  /** time until something counts: 300ms */
+  debounce?: string;
   /** time until an object is lost: 2s */
   lost_after?: string;
   /** most pictures of events that are kept */
