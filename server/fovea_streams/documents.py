@@ -95,7 +95,7 @@ class StreamStatus(StreamSettings):
     mqtt: str | Absent = Field(None, description="host and port of the broker")
     of_file: bool = Field(description="it is of streams.toml, and is changed there")
     state: Literal["connecting", "live", "waiting", "refused", "stopped", "ended", "failed"]
-    reason: str = Field(description="why it is not live; empty where all is well")
+    reason: str = Field(description="why it does not run as it is set; empty where all is well")
     rate: float = Field(description="answers a second")
     age_ms: float | None = Field(description="from capture to answer, of the newest frame")
     objects: int = Field(description="on the newest frame")

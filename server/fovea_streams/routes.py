@@ -21,7 +21,7 @@ from fovea_streams.documents import (
 from fovea_streams.events.following import EventLogs
 from fovea_streams.events.routes import event_routes
 from fovea_streams.streams.picture_routes import picture_routes
-from fovea_streams.streams.table import StreamTable
+from fovea_streams.streams.table import StreamTable, model_in
 
 _INDEX = [restricted("metadata"), restricted("model-repository")]
 
@@ -31,7 +31,7 @@ def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
     router = APIRouter(tags=["streams"], prefix="/v1/streams")
 
     def one(name: str, status: int = 200) -> Response:
-        return _json(table.document(table.get(name)), status)
+        return _json(table.document(name), status)
 
     @router.get("", dependencies=_INDEX, **described_stream("list_streams", StreamList))
     async def list_streams() -> Response:
@@ -54,10 +54,10 @@ def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
     )
     async def add_stream(request: Request) -> Response:
         """Begin a stream, which the server keeps over restarts."""
-        check_control(request, "model-repository")
 
         async def work(body: bytes) -> Response:
             given = json_object(body)
+            _check(request, model_in(given))
             name = given.pop("id", None)
             if not isinstance(name, str):
                 raise InvalidRequest("a stream needs an id, a text")
@@ -76,10 +76,13 @@ def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
     )
     async def change_stream(request: Request, stream: StreamId) -> Response:
         """Begin a stream again with other settings: its counts and ids, too."""
-        check_control(request, "model-repository")
+        model = table.model_of(stream)
+        _check(request, model)
 
         async def work(body: bytes) -> Response:
-            await table.change(stream, json_object(body))
+            given = json_object(body)
+            _check(request, model_in(given) or model)
+            await table.change(stream, given)
             return one(stream)
 
         return await answered(request, work, None)
@@ -89,13 +92,19 @@ def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
     )
     async def remove_stream(request: Request, stream: StreamId) -> Response:
         """End a stream, and forget its events."""
-        check_control(request, "model-repository")
+        _check(request, table.model_of(stream))
         await table.remove(stream)
         return _json({})
 
     router.include_router(picture_routes(table, logs.ending))
     router.include_router(event_routes(logs))
     return router
+
+
+def _check(request: Request, model: str) -> None:
+    """Raise Restricted or Forbidden if a client may not change streams of a model."""
+    call_of(request).model = model
+    check_control(request, "model-repository")
 
 
 def _json(document: object, status: int = 200) -> Response:

@@ -8,6 +8,7 @@ import time
 import httpx
 import pytest
 from tests.serving import free_ports, start_server
+from tests.streams.conftest import write_moving_scene
 
 FLAGS = [
     "--allow-url",
@@ -178,7 +179,7 @@ def test_changes_of_one_stream_come_one_after_another(server, mjpeg):
             headers = {"X-Request-ID": request_id}
             answer = await client.post(address, json=given, headers=headers)
             assert answer.status_code == 201
-            await asyncio.sleep(1)
+            await asyncio.to_thread(live, server, "race", 1)
             work = [client.post(address, json=given) for _ in range(4)]
             change = {"every": "900ms"}
             work += [client.patch(f"{address}/race", json=change) for _ in range(2)]
@@ -193,12 +194,93 @@ def test_changes_of_one_stream_come_one_after_another(server, mjpeg):
     assert not any(request_id in line for line in lines)
 
 
-def test_without_the_switch_no_address_is_opened(demo_repository, tmp_path):
-    server = start_server(demo_repository, tmp_path)
-    answer = post(server, id="a", source="rtsp://192.0.2.1/x", model="digits")
-    assert server.stop() == 0
-    assert answer.status_code == 400
-    assert "--allow-url" in answer.json()["error"]["message"]
+def test_what_cannot_run_is_listed_with_what_to_do(demo_repository, tmp_path):
+    repository = shutil.copytree(demo_repository, tmp_path / "repository")
+    address = "rtsp://me:s3cret@192.0.2.1/x"
+    kept = {"old": {"source": address, "model": "digits", "fps": 2}}
+    (repository / "streams.json").write_text(json.dumps(kept))
+    text = f'source = "{address}"\nmodel = "digits"\n'
+    broken = {
+        "typo": f"{text}tracks = 1\n",
+        "bare": 'source = "clip.mp4"\n',
+        "hook": f'{text}webhook = "http://a/"\nwebhook_secret = "s3cret"\n',
+    }
+    file = repository / "streams.toml"
+    file.write_text("".join(f"[{name}]\n{each}" for name, each in broken.items()))
+    server = start_server(repository, tmp_path)
+    try:
+        found = streams(server)
+        assert {name: each["state"] for name, each in found.items()} == dict.fromkeys(
+            ("old", "typo", "bare", "hook"), "failed"
+        )
+        reasons = {name: each["reason"] for name, each in found.items()}
+        assert "start it with --allow-url" in reasons["old"]
+        assert "'tracks' is no key of a stream; did you mean 'track'?" in reasons["typo"]
+        assert reasons["bare"] == "stream bare needs a model, a text"
+        assert "make one with: echo" in reasons["hook"]
+        assert found["old"]["source"] == "rtsp://192.0.2.1/x"
+        assert [found[name]["of_file"] for name in ("old", "typo")] == [False, True]
+        metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
+        assert 'fovea_streams{state="failed"} 4' in metrics
+        assert httpx.get(f"{server.url}/v1/health/ready").status_code == 200
+        assert "s3cret" not in json.dumps(found) + server.log.read_text()
+
+        assert post(server, id="a", source=address, model="digits").status_code == 400
+        own = f"{server.url}/v1/streams/old"
+        assert httpx.get(own).json() == found["old"]
+        no_picture = httpx.get(f"{own}/image")
+        assert (no_picture.status_code, "--allow-url" in no_picture.text) == (404, True)
+        assert "--allow-url" in httpx.patch(own, json={"fps": 3}).json()["error"]["message"]
+        assert httpx.delete(f"{server.url}/v1/streams/typo").status_code == 409
+        assert httpx.delete(own).status_code == 200
+        # A file that cannot be read is listed until it can.
+        file.write_text("[typo\n")
+        wait_for(lambda: "streams.toml" in streams(server))
+        assert "it cannot be read: " in streams(server)["streams.toml"]["reason"]
+        assert streams(server).keys() == {"streams.toml", "typo", "bare", "hook"}
+        file.write_text(f'[typo]\nsource = "{demo_repository}/no.mp4"\nmodel = "digits"\n')
+        wait_for(lambda: "no such file" in streams(server)["typo"]["reason"])
+        assert streams(server).keys() == {"typo"}
+    finally:
+        assert server.stop() == 0
+
+
+def test_without_the_extra_streams_are_listed_and_the_server_is_ready(demo_repository, tmp_path):
+    repository = shutil.copytree(demo_repository, tmp_path / "repository")
+    (repository / "streams.json").write_text('{"old": {"source": "rtsp://a/", "model": "digits"}}')
+    (repository / "streams.toml").write_text('[new]\nsource = "0"\nmodel = "digits"\n')
+    bare = "import sys; sys.modules['av'] = None;from fovea_server.commands.cli import main; main()"
+    server = start_server(repository, tmp_path, program=("-c", bare))
+    try:
+        found = streams(server)
+        assert found.keys() == {"old", "new"}
+        for each in found.values():
+            assert each["state"] == "failed"
+            assert "pip install 'fovea-serve[streams]'" in each["reason"]
+        assert httpx.get(f"{server.url}/v1/health/ready").status_code == 200
+        log = server.log.read_text()
+        assert "streams.json: [old]: cameras and streams need packages" in log
+        assert "streams.toml: [new]: cameras and streams need packages" in log
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_file_waits_for_its_model(server, repository, tmp_path):
+    clip, file = tmp_path / "clip.avi", repository / "streams.toml"
+    write_moving_scene(clip, 12, 3)
+    control = f"{server.url}/v2/repository/models/digits"
+    assert httpx.post(f"{control}/unload").status_code == 200
+    file.write_text(f'[clip]\nsource = "{clip}"\nmodel = "digits"\n')
+    found = wait_for(lambda: (one := streams(server).get("clip")) and one["reason"] and one)
+    assert (found["state"], "model 'digits'" in found["reason"]) == ("waiting", True), found
+    time.sleep(1)  # It asks some times.
+    assert streams(server)["clip"]["frames"]["refused"] == 0
+    assert httpx.post(f"{control}/load").status_code == 200
+    wait_for(lambda: streams(server)["clip"]["state"] == "ended")
+    frames = streams(server)["clip"]["frames"]
+    assert (frames["answered"], frames["refused"]) == (12, 0)
+    file.unlink()
+    wait_for(lambda: not streams(server))
 
 
 def test_a_camera_that_stays_away_is_logged_once(server):

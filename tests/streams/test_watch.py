@@ -14,6 +14,8 @@ from tests.serving import free_ports
 from tests.streams.conftest import mjpeg_camera, write_moving_scene
 from tests.streams.receiver import Receiver, receiving
 
+PROGRAM = [sys.executable, "-m", "fovea_server.commands.cli", "watch", "digits"]
+
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory):
@@ -55,6 +57,55 @@ def test_a_line_for_each_event(fovea, demo_repository, clip):
     assert receiver.events == lines
 
 
+def test_events_that_nobody_takes_are_named(fovea, demo_repository, clip, monkeypatch):
+    monkeypatch.setattr("fovea_streams.commands.watch._LAST_EVENTS_S", 2.0)
+    receiver, (dead,) = Receiver(), free_ports(1)
+    receiver.faults = [500, 500]
+    command = "watch", "digits", clip, "--repository", demo_repository, "--json"
+    command += "--zone", "all=0,0,1,0,1,1,0,1:anchor=center", "--webhook"
+    code, out, errors = fovea(*command, f"http://127.0.0.1:{dead}/")
+    count = len(out.splitlines())
+    assert (code, count > 2) == (1, True)
+    lacks = f"{count} events to the webhook: the receiver does not answer (ConnectError)"
+    assert f"waiting to deliver {lacks} (Ctrl-C ends it)" in errors
+    assert f"error: not delivered: {lacks}" in errors
+    # One that is back soon has them all.
+    with receiving(receiver) as port:
+        code, out, errors = fovea(*command, f"http://127.0.0.1:{port}/")
+    assert (code, len(receiver.events)) == (0, count), errors
+    assert "not delivered" not in errors
+
+
+def test_ctrl_c_ends_the_wait_for_a_receiver(demo_repository, clip):
+    (dead,) = free_ports(1)
+    process = subprocess.Popen(
+        [
+            *(*PROGRAM, clip, "--repository", demo_repository, "--json", "--event", "appeared"),
+            *("--webhook", f"http://127.0.0.1:{dead}/"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert any("waiting to deliver" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in errors) == (1, False)
+    assert "error: not delivered: " in errors
+
+
+def test_who_reads_no_more_ends_it_without_a_word(demo_repository, mjpeg):
+    command = [*PROGRAM, f"http://{mjpeg}/video", "--repository", demo_repository, "--json"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as watch:
+        assert watch.stdout.readline().startswith("{")
+        watch.stdout.close()
+        errors = watch.stderr.read()
+    assert watch.returncode == 1
+    assert "Traceback" not in errors
+    assert "BrokenPipe" not in errors
+
+
 def test_the_table_has_counts(fovea, demo_repository, clip):
     command = "watch", "digits", clip, "--repository", demo_repository
     code, out, errors = fovea(*command, "--line", "middle=0.5,0,0.5,1")
@@ -83,8 +134,8 @@ def test_the_table_has_each_source_and_its_reason(fovea, demo_repository, clip):
         (("digits", "0", "--track", "x"), "bytetrack"),
         (("digits", "0", "--conf", "2"), "conf"),
         # The model is asked before a source is opened.
-        (("digits", "nobody.mp4", "--classes", "zeor"), "has no class 'zeor'"),
-        (("digits", "nobody.mp4", "--classes", "zeor", "--json"), "has no class 'zeor'"),
+        (("digits", "0", "--classes", "zeor"), "has no class 'zeor'"),
+        (("digits", "nobody.mp4"), "nobody.mp4: there is no such file"),
         (("digits", "0", "--line", "a=0,0,1,1:classes=0,zeor"), "line a: model 'digits' has no"),
     ],
 )
@@ -96,10 +147,9 @@ def test_what_is_wrong_is_named(fovea, demo_repository, command, words):
 
 def test_the_page_shows_the_frames(demo_repository, mjpeg):
     (port,) = free_ports(1)
-    program = [sys.executable, "-m", "fovea_server.commands.cli", "watch", "digits"]
     process = subprocess.Popen(
         [
-            *(*program, f"http://me:s3cret@{mjpeg}/video", "--json"),
+            *(*PROGRAM, f"http://me:s3cret@{mjpeg}/video", "--json"),
             *("--repository", demo_repository, "--show", str(port)),
         ],
         stdout=subprocess.PIPE,
@@ -128,10 +178,9 @@ def test_the_page_shows_the_frames(demo_repository, mjpeg):
 
 def test_states_are_lines_without_a_terminal(demo_repository):
     (port,) = free_ports(1)
-    program = [sys.executable, "-m", "fovea_server.commands.cli", "watch", "digits"]
     source = f"http://127.0.0.1:{port}/video"
     process = subprocess.Popen(
-        [*program, source, "--repository", demo_repository], stderr=subprocess.PIPE, text=True
+        [*PROGRAM, source, "--repository", demo_repository], stderr=subprocess.PIPE, text=True
     )
     waiting = next(line for line in process.stderr if "waiting" in line)
     assert waiting == f"{source}: waiting: nobody listens there\n"

@@ -15,17 +15,19 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fovea_engines.commands.options import RepositoryOption, ServedModelArgument
+from fovea_engines.commands.similar import similar_path
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
-from fovea_preprocess.errors import InvalidOption, ModelNotReady
+from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
 from fovea_streams.events.feed import EventFeed
 from fovea_streams.events.log import LoggedEvent
+from fovea_streams.events.sender import Sender
 from fovea_streams.frames.reader import require_av
 from fovea_streams.streams.config import StreamConfig
 from fovea_streams.streams.stream import CameraStream, SeenFrame
 from fovea_streams.streams.turns import Turns
 
 _TABLES_A_SECOND = 4
-_LAST_EVENTS_S = 10.0
+_LAST_EVENTS_S, _SILENT_S = 10.0, 0.5
 
 
 def watch(
@@ -138,6 +140,10 @@ def watch(
         StreamConfig.parse(f"source{number}", {**given, "source": source})
         for number, source in enumerate(sources, 1)
     ]
+    if all(
+        each.address.kind == "file" and not Path(each.address.text).exists() for each in configs
+    ):
+        raise NotFound(f"{sources[0]}: there is no such file{similar_path(Path(sources[0]))}")
     with TemporaryDirectory() as folder, _running(path.parent, path.name) as plane:
         for config in configs:
             config.check(plane)
@@ -150,7 +156,10 @@ def watch(
             asyncio.run(_watch(streams, as_json, show))
     if not as_json:
         _print(streams)
-    if any(stream.state[0] in ("failed", "refused") for stream in streams):
+    lacking = [sender.lacks for sender in _senders(streams) if sender.lacks]
+    for each in lacking:
+        typer.echo(f"error: not delivered: {each}", err=True)
+    if lacking or any(stream.state[0] in ("failed", "refused") for stream in streams):
         raise typer.Exit(1)
 
 
@@ -193,21 +202,49 @@ async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | Non
         typer.echo(f"http://127.0.0.1:{port} shows the pictures", err=True)
     over = asyncio.create_task(_all(running))
     try:
-        ends = {over} if page is None else {over, page}
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        if over.done():
-            over.result()
-            await _stopped(streams, _LAST_EVENTS_S)
+        ends = {over, telling} if page is None else {over, telling, page}
+        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
     finally:
-        rest = [*running, telling, over, *([page] if page else [])]
+        rest = [*running, over, *([page] if page else [])]
         for task in rest:
             task.cancel()
         await asyncio.wait(rest)
-        await _stopped(streams)
+        try:
+            await _delivered(streams)
+        finally:
+            telling.cancel()
+            await asyncio.wait([telling])
+            await asyncio.gather(*(stream.feed.stop() for stream in streams if stream.feed))
 
 
-async def _stopped(streams: Sequence[CameraStream], wait_s: float = 0.0) -> None:
-    await asyncio.gather(*(stream.feed.stop(wait_s) for stream in streams if stream.feed))
+async def _delivered(streams: Sequence[CameraStream]) -> None:
+    """Wait for receivers that lack events, as long as they take some."""
+    for stream in streams:
+        if stream.feed is not None:
+            stream.feed.over()
+    senders = _senders(streams)
+    for sender in senders:
+        sender.hurry()
+    left, until, told = -1, 0.0, False
+    began = time.monotonic()
+    while waiting := sum(sender.waiting for sender in senders):
+        now = time.monotonic()
+        if waiting != left:
+            left, until = waiting, now + _LAST_EVENTS_S
+        if now > until:
+            break
+        if not told and now - began > _SILENT_S:
+            told = True
+            said = "; ".join(sender.lacks for sender in senders if sender.lacks)
+            typer.echo(f"waiting to deliver {said} (Ctrl-C ends it)", err=True)
+        await asyncio.sleep(0.02)
+
+
+def _senders(streams: Sequence[CameraStream]) -> list[Sender]:
+    feeds = [stream.feed for stream in streams if stream.feed is not None]
+    return [sender for feed in feeds for sender in feed.senders.values()]
 
 
 async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -215,16 +252,23 @@ async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 async def _lines(streams: Sequence[CameraStream]) -> None:
+    closed = asyncio.get_running_loop().create_future()
+
     def write(told: SeenFrame | LoggedEvent) -> None:
-        sys.stdout.write(told.text.decode() + "\n")
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(told.text.decode() + "\n")
+            sys.stdout.flush()
+        except OSError as error:
+            # Of `head`, as of other commands: it is no fault of the frame.
+            if not closed.done():
+                closed.set_exception(error)
 
     for stream in streams:
         if stream.feed is not None:
             stream.feed.listeners.append(write)
         else:
             stream.subscribers.append(write)
-    await asyncio.Event().wait()
+    await closed
 
 
 async def _table(streams: Sequence[CameraStream]) -> None:
@@ -258,7 +302,9 @@ async def _changes(streams: Sequence[CameraStream]) -> None:
 
 def _state(stream: CameraStream) -> str:
     state, reason = stream.state
-    return f"{state}: {reason}" if reason else state
+    senders = {} if stream.feed is None else stream.feed.senders
+    faults = [f"{name}: {one.reason}" for name, one in senders.items() if one.reason]
+    return "; ".join([f"{state}: {reason}" if reason else state, *faults])
 
 
 def _rows(streams: Sequence[CameraStream]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -105,12 +104,9 @@ class EventFeed:
         self.become(live=False)
         self._tell(self._scene.end(), {}, None)
 
-    async def stop(self, wait_s: float = 0.0) -> None:
-        """End; receivers have some time to take the last events, and may be stopped already."""
+    async def stop(self) -> None:
+        """End; it may be stopped already."""
         self.over()
-        until = time.monotonic() + wait_s
-        while time.monotonic() < until and any(one.waiting for one in self.senders.values()):
-            await asyncio.sleep(0.02)
         sending, self._sending = self._sending, {}
         await asyncio.gather(*(self.senders[name].stop(task) for name, task in sending.items()))
         await self.written()

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, Self
 
+from fovea_preprocess.plural import counted
 from fovea_streams.events.log import EventLog, LoggedEvent
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,8 @@ class Sender:
     def __init__(self, events: EventLog, sink: Sink, folder: Path, stream: str) -> None:
         self._events, self._sink, self._stream = events, sink, stream
         self._file = folder / f"{sink.name}.sent"
-        self._busy = asyncio.Lock()
+        self._busy, self._hurried = asyncio.Lock(), asyncio.Event()
+        self._longest_s = _LONGEST_WAIT_S
         self.sent, self.missed, self.reason = 0, 0, ""
         noted = self._file.read_text() if self._file.exists() else ""
         self.last = min(int(noted), events.last) if noted.isdecimal() else events.last
@@ -73,8 +75,16 @@ class Sender:
                 self._wait_for(str(error))
             except Exception as error:  # noqa: BLE001  (whatever it is, the next attempt may work)
                 self._wait_for(f"sending fails: {type(error).__name__}")
-            wait_s = _FIRST_WAIT_S if self.last > before else min(2 * wait_s, _LONGEST_WAIT_S)
-            await asyncio.sleep(wait_s * random.uniform(0.5, 1))
+            wait_s = _FIRST_WAIT_S if self.last > before else min(2 * wait_s, self._longest_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s * random.uniform(0.5, 1)):
+                    await self._hurried.wait()
+            self._hurried.clear()
+
+    def hurry(self) -> None:
+        """Try again now, and then soon: the program is about to end."""
+        self._longest_s = 2 * _FIRST_WAIT_S
+        self._hurried.set()
 
     def _wait_for(self, reason: str) -> None:
         if not self.reason:
@@ -115,6 +125,13 @@ class Sender:
     def waiting(self) -> int:
         """The number of events that the receiver has not taken."""
         return self._events.last - self.last
+
+    @property
+    def lacks(self) -> str:
+        """The events that the receiver has not taken, in words; empty where it has all."""
+        lacks = self.waiting + self.missed
+        why = f": {self.reason}" if self.reason else ""
+        return f"{counted(lacks, 'event')} to the {self._sink.name}{why}" if lacks else ""
 
     @property
     def document(self) -> dict[str, object]:

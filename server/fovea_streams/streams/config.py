@@ -93,15 +93,26 @@ class StreamConfig:
         )
 
     def check(self, plane: DataPlane) -> None:
-        """Raise InvalidOption for what the model lacks or cannot follow; errors as `plane.get`."""
-        engine = plane.get(self.model).engine
-        if engine is not None:
-            engine.resolve(self.tracked_as(self.id))
-            for shape in () if self.events is None else self.events.shapes:
-                try:
-                    engine.resolve(PredictOptions(classes=shape.unknown(engine.labels)))
-                except InvalidOption as error:
-                    raise InvalidOption(f"{shape.kind} {shape.name}: {error}") from None
+        """Raise InvalidOption for what the model lacks or cannot follow; errors as `plane.get`.
+
+        Of a model that is not ready it is not known yet.
+        """
+        served = plane.get(self.model)
+        engine = served.engine
+        if served.reason:
+            return
+        task = served.task if served.takes_images else "tensors"
+        if engine is None or task in ("tensors", "embed"):
+            raise InvalidOption(
+                f"a stream can draw, count and tell nothing of model '{self.model}', whose task is "
+                f"{task}: name one that finds objects, classes, text or areas"
+            )
+        engine.resolve(self.tracked_as(self.id))
+        for shape in () if self.events is None else self.events.shapes:
+            try:
+                engine.resolve(PredictOptions(classes=shape.unknown(engine.labels)))
+            except InvalidOption as error:
+                raise InvalidOption(f"{shape.kind} {shape.name}: {error}") from None
 
     @property
     def shown(self) -> dict[str, Any]:

@@ -7,9 +7,9 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -17,11 +17,12 @@ import orjson
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
-from fovea_preprocess.errors import FoveaError
+from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound, Unavailable
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 from fovea_server.tensors.results.forms import result_json
 from fovea_streams.events.feed import EventFeed
+from fovea_streams.frames.address import SourceAddress
 from fovea_streams.frames.camera import Camera, Frame, SourceState
 from fovea_streams.streams.config import StreamConfig
 from fovea_streams.streams.turns import Turns
@@ -30,6 +31,7 @@ from fovea_streams.tracking.tracker import Tracker
 log = logging.getLogger(__name__)
 
 _RATE_OF = 30
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +102,7 @@ class CameraStream:
             changed=self._log,
             turn=lambda: turns.of(config.model),
         )
-        self._fault = ""
+        self._fault = self._fault_state = ""
         self._lost = False
         self._times: deque[float] = deque(maxlen=_RATE_OF)
         # Its ids begin again with the stream, and are no client's.
@@ -121,22 +123,36 @@ class CameraStream:
             self.feed.start()
         async with aclosing(self._camera.frames()) as frames:
             async for frame in frames:
-                try:
-                    await self._see(frame)
-                except Exception as error:
-                    self.refused += 1
-                    if not isinstance(error, FoveaError) and not self._fault:
-                        log.exception("stream %s", self.config.id)
-                    told = isinstance(error, FoveaError) and str(error)
-                    self._fail(told or f"a frame fails: {type(error).__name__}")
-                else:
-                    self._fail("")
+                while await self._keeps_waiting(frame):
+                    await asyncio.sleep(_LOOK_S)
+                    frame = replace(frame, came=time.monotonic())
         if self.feed is not None:
             self.feed.over()
+
+    async def _keeps_waiting(self, frame: Frame) -> bool:
+        """Ask the model for a frame; True for one of a file, which waits until the model takes it.
+
+        A camera goes on meanwhile.
+        """
+        try:
+            await self._see(frame)
+            self._fail("")
+        except Exception as error:
+            of_model = isinstance(error, (NotFound, InvalidOption, Unavailable))
+            if of_model and not self.config.address.live:
+                self._fail(str(error), "waiting")
+                return True
+            self.refused += 1
+            known = isinstance(error, FoveaError)
+            if not known and not self._fault:
+                log.exception("stream %s", self.config.id)
+            self._fail(str(error) if known else f"a frame fails: {type(error).__name__}")
+        return False
 
     async def _see(self, frame: Frame) -> None:
         # Looked up for each frame: it may have been loaded again.
         model = self._plane.get(self.config.model)
+        self._plane.check_ready(self.config.model)
         self.config.check(self._plane)
         answer = await self._plane.predict(
             model, None, [frame.image], self._options, encode=_encoded
@@ -176,10 +192,10 @@ class CameraStream:
         head = {"frame": seen.number, "time_s": seen.pts_s}
         self.feed.see(head, now_s, seen.result, seen.words.labels)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, state: str = "refused") -> None:
         if reason and not self._fault:
             log.warning("stream %s: %s", self.config.id, reason)
-        self._fault = reason
+        self._fault, self._fault_state = reason, state
         if reason and self.feed is not None:
             self.feed.become(live=False)
 
@@ -204,7 +220,7 @@ class CameraStream:
         if not self.config.enabled:
             return "stopped", ""
         if self._fault and self._camera.state in (SourceState.LIVE, SourceState.ENDED):
-            return "refused", self._fault
+            return self._fault_state, self._fault
         return self._camera.state.value, self._camera.reason
 
     @property
@@ -236,6 +252,19 @@ def _encoded(result: ImageResult, words: Vocabulary, options: PredictOptions) ->
     if result.found is not None:
         answer |= result_json(result.found, words, options)
     return orjson.dumps(answer)
+
+
+def failed_document(stream_id: str, given: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """Describe a stream that does not run, or not yet, by what can be read of its settings."""
+    source = ""
+    with suppress(InvalidOption):
+        source = SourceAddress.parse(str(given.get("source", ""))).shown
+    return {
+        **{"id": stream_id, "source": source, "model": str(given.get("model", ""))},
+        **{"state": "failed" if reason else "connecting", "reason": reason, "rate": 0.0},
+        **{"age_ms": None, "objects": 0, "reconnects": 0},
+        "frames": dict.fromkeys(("came", "dropped", "answered", "refused"), 0),
+    }
 
 
 async def ended(task: asyncio.Task[None]) -> None:

@@ -9,7 +9,7 @@ import shutil
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +30,14 @@ from fovea_streams.events.feed import EventFeed
 from fovea_streams.frames.reader import require_av
 from fovea_streams.streams.config import StreamConfig
 from fovea_streams.streams.picture import NewestPicture
-from fovea_streams.streams.stream import CameraStream, ended
+from fovea_streams.streams.stream import CameraStream, ended, failed_document
 from fovea_streams.streams.turns import Turns
 
 log = logging.getLogger(__name__)
 
 MOST = 64
+FILE = "streams.toml"
+"""Also the id under which the file is listed while it cannot be read."""
 _LOOK_S = 1.0
 
 
@@ -52,14 +54,15 @@ class StreamTable:
         self._drawing, self._turns = service.drawing, Turns(service.plane)
         places = self._settings.model_repository
         folder = next((each for each in places if isinstance(each, Path)), None)
-        self._toml = None if folder is None else folder / "streams.toml"
+        self._toml = None if folder is None else folder / FILE
         self._kept = None if folder is None else folder / "streams.json"
         self._events = None if folder is None else folder / ".streams"
         self._running: dict[str, tuple[CameraStream, asyncio.Task[None]]] = {}
         self._pictures: dict[str, NewestPicture] = {}
-        self._of_file: set[str] = set()
-        self._of_clients: dict[str, dict[str, Any]] = {}
+        self._of_file: dict[str, Any] = {}
+        self._of_clients: dict[str, Any] = {}
         self._failed: dict[str, str] = {}
+        """Why a stream did not begin, or not with its newest settings."""
         # Ending a stream takes a while, in which nobody else may begin one of its id.
         self._changing = asyncio.Lock()
         self._stamp: tuple[int, int] | None = None
@@ -68,9 +71,6 @@ class StreamTable:
     async def start(self) -> None:
         """Begin all streams, and follow the file."""
         self._of_clients = _read_json(self._kept)
-        for name, given in self._of_clients.items():
-            with _logged(f"stream {name} of streams.json"):
-                self._begin(self._checked(name, given))
         await self._follow()
         self._looking = asyncio.create_task(self._look())
 
@@ -81,20 +81,47 @@ class StreamTable:
         await asyncio.gather(*map(self._end, list(self._running)))
 
     def documents(self) -> list[dict[str, Any]]:
-        """List the streams by their ids."""
-        streams = [stream for _, (stream, _) in sorted(self._running.items())]
-        return [self.document(one) for one in streams if _sees(one.config.model)]
+        """List the streams by their ids, also those that cannot run."""
+        return [self._document(name) for name in sorted(self._names) if _sees(self._given(name))]
 
-    def document(self, stream: CameraStream) -> dict[str, Any]:
-        """Describe a stream as listings have it."""
-        return {**stream.document, "of_file": stream.config.id in self._of_file}
+    def document(self, name: str) -> dict[str, Any]:
+        """Describe a stream as listings have it; NotFound: there is none of that id."""
+        self.model_of(name)
+        return self._document(name)
+
+    def _document(self, name: str) -> dict[str, Any]:
+        of_file, reason = name not in self._of_clients, self._failed.get(name, "")
+        if name in self._running:
+            document = self._running[name][0].document
+            document["reason"] = document["reason"] or reason
+        else:
+            document = failed_document(name, self._given(name), reason)
+        return {**document, "of_file": of_file}
+
+    def model_of(self, name: str) -> str:
+        """Return the model of a stream; NotFound: there is none of that id, running or not."""
+        given = self._given(name)
+        if name not in self._names or not _sees(given):
+            raise NotFound(f"there is no stream '{name[:64]}': GET /v1/streams lists them")
+        return model_in(given)
+
+    @property
+    def _names(self) -> set[str]:
+        return {*self._running, *self._failed, *self._of_clients}
+
+    def _given(self, name: str) -> Mapping[str, Any]:
+        """Return the settings of a stream, running or not, which may be none."""
+        if name in self._running:
+            return self._running[name][0].config.given
+        given = self._of_clients.get(name, self._of_file.get(name))
+        return given if isinstance(given, dict) else {}
 
     def get(self, name: str) -> CameraStream:
-        """Find a stream; NotFound: there is none of that id."""
-        found = self._running.get(name)
-        if found is None or not _sees(found[0].config.model):
-            raise NotFound(f"there is no stream '{name[:64]}': GET /v1/streams lists them")
-        return found[0]
+        """Find a stream; NotFound: there is none of that id, or it cannot run."""
+        self.model_of(name)
+        if name not in self._running:
+            raise NotFound(f"stream '{name}' does not run: {self._failed.get(name, 'it begins')}")
+        return self._running[name][0]
 
     def picture(self, name: str) -> NewestPicture:
         """Find the pictures of a stream; NotFound: there is none of that id."""
@@ -108,7 +135,7 @@ class StreamTable:
             raise NotFound(f"stream {name} has no events: give it lines, zones or events")
         return feed
 
-    async def add(self, name: str, given: Mapping[str, Any]) -> CameraStream:
+    async def add(self, name: str, given: Mapping[str, Any]) -> None:
         """Begin a stream for a client, and keep it.
 
         Raises:
@@ -117,27 +144,25 @@ class StreamTable:
             NotFound: the model is not there.
         """
         async with self._changing:
-            if name in self._running:
+            if name in self._names:
                 raise AlreadyExists(f"there is a stream '{name}' already: PATCH changes it")
-            stream = self._begin(self._of_client(name, given))
-            self._keep(name, stream.config)
-            return stream
+            self._begin(config := self._of_client(name, given))
+            self._keep(name, config)
 
-    async def change(self, name: str, given: Mapping[str, Any]) -> CameraStream:
+    async def change(self, name: str, given: Mapping[str, Any]) -> None:
         """Begin a client's stream again with other settings; null takes one away. As `add`."""
         async with self._changing:
-            before = self._own(name).config
-            merged = {**before.given, **given}
+            merged = {**self._own(name), **given}
             merged = {key: value for key, value in merged.items() if value is not None}
             config = self._of_client(name, merged)
-            await self._end(name)
+            before = await self._end(name)
             try:
-                stream = self._begin(config)
+                self._begin(config)
             except FoveaError:
-                self._begin(before)
+                if before is not None:
+                    self._begin(before.config)
                 raise
             self._keep(name, config)
-            return stream
 
     async def remove(self, name: str) -> None:
         """End a client's stream; NotFound, AlreadyExists: there is none, or it is of the file."""
@@ -148,11 +173,12 @@ class StreamTable:
             if self._events is not None:
                 await asyncio.to_thread(shutil.rmtree, self._events / name, ignore_errors=True)
 
-    def _own(self, name: str) -> CameraStream:
-        stream = self.get(name)
-        if name in self._of_file:
+    def _own(self, name: str) -> dict[str, Any]:
+        self.model_of(name)
+        if name not in self._of_clients:
             raise AlreadyExists(f"stream '{name}' is of streams.toml: change it there")
-        return stream
+        given: dict[str, Any] = self._of_clients[name]
+        return given
 
     def _checked(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
         require_av()
@@ -176,7 +202,7 @@ class StreamTable:
         config.check(self._plane)
         return config
 
-    def _begin(self, config: StreamConfig) -> CameraStream:
+    def _begin(self, config: StreamConfig) -> None:
         if len(self._running) >= MOST:
             raise InvalidOption(f"{MOST} streams are the most that a server runs: remove one")
         allow = self._settings.url_allow_private
@@ -186,7 +212,7 @@ class StreamTable:
         task = asyncio.create_task(stream.run(), context=Context())
         self._running[config.id] = stream, task
         self._pictures[config.id] = NewestPicture(stream, self._drawing)
-        return stream
+        self._failed.pop(config.id, None)
 
     def _feed(self, config: StreamConfig) -> EventFeed | None:
         if config.events is None:
@@ -201,14 +227,18 @@ class StreamTable:
                 f"{error.strerror}"
             ) from None
 
-    async def _end(self, name: str) -> None:
+    async def _end(self, name: str) -> CameraStream | None:
+        """End a stream; None: it does not run."""
+        self._failed.pop(name, None)
+        if name not in self._running:
+            return None
         stream, task = self._running.pop(name)
         del self._pictures[name]
-        self._of_file.discard(name)
         await ended(task)
         stream.over = True
         if stream.feed is not None:
             await stream.feed.stop()
+        return stream
 
     def _keep(self, name: str, config: StreamConfig | None) -> None:
         # Others stay as they were written, also those that could not begin.
@@ -231,7 +261,7 @@ class StreamTable:
             await self._follow()
 
     async def _follow(self) -> None:
-        """Read streams.toml if it has changed, or a stream of it could not begin.
+        """Read streams.toml if it has changed, and begin what does not run yet.
 
         A stream with a mistake stays as it was; a file that cannot be read changes nothing.
         """
@@ -240,43 +270,57 @@ class StreamTable:
             with suppress(OSError):
                 file = self._toml.stat()
                 stamp = file.st_mtime_ns, file.st_size
-        if stamp == self._stamp and not self._failed:
+        wanted = {*self._of_file, *self._of_clients}
+        if stamp == self._stamp and not self._failed and wanted <= self._running.keys():
             return
-        if stamp != self._stamp:
-            self._stamp, self._failed = stamp, {}
-        with _logged("streams.toml"):
-            wanted = {} if stamp is None or self._toml is None else _read_toml(self._toml)
-            async with self._changing:
-                for name in self._of_file - wanted.keys():
-                    await self._end(name)
-                for name, given in wanted.items():
-                    await self._begin_of_file(name, given)
+        async with self._changing:
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._read()
+            for name in {*self._running, *self._failed} - {*self._of_file, *self._of_clients, FILE}:
+                await self._end(name)
+            for name, given in self._of_clients.items():
+                if name not in self._running:
+                    await self._try(name, given)
+            for name, given in self._of_file.items():
+                if name not in self._of_clients:
+                    await self._try(name, given)
+                elif name in self._running:
+                    self._fail(name, "a client's stream has this id: DELETE that, or take another")
 
-    async def _begin_of_file(self, name: str, given: object) -> None:
+    def _read(self) -> None:
+        try:
+            text = "" if self._toml is None or self._stamp is None else self._toml.read_text()
+            self._of_file = tomllib.loads(text)
+            self._failed.pop(FILE, None)
+        except (OSError, ValueError) as error:
+            self._fail(FILE, f"it cannot be read: {error}")
+
+    async def _try(self, name: str, given: object) -> None:
         try:
             if not isinstance(given, dict):
                 raise InvalidOption(f"'{name[:60]}' is no stream: write [ID] above its settings")
             config = self._checked(name, given)
-            if name in self._running:
-                if name not in self._of_file:
-                    raise InvalidOption(
-                        "a client's stream has this id: DELETE that, or take another id"
-                    )
-                if self._running[name][0].config == config:
-                    return
-                await self._end(name)
+            if name in self._running and self._running[name][0].config == config:
+                self._failed.pop(name, None)
+                return
+            await self._end(name)
             self._begin(config)
-            self._of_file.add(name)
-            self._failed.pop(name, None)
         except FoveaError as error:
-            if self._failed.get(name) != str(error):
-                log.error("streams.toml: [%s]: %s", name[:64], error)
-            self._failed[name] = str(error)
+            self._fail(name, str(error))
+
+    def _fail(self, name: str, reason: str) -> None:
+        if self._failed.get(name) != reason:
+            file = FILE if name in {*self._of_file, FILE} else "streams.json"
+            log.error("%s: [%s]: %s", file, name[:64], reason)
+        self._failed[name] = reason
 
     def families(self) -> Iterator[Family]:
         """Count streams by state, the frames of each, and the events of each receiver."""
         states = Family("fovea_streams", "gauge", "Streams by state")
-        for state, count in Counter(one.state[0] for one, _ in self._running.values()).items():
+        now = Counter(one.state[0] for one, _ in self._running.values())
+        now["failed"] += len(self._failed.keys() - self._running.keys())
+        for state, count in now.items():
             states.add({"state": state}, count)
         frames = Family("fovea_stream_frames_total", "counter", "Frames of streams by what became")
         age = Family("fovea_stream_age_seconds", "gauge", "Age of the newest answer")
@@ -297,17 +341,16 @@ class StreamTable:
         return iter((states, frames, age, events, waiting, up))
 
 
-def _sees(model: str) -> bool:
-    """Return True if the key of the current request takes a model."""
+def _sees(given: Mapping[str, Any]) -> bool:
+    """Return True if the key of the current request takes the model of a stream."""
     call = CALL.get()
-    return call is None or call.holder is None or call.holder.takes(model)
+    return call is None or call.holder is None or call.holder.takes(model_in(given))
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise InvalidOption(f"it cannot be read: {error}") from None
+def model_in(given: Mapping[str, Any]) -> str:
+    """Return the model in the settings of a stream; "" where it is missing, or none."""
+    model = given.get("model")
+    return model if isinstance(model, str) else ""
 
 
 def _read_json(file: Path | None) -> dict[str, dict[str, Any]]:
@@ -319,12 +362,3 @@ def _read_json(file: Path | None) -> dict[str, dict[str, Any]]:
     except (OSError, ValueError, AttributeError) as error:
         log.warning("%s cannot be read, and its streams do not run: %s", file, error)
         return {}
-
-
-@contextmanager
-def _logged(what: str) -> Iterator[None]:
-    """Log an error of Fovea in place of raising it."""
-    try:
-        yield
-    except FoveaError as error:
-        log.error("%s: %s", what, error)
