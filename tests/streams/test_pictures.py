@@ -13,10 +13,13 @@ import cv2
 import httpx
 import numpy as np
 import pytest
+from tests.e2e.results import AS_IT_IS, KINDS
 from tests.keyed import key, until
 from tests.serving import start_server
 from tests.streams.conftest import write_moving_scene
 
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_streams.streams.overlay import draw_counts, draw_shapes, draw_trails
 from fovea_streams.zones.shape import Shape
 
@@ -29,6 +32,10 @@ MARK = 255, 200, 0
 def repository(demo_repository, tmp_path_factory):
     copy = tmp_path_factory.mktemp("pictures") / "repository"
     shutil.copytree(demo_repository, copy)
+    for name in ("embedding", "attributes"):
+        source = KINDS[name].write(copy.parent / f"{name}.onnx")
+        plan = {"preprocess": AS_IT_IS} | KINDS[name].given
+        build(BuildPlan(source, name, copy, "onnxruntime", **plan))
     return copy
 
 
@@ -38,7 +45,8 @@ def keys(tmp_path_factory):
     file = tmp_path_factory.mktemp("keys") / "keys.json"
     owner = key("add", "owner", "--keys", file, "--scope", "predict,control")
     looks = key("add", "looks", "--keys", file)
-    other = key("add", "other", "--keys", file, "--model", "yolo*")
+    narrow = "--scope", "predict,control", "--model", "attr*", "--model", "embed*"
+    other = key("add", "other", "--keys", file, *narrow)
     return file, {
         name: {"x-api-key": each}
         for name, each in zip(("owner", "looks", "other"), (owner, looks, other), strict=True)
@@ -240,10 +248,38 @@ def test_a_key_sees_the_streams_of_its_models_and_changes_none(client, keys, doo
     ):
         assert ask("other", "GET", path).status_code == 404
         assert client.get(path, headers={"x-api-key": "wrong"}).status_code == 401
-    for name in ("looks", "other"):
-        assert ask(name, "PATCH", "/streams/door", json={"enabled": False}).status_code == 403
-        assert ask(name, "DELETE", "/streams/door").status_code == 403
+    for name, status in (("looks", 403), ("other", 404)):
+        assert ask(name, "PATCH", "/streams/door", json={"enabled": False}).status_code == status
+        assert ask(name, "DELETE", "/streams/door").status_code == status
     assert json.dumps(keys[1]) not in client.get("/streams/door").text
+
+
+def test_a_key_changes_the_streams_of_its_models(client, keys, door, mjpeg):
+    mine = {"headers": keys[1]["other"]}
+    given = {"id": "mine", "source": f"http://{mjpeg}/scene", "model": "attributes"}
+    assert client.post("/streams", json={**given, "model": "digits"}, **mine).status_code == 403
+    assert client.post("/streams", json=given, headers=keys[1]["looks"]).status_code == 403
+    assert client.post("/streams", json=given, **mine).status_code == 201
+    # Not only of objects: pictures have the classes.
+    until(lambda: client.get("/streams/mine", **mine).json()["frames"]["answered"])
+    with_text, without = (
+        pixels(client.get(f"/streams/{name}/image").content)[:30, :60] for name in ("mine", "door")
+    )
+    assert np.abs(with_text.astype(int) - without).max() > 60
+    assert client.patch("/streams/mine", json={"fps": 2}, **mine).json()["fps"] == 2
+    assert client.patch("/streams/mine", json={"model": "digits"}, **mine).status_code == 403
+    assert [each["id"] for each in client.get("/streams", **mine).json()["streams"]] == ["mine"]
+    assert client.delete("/streams/door", **mine).status_code == 404
+    assert client.delete("/streams/mine", **mine).status_code == 200
+    assert client.get("/streams/door").status_code == 200
+
+
+def test_a_model_of_which_nothing_is_seen_is_refused(client, keys, mjpeg):
+    given = {"id": "vectors", "source": f"http://{mjpeg}/scene", "model": "embedding"}
+    answer = client.post("/streams", json=given)
+    assert answer.status_code == 422
+    assert "nothing of model 'embedding', whose task is embed" in answer.json()["error"]["message"]
+    assert client.get("/streams/vectors").status_code == 404
 
 
 def test_what_is_drawn():
