@@ -218,9 +218,14 @@ def test_requests_that_are_none(server):
     plain = httpx.get(f"{server.url}{STREAM}")
     assert (plain.status_code, plain.headers["upgrade"]) == (426, "websocket")
     assert "fovea_client and fovea.js have stream()" in plain.json()["error"]["message"]
-    head = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "AAAA"}
-    wrong = httpx.get(f"{server.url}{STREAM}", headers=head)
-    assert (wrong.status_code, "key" in wrong.text.lower()) == (426, True)
+    head = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    key, other = (("Sec-WebSocket-Key", each * 22 + "==") for each in "Ag")
+    for keys in ([("Sec-WebSocket-Key", "AAAA")], [key, other], [key, key]):
+        wrong = httpx.get(f"{server.url}{STREAM}", headers=[*head.items(), *keys])
+        assert (wrong.status_code, "key" in wrong.text.lower()) == (400, True)
+    old = head | dict([key]) | {"Sec-WebSocket-Version": "8"}
+    wrong = httpx.get(f"{server.url}{STREAM}", headers=old)
+    assert (wrong.status_code, wrong.headers["sec-websocket-version"]) == (426, "13")
     assert httpx.post(f"{server.url}{STREAM}").status_code == 404
 
 

@@ -37,7 +37,8 @@ _COUNTER = itertools.count(1)
 _FIELD_KEY = re.compile(r"([?&]api_key=)([^&]*)")
 # As others may call it, or write it.
 _SECRETS = re.compile(r"([?&](?:api(?:_|-|%5f|%2d)?key|(?:access_)?token)=)([^&]*)", re.IGNORECASE)
-_LISTS = frozenset((b"accept", b"accept-encoding"))
+# Joined, a second key of a WebSocket makes the first none, too.
+_LISTS = frozenset((b"accept", b"accept-encoding", b"connection", b"sec-websocket-key"))
 
 
 def request_id(given: str | None) -> str:

@@ -169,7 +169,10 @@ class SocketFront(Front):
         wire = Wire(service.settings.http_max_input_size)
         answer = wire.answer(request.call.path, request.headers)
         if answer.status_code != 101:
-            raise UpgradeRequired(answer.body.decode().strip())
+            version = request.headers.get(b"sec-websocket-version")
+            upgrades = answer.status_code == 426 or version != b"13"
+            kind = UpgradeRequired if upgrades else InvalidRequest
+            raise kind(answer.body.decode().strip())
         answer.headers[ID_HEADER.decode()] = request.call.id
         socket = Socket(
             wire,
