@@ -341,6 +341,21 @@ def test_what_all_connections_hold_is_bounded(server):
     assert posted(server)[0] == 200
 
 
+def test_thousands_of_tiny_frames_leave_the_server_to_others(server):
+    """Each costs as much as a large one: a second of them took half a minute, of everybody."""
+    line = raw(server)
+    # Pings, pongs, and pieces of a message without a byte.
+    line.sendall(b"\x02\x80\0\0\0\0")
+    line.settimeout(1)
+    with suppress(TimeoutError):
+        for _ in range(100):
+            line.sendall(b"\x89\x80\0\0\0\0\x8a\x80\0\0\0\0\x00\x80\0\0\0\0" * 3000)
+    with httpx.Client(timeout=5) as other:
+        for _ in range(10):
+            assert other.get(f"{server.url}/v1/health/live").status_code == 200
+    line.close()
+
+
 def gone(line):
     """Return True if the server has closed a connection that is not read."""
     try:

@@ -13,8 +13,8 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.http.v1.body import too_large
 from fovea_streams.sockets.wire import Wire
 
-# Bytes that are parsed at once: they may be thousands of messages.
-_SLICE = 8192
+# Bytes that are parsed at once, beyond the payload that is under way: they may be many messages.
+_SLICE = 512
 _MOST_TEXT = 8192
 
 
@@ -70,8 +70,9 @@ class Assembly:
         if self._frames:
             self._take(self._frames.popleft())
         elif self._input:
-            piece = bytes(self._input[:_SLICE])
-            del self._input[:_SLICE]
+            size = max(_SLICE, self._wire.reader.lacks)
+            piece = bytes(self._input[:size])
+            del self._input[:size]
             self._wire.receive_data(piece)
             self._frames.extend(cast("list[Frame]", self._wire.events_received()))
             if self._wire.parser_exc is not None:

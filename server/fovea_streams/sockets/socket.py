@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TICK_S = 1.0
+# A client that sends thousands of pings, or pieces of a few bytes, leaves the loop to others.
+_STEPS, _REST_S = 256, 0.03
 _CLOSE_S = 5.0
 _MOST_REASON = 120
 
@@ -84,7 +86,7 @@ class Socket(Successor):
         self._news, self._writable = asyncio.Event(), asyncio.Event()
         self._writable.set()
         self._sent = 0
-        self._paused = self._lost = False
+        self._paused = self._resting = self._lost = False
 
     def begin(self, transport: asyncio.Transport, state: ServerState) -> None:
         """Accept the request, and begin to handle its messages."""
@@ -205,9 +207,10 @@ class Socket(Successor):
         """Parse until there is a message, and read the client only while there is none."""
         if self._lost:
             return
+        steps = 0
         try:
-            while self._has_room and self._assembly.advance():
-                pass
+            while steps < _STEPS and self._has_room and self._assembly.advance():
+                steps += 1
         except EOFError:
             self._end()
             return
@@ -215,9 +218,16 @@ class Socket(Successor):
             self._news.set()
         self._flush()
         self._assembly.count()
-        if self._paused == self._has_room:
+        if steps == _STEPS and not self._resting:
+            self._resting = True
+            self._loop.call_later(_REST_S, self._go_on)
+        if self._paused == (self._has_room and not self._resting):
             self._paused = not self._paused
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
+
+    def _go_on(self) -> None:
+        self._resting = False
+        self._advance()
 
     def _end(self) -> None:
         """Close at once: the client has closed, or broken the protocol."""

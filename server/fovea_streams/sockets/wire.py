@@ -33,8 +33,13 @@ class DroppingReader(StreamReader):
 
     def __init__(self, most: int) -> None:
         super().__init__()
-        self._most = most
+        self._most, self._size = most, 0
         self.refused = self.over = False
+
+    @property
+    def lacks(self) -> int:
+        """Bytes that the payload lacks that is under way."""
+        return max(0, self._size - len(self.buffer))
 
     def read_exact(self, n: int) -> Generator[None, None, bytearray]:
         """Read a part of a frame."""
@@ -44,8 +49,10 @@ class DroppingReader(StreamReader):
             raise PayloadTooBig(n, self._most)
         if n > self._most:
             self.over = self.refused = True
+        self._size = n
         while not self.refused and len(self.buffer) < n:
             yield
+        self._size = 0
         if not self.refused:
             return (yield from super().read_exact(n))
         left = n
