@@ -428,7 +428,7 @@ export interface StreamStatus {
   /** it is of streams.toml, and is changed there */
   of_file: boolean;
   state: "connecting" | "live" | "waiting" | "refused" | "stopped" | "ended" | "failed";
-  /** why it is not live; empty where all is well */
+  /** why it does not run as it is set; empty where all is well */
   reason: string;
   /** answers a second */
   rate: number;
