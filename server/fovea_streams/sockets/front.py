@@ -171,8 +171,8 @@ class SocketFront(Front):
         if answer.status_code != 101:
             version = request.headers.get(b"sec-websocket-version")
             upgrades = answer.status_code == 426 or version != b"13"
-            kind = UpgradeRequired if upgrades else InvalidRequest
-            raise kind(answer.body.decode().strip())
+            refused = UpgradeRequired if upgrades else InvalidRequest
+            raise refused(answer.body.decode().strip())
         answer.headers[ID_HEADER.decode()] = request.call.id
         socket = Socket(
             wire,
