@@ -30,7 +30,7 @@ HANDSHAKE = (
 HASTY = (
     "import fovea_streams.sockets.patience as s, fovea_streams.sockets.frames as f;"
     "import fovea_streams.sockets.front as o, fovea_streams.sockets.first_key as g;"
-    "s.PING_S = 0.5; f.IDLE_S = 5.0; o.MOST_SOCKETS = 4; g.KEY_WAIT_S = 1.0;"
+    "s.PING_S = 0.5; f.IDLE_S = 5.0; o.MOST_SOCKETS = 4; o.MOST_KEYLESS = 1; g.KEY_WAIT_S = 1.0;"
     "from fovea_server.commands.cli import main; main()"
 )
 BARE = (
@@ -501,6 +501,16 @@ def test_the_key_of_a_page(keyed, keys):
     with connect(address.replace("digits", "nobody"), **page) as line:
         line.send(json.dumps({"api_key": keys[1]["good"]}))
         assert ending(line)[:2] == (1008, "not_found")
+
+
+def test_clients_without_a_key_do_not_take_the_places_of_others(keyed, keys):
+    page = {"origin": keyed.url}
+    with connect(f"ws://127.0.0.1:{keyed.port}{STREAM}", **page):
+        status, error = refusal(keyed, **page)
+        assert (status, "wait for a key already" in error["message"]) == (429, True)
+        with opened(keyed, **bearer(keys[1]["good"])) as (line, _):
+            line.send(JPEG)
+            assert answer(line)["frame"] == 0
 
 
 def test_rates_are_charged_for_each_frame(keyed, keys):

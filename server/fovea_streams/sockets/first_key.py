@@ -18,15 +18,23 @@ _HINT = f'send {{"api_key": KEY}} as the first message, within {KEY_WAIT_S:g} s'
 Handler = Callable[[Socket], Coroutine[Any, Any, str]]
 
 
-def with_first_key(handler: Handler, admit: Callable[[], None]) -> Handler:
-    """Return a handler whose client sends its key first; `admit` checks it, or raises."""
+def with_first_key(
+    handler: Handler, admit: Callable[[], None], waits: Callable[[int], None]
+) -> Handler:
+    """Return a handler whose client sends its key first; `admit` checks it, or raises.
+
+    `waits` is called with 1 while it waits, and then with -1.
+    """
 
     async def first(socket: Socket) -> str:
+        waits(1)
         try:
             async with asyncio.timeout(KEY_WAIT_S):
                 message = await socket.receive()
         except TimeoutError:
             raise Unauthenticated(f"no key came: {_HINT}") from None
+        finally:
+            waits(-1)
         socket.give_back(message)
         key = key_in(message.content) if isinstance(message.content, str) else None
         if key is None:

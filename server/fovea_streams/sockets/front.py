@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from fovea_streams.sockets.first_key import Handler
 
 MOST_SOCKETS = 500
+# Of them, those whose client has shown no key yet: strangers must not take the places of others.
+MOST_KEYLESS = 50
 
 _FRAMES = re.compile(
     r"/v1/models/(?P<model>[^/]+)(?:/versions/(?P<version>0*[1-9][0-9]{0,99}))?/stream"
@@ -62,6 +64,7 @@ class SocketFront(Front):
         super().__init__(service)
         self._logs, self._forget = logs, forget
         self._open: Counter[str] = Counter()
+        self._keyless = 0
 
     def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
         """Return True for a WebSocket, and for a plain request of what has nothing else."""
@@ -162,6 +165,8 @@ class SocketFront(Front):
             )
         if sum(self._open.values()) >= MOST_SOCKETS:
             raise QueueFull(f"{MOST_SOCKETS} WebSockets are open already", retry_after_s=10.0)
+        if late is not None and self._keyless >= MOST_KEYLESS:
+            raise QueueFull(f"{MOST_KEYLESS} WebSockets wait for a key already", retry_after_s=10.0)
         from fovea_streams.sockets.first_key import with_first_key
         from fovea_streams.sockets.socket import Socket
         from fovea_streams.sockets.wire import Wire
@@ -179,7 +184,7 @@ class SocketFront(Front):
             answer.serialize(),
             request.call,
             self.budget,
-            handler() if late is None else with_first_key(handler(), late),
+            handler() if late is None else with_first_key(handler(), late, self._count_keyless),
             most=service.settings.http_max_input_size,
             patience_s=service.settings.body_timeout_s,
             opened=partial(self._count, kind),
@@ -188,6 +193,9 @@ class SocketFront(Front):
 
     def _count(self, kind: str, more: int) -> None:
         self._open[kind] += more
+
+    def _count_keyless(self, more: int) -> None:
+        self._keyless += more
 
     def error_answer(self, error: FoveaError) -> Response:
         """Make an answer in the form of /v1."""
