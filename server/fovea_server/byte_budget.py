@@ -41,7 +41,7 @@ class ByteBudget:
         answers: the bytes among them that answers take.
         pixels: bytes that images take while they are decoded. They wait for room beside what is
             held, and refuse nothing else.
-        freed: bytes of large bodies that were given back so far.
+        freed: bytes that were given back so far, and may stay with the allocator.
     """
 
     def __init__(self, limit: int) -> None:
@@ -63,6 +63,10 @@ class ByteBudget:
         if size >= _LARGE:
             self.freed += size
         self._room.set()
+
+    def gave_much_back(self) -> None:
+        """Have memory trimmed that was never counted, and is free now."""
+        self.freed += _ENOUGH
 
     def has_room(self, size: int, mine: int = 0) -> bool:
         """Return True if an answer may hold `size` more bytes; it has `mine` already."""

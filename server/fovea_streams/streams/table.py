@@ -52,6 +52,7 @@ class StreamTable:
     def __init__(self, service: Service) -> None:
         self._settings, self._plane = service.settings, service.plane
         self._drawing, self._turns = service.drawing, Turns(service.plane)
+        self._budget = service.budget
         places = self._settings.model_repository
         folder = next((each for each in places if isinstance(each, Path)), None)
         self._toml = None if folder is None else folder / FILE
@@ -238,6 +239,9 @@ class StreamTable:
         stream.over = True
         if stream.feed is not None:
             await stream.feed.stop()
+        # Decoders leave holes of tens of megabytes in the heaps, which frames do not fill again.
+        if stream.config.enabled:
+            self._budget.gave_much_back()
         return stream
 
     def _keep(self, name: str, config: StreamConfig | None) -> None:
