@@ -27,7 +27,7 @@ class StreamsPart:
         self._tracks = Tracks(service.settings.track_idle_s)
         service.plane.turn_of = self._tracks.turn_of
         self._plane = service.plane
-        self._table = StreamTable(service)
+        self._table = StreamTable(service, self._tracks.forget)
         self._logs = EventLogs(self._table.feed, self._ending)
         self._sockets = SocketFront(service, self._logs, self._tracks.forget)
 

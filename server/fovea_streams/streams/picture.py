@@ -67,7 +67,7 @@ class NewestPicture:
             if jpeg is not None and jpeg is not last:
                 last = jpeg
                 yield jpeg
-            elif self._stream.over and self._seen is self._stream.newest:
+            elif self._stream.over and self._stream.newest in (None, self._seen):
                 return
             await asyncio.sleep(_LOOK_S)
 

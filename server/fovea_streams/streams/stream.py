@@ -73,6 +73,7 @@ class CameraStream:
         age_s: of the newest answer.
         newest: the frame that was answered last, which is kept for pictures.
         over: no frame will come any more.
+        tracked_as: the name that its ids are kept under.
         feed: its events; None where it has none.
     """
 
@@ -106,13 +107,21 @@ class CameraStream:
         self._lost = False
         self._times: deque[float] = deque(maxlen=_RATE_OF)
         # Its ids begin again with the stream, and are no client's.
-        self._options = config.tracked_as(f"/v1/streams/{config.id}/{secrets.token_hex(8)}")
+        self.tracked_as = f"/v1/streams/{config.id}/{secrets.token_hex(8)}"
+        self._options = config.tracked_as(self.tracked_as)
 
     async def run(self) -> None:
         """Ask the model for each frame, until a file ends."""
         if self.config.enabled:
             await self._run()
         self.over = True
+
+    def close(self) -> None:
+        """Let go of all that is large, behind the end of `run`."""
+        self.over = True
+        # Stream and camera know each other: the collector of garbage may come much later.
+        self.newest = None
+        self.subscribers.clear()
 
     async def _run(self) -> None:
         if self.config.track is not None:

@@ -8,7 +8,7 @@ import logging
 import shutil
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import replace
@@ -47,12 +47,15 @@ class StreamTable:
     `streams.toml` in the repository is the operator's: it is read again when it changes, and may
     name files and devices. `streams.json` beside it keeps those of clients over a restart, for the
     user of the server alone, as it has passwords. A key sees the streams of its models.
+
+    Args:
+        forget: called with the name of ids that end with their stream.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, forget: Callable[[str], None]) -> None:
         self._settings, self._plane = service.settings, service.plane
         self._drawing, self._turns = service.drawing, Turns(service.plane)
-        self._budget = service.budget
+        self._budget, self._forget = service.budget, forget
         places = self._settings.model_repository
         folder = next((each for each in places if isinstance(each, Path)), None)
         self._toml = None if folder is None else folder / FILE
@@ -236,7 +239,8 @@ class StreamTable:
         stream, task = self._running.pop(name)
         del self._pictures[name]
         await ended(task)
-        stream.over = True
+        stream.close()
+        self._forget(stream.tracked_as)
         if stream.feed is not None:
             await stream.feed.stop()
         # Decoders leave holes of tens of megabytes in the heaps, which frames do not fill again.
