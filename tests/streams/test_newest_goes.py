@@ -1,0 +1,58 @@
+"""Streams that end, and what they leave behind."""
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+from tests.streams.conftest import write_moving_scene
+
+from fovea_server.dataplane.service import Service
+from fovea_server.models.registry import Registry
+from fovea_server.settings import Settings
+from fovea_streams.streams.table import StreamTable
+from fovea_streams.tracking.tracks import Tracks
+
+
+@pytest.fixture
+def uncollected():
+    """Without the collector of garbage."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_the_newest_frame_and_the_ids_go_with_their_stream(uncollected, demo_repository, tmp_path):
+    write_moving_scene(tmp_path / "gate.avi", 4, 2)
+    (tmp_path / "streams.toml").write_text(
+        f'[gate]\nsource = "{tmp_path}/gate.avi"\nmodel = "digits"\ntrack = "bytetrack"\n'
+    )
+    (tmp_path / "digits").symlink_to(demo_repository / "digits")
+    settings = Settings(model_repository=tmp_path)
+    registry = Registry(settings)
+    registry.start()
+    service = Service(settings, registry)
+
+    async def run() -> None:
+        tracks = Tracks(60)
+        service.plane.turn_of = tracks.turn_of
+        while registry.reason:
+            await asyncio.sleep(0.02)
+        table = StreamTable(service, tracks.forget)
+        await table.start()
+        stream = table.get("gate")
+        async with asyncio.timeout(60):
+            while not stream.over:
+                await asyncio.sleep(0.02)
+        assert stream.newest is not None, stream.state
+        pixels = weakref.ref(stream.newest.result.pixels)
+        assert next(iter(tracks.families())).samples
+        del stream
+        await table.stop()
+        assert pixels() is None
+        assert service.budget.freed
+
+    try:
+        asyncio.run(run())
+    finally:
+        registry.close()
