@@ -316,6 +316,21 @@ class Settings(Listening):
     )
     url_timeout_s: float = Field(5.0, gt=0, description="seconds for one fetch, with redirects")
 
+    capture: Path | None = Field(
+        None,
+        description="folder that keeps images with their results, as rules choose them; a server "
+        "without it keeps none",
+    )
+    capture_rule: Texts = Field(
+        ("score 0.3..0.5",),
+        description="images to keep, of models whose fovea.toml names no rules: 'score 0.3..0.5', "
+        "'classes person,dog', 'empty', 'rate 1%' or 'unlike'; may be repeated",
+    )
+    capture_max_gb: float = Field(
+        1.0, gt=0, description="most that is kept, GiB; the oldest make room"
+    )
+    capture_days: float = Field(30.0, gt=0, description="days after which an image is deleted")
+
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         if self.load_model and self.model_control_mode is not ModelControlMode.EXPLICIT:

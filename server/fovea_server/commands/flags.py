@@ -47,6 +47,7 @@ GROUPS = {
     "Log": "log_level",
     "Limits": "max_held_mb",
     "Images by URL": "allow_url",
+    "Captures": "capture",
 }
 _SWITCHES = frozenset(
     flag(name) for name, field in Settings.model_fields.items() if field.annotation is bool

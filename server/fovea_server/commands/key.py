@@ -37,8 +37,8 @@ _Scope = Annotated[
     list[str] | None,
     typer.Option(
         metavar="|".join(SCOPES),
-        help="What the key allows: predict, control (load models, change settings), metrics; "
-        "several with commas. A new key has predict.",
+        help="What the key allows: predict, control (load models, change settings), metrics, "
+        "capture (the server may keep its images); several with commas. A new key has predict.",
     ),
 ]
 _Model = Annotated[

@@ -74,6 +74,8 @@ T = TypeVar("T")
 Encode = Callable[[ImageResult, Vocabulary, PredictOptions], bytes]
 """Writes the answer for an image."""
 Write = Callable[[ImageResult], bytes]
+Observe = Callable[[ServedModel, Sequence[SentImage | FoveaError], Prediction], None]
+"""Sees images that were answered, on the event loop and before the answer is sent."""
 
 
 class DataPlane:
@@ -84,6 +86,8 @@ class DataPlane:
     Attributes:
         draining: the server is about to stop: it still answers, and says that it is not ready.
         turn_of: of requests with `track`; a package that tracks sets it.
+        observers: called with all images that are answered; packages that keep or count them add
+            theirs.
     """
 
     def __init__(self, registry: Registry, trace: TraceSettings, room: PixelRoom) -> None:
@@ -92,6 +96,7 @@ class DataPlane:
         self._room = room
         self.draining = False
         self.turn_of: FrameTurnOf = _not_tracked
+        self.observers: list[Observe] = []
         # Loads take seconds and wait for one another: other requests keep their threads.
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
         self.get, self.find = registry.get, registry.find
@@ -218,7 +223,7 @@ class DataPlane:
             await asyncio.to_thread(_write, results, write)
         if (span := SPAN.get()) is not None:
             record_images(span, model, engine, results, started)
-        return Prediction(
+        prediction = Prediction(
             model=model.name,
             version=model.version,
             task=model.task,
@@ -226,6 +231,9 @@ class DataPlane:
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
         )
+        for observe in self.observers:
+            observe(model, images, prediction)
+        return prediction
 
     @asynccontextmanager
     async def drawing(self, pixels: Array) -> AsyncIterator[None]:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from fovea_server.keys.quota import Quota
 
-Scope = Literal["predict", "control", "metrics"]
+Scope = Literal["predict", "control", "metrics", "capture"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 # A prefix by which scanners of secrets find a key that was committed or logged.

@@ -1,0 +1,1 @@
+"""Keeps images that a model has answered, with its results."""

@@ -1,0 +1,145 @@
+"""Writes captures as annotation tools and trainers read them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from fovea_apis.label_studio.config import Control, spelling
+from fovea_apis.label_studio.regions import regions
+from fovea_client import ImageResult
+from fovea_files.client_results import task_result
+from fovea_files.entry import Entry
+from fovea_files.formats import coco, yolo
+from fovea_files.formats.names import class_names
+from fovea_files.predictors import Predicting
+from fovea_life.capture.record import entry_of, predicting
+from fovea_life.capture.store import Captured
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.tensors.image_messages import ImageResult as Found
+from fovea_server.tensors.image_messages import Vocabulary
+
+IMAGES = "images"
+LOCAL_FILES = "/data/local-files/?d="
+"""Where Label Studio finds files below its LOCAL_FILES_DOCUMENT_ROOT."""
+
+_CONTROLS: Mapping[str, Sequence[str]] = {
+    "detect": ("RectangleLabels",),
+    "obb": ("RectangleLabels",),
+    "pose": ("RectangleLabels", "KeyPointLabels"),
+    "segment": ("PolygonLabels",),
+    "semantic": ("PolygonLabels",),
+    "classify": ("Choices",),
+}
+_OBJECTS = ("detect", "segment", "pose", "obb")
+
+Write = Callable[[Sequence[Entry], Predicting, Path, str], None]
+
+
+def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -> None:
+    """Write captures of one model into a folder, with their images.
+
+    Args:
+        captured: at least one.
+        form: of `FORMATS`.
+        out: a folder; files that are there already are written anew.
+        images_at: of label-studio: the address of the folder of images.
+
+    Raises:
+        InvalidOption: the captures are of several models, or the format cannot hold their task.
+    """
+    rows = [(one, one.about()) for one in captured]
+    models = sorted({one.model for one in captured})
+    if len(models) > 1:
+        raise InvalidOption(f"the captures are of {', '.join(models)}: name one with --model")
+    model = predicting(rows[-1][1])
+    if model.task not in (_CONTROLS if form == "label-studio" else _OBJECTS):
+        raise InvalidOption(f"--format {form} does not hold results of the task {model.task}")
+    (out / IMAGES).mkdir(parents=True, exist_ok=True)
+    entries = list(_copied(rows, out / IMAGES))
+    FORMATS[form](entries, model, out, images_at)
+
+
+def _copied(rows: Sequence[tuple[Captured, Mapping[str, Any]]], images: Path) -> Iterator[Entry]:
+    for one, about in rows:
+        image = one.image()
+        name = f"{one.folder.name}{image.suffix}"
+        shutil.copyfile(image, images / name)
+        yield entry_of(images / name, about, name)
+
+
+def _coco(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
+    coco.write_coco(entries, [each.source for each in entries], model, out)
+
+
+def _yolo(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
+    yolo.write_yolo(entries, [each.source for each in entries], model, out)
+
+
+def _cvat(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
+    """Write COCO where CVAT looks for it in an archive of annotations."""
+    _coco(entries, model, out, images_at)
+    document = out / coco.FILE
+    with ZipFile(out / "annotations.zip", "w", ZIP_DEFLATED) as archive:
+        archive.write(document, "annotations/instances_default.json")
+    document.unlink()
+
+
+def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
+    """Write tasks.json with predictions, and config.xml, the labelling that they are made for."""
+    results = [each.found for each in entries if isinstance(each.found, ImageResult)]
+    seen = {one.class_id for each in results for one in each.detections}
+    seen.update(one.class_id for each in results for one in each.classes)
+    names = class_names(model.labels, seen)
+    controls = [
+        Control(kind, kind.lower(), "image", "image", labels, 0.0, False)
+        for kind in _CONTROLS[model.task]
+        if (labels := {spelling(each): each for each in _labels(kind, names, model)})
+    ]
+    words = Vocabulary(tuple(names), model.skeleton, "")
+    tasks = []
+    for entry, result in zip(entries, results, strict=True):
+        found = Found(result.width, result.height, 1, task_result(result))
+        drawn = regions(found, words, controls)
+        scores = [each["score"] for each in drawn if "score" in each]
+        prediction = {
+            "model_version": f"{model.name} {model.version}",
+            "score": min(scores, default=0.0),
+            "result": drawn,
+        }
+        address = f"{images_at.rstrip('/')}/{entry.source.name}"
+        tasks.append({"data": {"image": address}, "predictions": [prediction]})
+    (out / "tasks.json").write_text(json.dumps(tasks), "utf-8")
+    (out / "config.xml").write_text(_config(controls), "utf-8")
+
+
+def _labels(kind: str, names: Sequence[str], model: Predicting) -> Sequence[str]:
+    if kind != "KeyPointLabels":
+        return names
+    return () if model.skeleton is None else model.skeleton.names
+
+
+def _config(controls: Sequence[Control]) -> str:
+    view = ElementTree.Element("View")
+    ElementTree.SubElement(view, "Image", name="image", value="$image")
+    for control in controls:
+        place = ElementTree.SubElement(view, control.kind, name=control.name, toName="image")
+        kind = "Choice" if control.kind == "Choices" else "Label"
+        for label in control.labels.values():
+            ElementTree.SubElement(place, kind, value=label)
+    ElementTree.indent(view)
+    return ElementTree.tostring(view, encoding="unicode") + "\n"
+
+
+FORMATS: Mapping[str, Write] = {
+    "coco": _coco,
+    "yolo": _yolo,
+    "label-studio": _label_studio,
+    "cvat": _cvat,
+}
+"""Each with what writes it."""

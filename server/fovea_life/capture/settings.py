@@ -1,0 +1,82 @@
+"""The settings of captures: of the server, and of one model in its fovea.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fovea_life.capture.rules import Rule, parse_rule
+from fovea_preprocess.errors import InvalidOption
+
+FILE = "fovea.toml"
+DEFAULT_RULES = ("score 0.3..0.5",)
+
+
+class _Table(BaseModel):
+    """`[capture]` of fovea.toml."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    rules: list[str] | None = None
+    per_minute: int = Field(60, ge=0)
+    blur: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRules:
+    """The choice of images of one model.
+
+    Attributes:
+        rules: the first that takes an image names it; none keep nothing.
+        per_minute: the most captures in a minute.
+        blur: name of a model whose objects are blurred before anything is written.
+    """
+
+    rules: tuple[Rule, ...]
+    per_minute: int
+    blur: str | None
+
+
+def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
+    """Read `[capture]` of the fovea.toml in a model's folder, which may lack both.
+
+    Args:
+        folder: of the model.
+        usual: rules of a model that names none.
+
+    Raises:
+        InvalidOption: the file is not as it should be, and how it should.
+    """
+    path = folder / FILE
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        document = {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidOption(f"{path}: {error}") from None
+    if unknown := sorted(set(document) - {"capture"}):
+        raise InvalidOption(f"{path}: [{unknown[0]}] is no table of it; it has [capture]")
+    try:
+        table = _Table.model_validate(document.get("capture", {}))
+    except ValidationError as error:
+        raise InvalidOption(f"{path}, [capture]: {_first(error)}") from None
+    given = usual if table.rules is None else tuple(table.rules)
+    try:
+        rules = tuple(parse_rule(text) for text in given)
+    except InvalidOption as error:
+        raise InvalidOption(f"{path}, [capture]: {error}" if table.rules else str(error)) from None
+    return CaptureRules(rules, table.per_minute, table.blur)
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))
+    if first["type"] != "extra_forbidden":
+        return f"{key}: {first['msg']}"
+    near = get_close_matches(key, _Table.model_fields, n=1)
+    hint = f": did you mean '{near[0]}'?" if near else ""
+    return f"'{key}' is no key of it{hint} (keys: {', '.join(_Table.model_fields)})"

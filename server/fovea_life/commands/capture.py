@@ -1,0 +1,196 @@
+"""`fovea capture`: the images that `fovea serve --capture DIR` has kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fovea_life.capture.export import FORMATS, LOCAL_FILES, export
+from fovea_life.capture.store import Captured, captures
+from fovea_preprocess.errors import InvalidOption, NotFound
+from fovea_preprocess.plural import counted
+from fovea_server.commands.command import Command
+from fovea_server.keys.key import parse_span
+
+program = typer.Typer(
+    name="capture", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+_Folder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", exists=True, file_okay=False, help="Folder of `fovea serve --capture`."
+    ),
+]
+_Model = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this model.")]
+_Rule = Annotated[
+    str | None, typer.Option(metavar="WORD", help="Only of rules that begin so: score, empty.")
+]
+_Since = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Only of the last while: 7d, 12h, 30m.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+
+
+@program.callback()
+def capture() -> None:
+    """List, export and delete the images that a server has kept.
+
+    `fovea serve --capture DIR` keeps images whose results a rule takes, to label and learn from:
+    docs/capture.md.
+    """
+
+
+@program.command("ls", cls=Command)
+def ls(
+    folder: _Folder,
+    model: _Model = None,
+    rule: _Rule = None,
+    since: _Since = None,
+    as_json: _Json = False,
+) -> None:
+    """List what was kept: how many images of each model, version and rule.
+
+    With --json it is every capture, with the id of its request.
+
+    Example: fovea capture ls captures --since 7d
+    """
+    found = list(_chosen(folder, model, rule, since))
+    if as_json:
+        rows = [_row(one, about) for one, about in found]
+        typer.echo(json.dumps({"captures": rows}, indent=2))
+        return
+    groups: dict[tuple[str, str, str], list[Captured]] = {}
+    for one, about in found:
+        groups.setdefault((one.model, about["version"], about["rule"]), []).append(one)
+    table = Table("model", "version", "rule", "images", "MB", "first", "last")
+    for (name, version, text), of_group in sorted(groups.items()):
+        size = sum(each.size for each in of_group) / 1e6
+        first, last = (
+            f(each.taken for each in of_group).strftime("%Y-%m-%d %H:%M") for f in (min, max)
+        )
+        table.add_row(name, version, text, f"{len(of_group):,}", f"{size:.1f}", first, last)
+    Console().print(table)
+    typer.echo(f"{counted(len(found), 'image')} in {folder}; times are of UTC")
+
+
+@program.command("export", cls=Command)
+def export_(
+    folder: _Folder,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", file_okay=False, help="Folder to write into.")
+    ],
+    form: Annotated[
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="What reads it then.")
+    ] = "coco",
+    model: _Model = None,
+    rule: _Rule = None,
+    since: _Since = None,
+    images_at: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="Of label-studio: the address where it finds the images' folder."
+        ),
+    ] = f"{LOCAL_FILES}images",
+    as_json: _Json = False,
+) -> None:
+    """Copy images and results, as a tool for labels or a trainer reads them.
+
+    coco: images/, predictions.json. yolo: images/, labels/, data.yaml. label-studio: images/,
+    tasks.json with predictions, config.xml. cvat: images/, and annotations.zip to upload as
+    "COCO 1.0".
+
+    Example: fovea capture export captures --model yolov8n --format yolo --out to-label
+    """
+    if form not in FORMATS:
+        raise InvalidOption(f"--format {form!r} is none of {', '.join(FORMATS)}")
+    found = [one for one, _ in _chosen(folder, model, rule, since)]
+    if not found:
+        raise NotFound(f"no capture in {folder} is chosen, so there is nothing to export")
+    export(found, form, out, images_at)
+    if as_json:
+        typer.echo(json.dumps({"images": len(found), "format": form, "out": str(out)}))
+    else:
+        typer.echo(f"{counted(len(found), 'image')} in {out}")
+
+
+@program.command("purge", cls=Command)
+def purge(
+    folder: _Folder,
+    model: _Model = None,
+    rule: _Rule = None,
+    request_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Only of this request: x-request-id, as in the log."),
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only what is older: 30d, 12h.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Delete captures: all, or those that are chosen. A server may be writing meanwhile.
+
+    Example: fovea capture purge captures --request-id 7c1e0a9b5d3f2e41000003f2 --yes
+    """
+    if not yes and (as_json or not sys.stdin.isatty()):
+        raise InvalidOption("purge asks before it deletes, which takes a terminal: add --yes")
+    before = None if older_than is None else datetime.now(UTC) - _span(older_than, "--older-than")
+    leaving = [
+        one
+        for one, about in _chosen(folder, model, rule, None)
+        if (request_id is None or about["request_id"] == request_id)
+        and (before is None or one.taken < before)
+    ]
+    size = sum(each.size for each in leaving)
+    if leaving and not yes:
+        text = f"Delete {counted(len(leaving), 'image')} ({size / 1e6:.1f} MB)?"
+        leaving = leaving if typer.confirm(text) else []
+    for one in leaving:
+        one.remove()
+    if as_json:
+        typer.echo(json.dumps({"deleted": len(leaving), "bytes": size}))
+    else:
+        typer.echo(f"deleted {counted(len(leaving), 'image')}")
+
+
+def _chosen(
+    folder: Path, model: str | None, rule: str | None, since: str | None
+) -> Iterator[tuple[Captured, dict[str, Any]]]:
+    """Find captures, the oldest first, each with what is known of it."""
+    after = None if since is None else datetime.now(UTC) - _span(since, "--since")
+    for one in sorted(captures(folder, model), key=lambda each: each.folder.name):
+        if after is not None and one.taken < after:
+            continue
+        try:
+            about = one.about()
+        except FileNotFoundError:  # a server has made room
+            continue
+        if rule is None or about["rule"].startswith(rule):
+            yield one, about
+
+
+def _span(text: str, option: str) -> Any:
+    try:
+        return parse_span(text)
+    except ValueError as error:
+        raise InvalidOption(f"{option}: {error}") from None
+
+
+def _row(one: Captured, about: dict[str, Any]) -> dict[str, Any]:
+    keys = ("version", "task", "rule", "request_id")
+    return {
+        "model": one.model,
+        **{key: about[key] for key in keys},
+        "taken": one.taken.isoformat(),
+        "bytes": one.size,
+        "image": str(one.image()),
+    }
