@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fovea_life.capture.capture import Capture
+from fovea_life.capture.capturer import Capturer
 from fovea_life.capture.rules import parse_rule
 from fovea_life.capture.store import CaptureStore
 from fovea_server.dataplane.service import Service
@@ -24,13 +24,13 @@ class LifePart:
 
     def __init__(self, service: Service) -> None:
         settings = service.settings
-        self._capture: Capture | None = None
+        self._capture: Capturer | None = None
         if settings.capture is not None:
             for text in settings.capture_rule:
                 parse_rule(text)
             most = int(settings.capture_max_gb * 2**30)
             store = CaptureStore(settings.capture, most, settings.capture_days)
-            self._capture = Capture(service.plane, store, settings.capture_rule)
+            self._capture = Capturer(service.plane, store, settings.capture_rule)
 
     def routes(self) -> APIRouter:
         """Make no routes: captures are read where they lie."""

@@ -25,8 +25,6 @@ from fovea_server.tensors.image_messages import ImageResult as Found
 from fovea_server.tensors.image_messages import Vocabulary
 
 IMAGES = "images"
-LOCAL_FILES = "/data/local-files/?d="
-"""Where Label Studio finds files below its LOCAL_FILES_DOCUMENT_ROOT."""
 
 _CONTROLS: Mapping[str, Sequence[str]] = {
     "detect": ("RectangleLabels",),
@@ -46,7 +44,7 @@ def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -
 
     Args:
         captured: at least one.
-        form: of `FORMATS`.
+        form: coco, yolo, label-studio or cvat.
         out: a folder; files that are there already are written anew.
         images_at: of label-studio: the address of the folder of images.
 
@@ -62,7 +60,7 @@ def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -
         raise InvalidOption(f"--format {form} does not hold results of the task {model.task}")
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
     entries = list(_copied(rows, out / IMAGES))
-    FORMATS[form](entries, model, out, images_at)
+    _WRITERS[form](entries, model, out, images_at)
 
 
 def _copied(rows: Sequence[tuple[Captured, Mapping[str, Any]]], images: Path) -> Iterator[Entry]:
@@ -136,10 +134,9 @@ def _config(controls: Sequence[Control]) -> str:
     return ElementTree.tostring(view, encoding="unicode") + "\n"
 
 
-FORMATS: Mapping[str, Write] = {
+_WRITERS: Mapping[str, Write] = {
     "coco": _coco,
     "yolo": _yolo,
     "label-studio": _label_studio,
     "cvat": _cvat,
 }
-"""Each with what writes it."""

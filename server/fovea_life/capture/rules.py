@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.task_result import TaskResult
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.tensors.image_messages import Vocabulary
@@ -30,6 +29,8 @@ Takes = Callable[[TaskResult, Vocabulary], bool]
 _RANGE = re.compile(r"([0-9.]+)\.\.([0-9.]+)")
 _UNLIKE = 0.3
 _REMEMBERED = 512
+# Bytes of a result that is remembered: vectors and classes, but no maps.
+_LARGEST = 65_536
 _BINS = np.linspace(0, 1, 11)
 
 
@@ -107,32 +108,39 @@ def _unlike(given: str) -> Takes:
     least = float(given) if given else _UNLIKE
     if not 0 < least <= 1:
         raise ValueError("a distance is more than 0 and at most 1")
-    kept: deque[NDArray[np.float32]] = deque(maxlen=_REMEMBERED)
+    kept: deque[TaskResult | NDArray[np.float64]] = deque(maxlen=_REMEMBERED)
 
     def takes(found: TaskResult, words: Vocabulary) -> bool:
-        if (vector := _direction(found)) is None:
+        mark = _histogram(found) if isinstance(found, Detections) else found
+        if isinstance(mark, TaskResult) and not _remembers(mark):
             return False
-        if any(float(vector @ one) > 1 - least for one in kept if one.shape == vector.shape):
+        if not all(1 - _likeness(mark, other) >= least for other in kept):
             return False
-        kept.append(vector)
+        kept.append(mark)
         return True
 
     return takes
 
 
-def _direction(found: TaskResult) -> NDArray[np.float32] | None:
-    """Return a vector of length 1 by which results are compared; None where there is none.
+def _histogram(found: Detections) -> NDArray[np.float64]:
+    """Return the histogram of the scores, and whether there are none, with length 1."""
+    counts = np.append(np.histogram(found.scores, _BINS)[0], not len(found)).astype(np.float64)
+    return np.divide(counts, np.linalg.norm(counts))
 
-    Of objects it is the histogram of their scores, with the share of an image without any.
-    """
-    match found:
-        case Embedding(unit=unit):
-            return unit
-        case Detections(scores=scores):
-            counts = np.histogram(scores, _BINS)[0]
-            vector = np.append(counts, 0 if len(scores) else 1).astype(np.float32)
-            return vector / np.linalg.norm(vector)
-    return None
+
+def _likeness(
+    one: TaskResult | NDArray[np.float64], other: TaskResult | NDArray[np.float64]
+) -> float:
+    """Return 1 for the same, and 0 for results with nothing in common."""
+    if isinstance(one, TaskResult):
+        return (one.shared(other) if isinstance(other, type(one)) else None) or 0.0
+    return 0.0 if isinstance(other, TaskResult) else float(one @ other)
+
+
+def _remembers(found: TaskResult) -> bool:
+    """Return True if results of this kind can be compared, and a copy takes little memory."""
+    size = sum(each.nbytes for each in found.arrays)
+    return size <= _LARGEST and found.shared(found) is not None
 
 
 _RULES: dict[str, Callable[[str], Takes]] = {

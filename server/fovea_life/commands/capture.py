@@ -13,12 +13,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fovea_life.capture.export import FORMATS, LOCAL_FILES, export
 from fovea_life.capture.store import Captured, captures
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
 from fovea_server.commands.command import Command
-from fovea_server.keys.key import parse_span
+
+FORMATS = ("coco", "yolo", "label-studio", "cvat")
 
 program = typer.Typer(
     name="capture", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
@@ -34,8 +34,10 @@ _Model = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this m
 _Rule = Annotated[
     str | None, typer.Option(metavar="WORD", help="Only of rules that begin so: score, empty.")
 ]
+_DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M"]
 _Since = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Only of the last while: 7d, 12h, 30m.")
+    datetime | None,
+    typer.Option(metavar="DATE", formats=_DATES, help="Only from then on: 2026-11-27, of UTC."),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
@@ -61,7 +63,7 @@ def ls(
 
     With --json it is every capture, with the id of its request.
 
-    Example: fovea capture ls captures --since 7d
+    Example: fovea capture ls captures --since 2026-11-20
     """
     found = list(_chosen(folder, model, rule, since))
     if as_json:
@@ -99,7 +101,7 @@ def export_(
         typer.Option(
             metavar="URL", help="Of label-studio: the address where it finds the images' folder."
         ),
-    ] = f"{LOCAL_FILES}images",
+    ] = "/data/local-files/?d=images",
     as_json: _Json = False,
 ) -> None:
     """Copy images and results, as a tool for labels or a trainer reads them.
@@ -115,6 +117,9 @@ def export_(
     found = [one for one, _ in _chosen(folder, model, rule, since)]
     if not found:
         raise NotFound(f"no capture in {folder} is chosen, so there is nothing to export")
+    # What it imports takes seconds, and `ls` none of them.
+    from fovea_life.capture.export import export
+
     export(found, form, out, images_at)
     if as_json:
         typer.echo(json.dumps({"images": len(found), "format": form, "out": str(out)}))
@@ -131,8 +136,9 @@ def purge(
         str | None,
         typer.Option(metavar="ID", help="Only of this request: x-request-id, as in the log."),
     ] = None,
-    older_than: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only what is older: 30d, 12h.")
+    before: Annotated[
+        datetime | None,
+        typer.Option(metavar="DATE", formats=_DATES, help="Only what was kept before, in UTC."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")] = False,
     as_json: _Json = False,
@@ -143,12 +149,11 @@ def purge(
     """
     if not yes and (as_json or not sys.stdin.isatty()):
         raise InvalidOption("purge asks before it deletes, which takes a terminal: add --yes")
-    before = None if older_than is None else datetime.now(UTC) - _span(older_than, "--older-than")
     leaving = [
         one
         for one, about in _chosen(folder, model, rule, None)
         if (request_id is None or about["request_id"] == request_id)
-        and (before is None or one.taken < before)
+        and (before is None or one.taken < before.replace(tzinfo=UTC))
     ]
     size = sum(each.size for each in leaving)
     if leaving and not yes:
@@ -163,12 +168,11 @@ def purge(
 
 
 def _chosen(
-    folder: Path, model: str | None, rule: str | None, since: str | None
+    folder: Path, model: str | None, rule: str | None, since: datetime | None
 ) -> Iterator[tuple[Captured, dict[str, Any]]]:
     """Find captures, the oldest first, each with what is known of it."""
-    after = None if since is None else datetime.now(UTC) - _span(since, "--since")
     for one in sorted(captures(folder, model), key=lambda each: each.folder.name):
-        if after is not None and one.taken < after:
+        if since is not None and one.taken < since.replace(tzinfo=UTC):
             continue
         try:
             about = one.about()
@@ -176,13 +180,6 @@ def _chosen(
             continue
         if rule is None or about["rule"].startswith(rule):
             yield one, about
-
-
-def _span(text: str, option: str) -> Any:
-    try:
-        return parse_span(text)
-    except ValueError as error:
-        raise InvalidOption(f"{option}: {error}") from None
 
 
 def _row(one: Captured, about: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ _AROUND = 0.1
 _OWN: ContextVar[bool] = ContextVar("own", default=False)
 
 
-class Capture:
+class Capturer:
     """Sees every answer, chooses by the rules, and writes in a thread of its own.
 
     What the disk does not take in time is dropped and counted: requests never wait for it.

@@ -1,0 +1,242 @@
+"""A server that keeps images: which, whose it must not keep, and what tools make of them."""
+
+import json
+import shutil
+import subprocess
+import time
+import zipfile
+from xml.etree import ElementTree
+
+import cv2
+import httpx
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from tests.conftest import DEMO
+from tests.keyed import key, until
+from tests.serving import start_server
+from tritonclient import grpc
+
+from fovea_life.capture.store import captures
+
+SCENES = [(DEMO / f"scene-{number}.jpg").read_bytes() for number in (1, 2)]
+TOML = """
+[capture]
+rules = {rules}
+per_minute = 8
+"""
+
+
+def kept(folder):
+    return sorted(captures(folder), key=lambda each: each.folder.name)
+
+
+@pytest.fixture(scope="module")
+def repository(demo_repository, tmp_path_factory):
+    """One engine under four names, each with rules of its own."""
+    folder = tmp_path_factory.mktemp("captured") / "r"
+    tables = {
+        "all": TOML.format(rules='["rate 100%"]'),
+        "hidden": TOML.format(rules='["rate 100%"]') + 'blur = "digits"\n',
+        "none": TOML.format(rules="[]"),
+        "wrong": TOML.format(rules='["often"]'),
+        "digits": "",
+    }
+    for name, table in tables.items():
+        shutil.copytree(demo_repository / "digits", folder / name)
+        (folder / name / "config.pbtxt").unlink(missing_ok=True)
+        if table:
+            (folder / name / "fovea.toml").write_text(table)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(repository, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    flags = ["--capture", str(folder / "kept"), "--capture-rule", "classes 7"]
+    server = start_server(repository, folder, flags)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def folder(server):
+    return server.log.parent / "kept"
+
+
+def predict(server, model, image=SCENES[0], **given):
+    answer = httpx.post(server.predict_url(model), content=image, timeout=60, **given)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["images"][0]
+
+
+def number(folder, model):
+    return len([each for each in captures(folder) if each.model == model])
+
+
+def test_what_is_kept_is_what_was_sent_and_answered(server, folder, fovea):
+    before = number(folder, "all")
+    answer = predict(server, "all", headers={"x-request-id": "one-of-mine"})
+    element = np.array([SCENES[1]], object)
+    tensor = grpc.InferInput("images", [1], "BYTES")
+    tensor.set_data_from_numpy(element)
+    with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        client.infer("all", [tensor])
+    until(lambda: number(folder, "all") == before + 2)
+    mine, other = [each for each in kept(folder) if each.model == "all"][before:]
+    about = mine.about()
+    assert mine.image().read_bytes() == SCENES[0]
+    assert other.image().read_bytes() == SCENES[1]
+    assert {k: about[k] for k in ("model", "version", "task", "rule", "request_id")} == {
+        "model": "all",
+        "version": "1",
+        "task": "detect",
+        "rule": "rate 100%",
+        "request_id": "one-of-mine",
+    }
+    assert about["result"]["detections"] == answer["detections"]
+    coco = json.loads((mine.folder / "predictions.json").read_text())
+    assert [each["category_id"] for each in coco["annotations"]] == [
+        each["class_id"] for each in answer["detections"]
+    ]
+    code, out, err = fovea(
+        "capture", "purge", folder, "--request-id", "one-of-mine", "--json", "-y"
+    )
+    assert code == 0, err
+    assert (code, json.loads(out)["deleted"]) == (0, 1)
+    assert not mine.folder.exists()
+    assert other.folder.exists()
+
+
+def test_rules_are_of_a_model_or_of_the_server(server, folder):
+    predict(server, "none")
+    predict(server, "wrong")
+    has_seven = [
+        any(each["class_name"] == "7" for each in predict(server, "digits", scene)["detections"])
+        for scene in SCENES
+    ]
+    assert any(has_seven)
+    until(lambda: number(folder, "digits") == sum(has_seven))
+    assert number(folder, "none") == number(folder, "wrong") == 0
+    assert "nothing of model 'wrong' is kept" in server.log.read_text()
+    assert "'often' is no rule of a capture" in server.log.read_text()
+    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
+    assert f'captures_total{{model="digits",rule="classes 7"}} {sum(has_seven)}' in metrics
+
+
+def test_a_client_may_refuse_and_a_minute_has_a_bound(server, folder):
+    before = number(folder, "all")
+    for _ in range(3):
+        predict(server, "all", headers={"X-Fovea-No-Capture": "1"})
+    for _ in range(24):
+        predict(server, "all")
+    # A minute may have ended between.
+    until(lambda: number(folder, "all") > before)
+    time.sleep(0.5)
+    assert number(folder, "all") - before <= 16
+
+
+def test_objects_are_blurred_before_anything_is_written(server, folder):
+    answer = predict(server, "hidden")
+    until(lambda: number(folder, "hidden") == 1)
+    [one] = [each for each in kept(folder) if each.model == "hidden"]
+    seen, sent = cv2.imread(str(one.image())), cv2.imdecode(np.frombuffer(SCENES[0], np.uint8), 1)
+    inside = np.zeros(seen.shape[:2], bool)
+    for box in (each["box"] for each in answer["detections"]):
+        x1, y1, x2, y2 = (round(box[side]) for side in ("x1", "y1", "x2", "y2"))
+        inside[max(0, y1) : y2, max(0, x1) : x2] = True
+        blurred, original = seen[y1:y2, x1:x2], sent[y1:y2, x1:x2]
+        assert cv2.Laplacian(blurred, cv2.CV_64F).std() < cv2.Laplacian(original, cv2.CV_64F).std()
+    around = cv2.dilate(inside.astype(np.uint8), np.ones((25, 25))) == 0
+    difference = np.abs(seen.astype(int) - sent)
+    assert difference[around].mean() < 3 < difference[inside].mean()
+    # And what finds them sees the picture as nobody does.
+    assert number(folder, "digits") <= 2
+
+
+@pytest.mark.parametrize("form", ["coco", "yolo", "label-studio", "cvat"])
+def test_tools_read_what_is_exported(server, folder, fovea, tmp_path, form):
+    if not number(folder, "all"):
+        predict(server, "all")
+        until(lambda: number(folder, "all"))
+    captured = [each for each in kept(folder) if each.model == "all"]
+    objects = sum(len(each.about()["result"]["detections"]) for each in captured)
+    code, _, err = fovea(
+        "capture", "export", folder, "--model", "all", "--format", form, "--out", tmp_path / "out"
+    )
+    assert code == 0, err
+    out = tmp_path / "out"
+    images = sorted(path.name for path in (out / "images").iterdir())
+    assert len(images) == len(captured)
+    match form:
+        case "coco":
+            coco = COCO(out / "predictions.json")
+            assert sorted(each["file_name"] for each in coco.imgs.values()) == images
+            assert len(coco.anns) == objects
+        case "cvat":
+            with zipfile.ZipFile(out / "annotations.zip") as archive:
+                document = json.loads(archive.read("annotations/instances_default.json"))
+            assert len(document["annotations"]) == objects
+        case "yolo":
+            lines = [path.read_text().splitlines() for path in (out / "labels").iterdir()]
+            assert sum(map(len, lines)) == objects
+        case "label-studio":
+            tasks = json.loads((out / "tasks.json").read_text())
+            regions = [one for task in tasks for one in task["predictions"][0]["result"]]
+            assert len(regions) == objects
+            labels = {
+                each.get("value") for each in ElementTree.parse(out / "config.xml").iter("Label")
+            }
+            assert {one["value"]["rectanglelabels"][0] for one in regions} <= labels
+
+
+def test_a_full_disk_costs_no_answer(repository, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)]
+    if subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("a file system can be mounted by root alone")
+    try:
+        server = start_server(repository, tmp_path, ["--capture", str(disk / "kept")])
+        for _ in range(6):
+            predict(server, "all")
+        url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+        dropped = 'fovea_captures_dropped_total{model="all",reason="disk"}'
+        until(lambda: dropped in httpx.get(url).text)
+        assert server.stop() == 0
+        assert "is not kept" in server.log.read_text()
+        for one in captures(disk / "kept"):
+            assert one.about()["model"] == "all"
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_key_says_whether_its_images_may_be_kept(repository, tmp_path):
+    keys = tmp_path / "keys.json"
+    private = key("add", "private", "--keys", keys)
+    shared = key("add", "shared", "--keys", keys, "--scope", "predict,capture")
+    flags = ["--capture", str(tmp_path / "kept"), "--keys", str(keys)]
+    server = start_server(repository, tmp_path, flags)
+    for token, names in ((private, ["private"]), (shared, ["shared", "other"])):
+        for name in names:
+            headers = {"authorization": f"Bearer {token}", "x-request-id": name}
+            predict(server, "all", headers=headers)
+    assert server.stop() == 0
+    ids = [each.about()["request_id"] for each in captures(tmp_path / "kept")]
+    assert sorted(ids) == ["other", "shared"]
+
+
+def test_a_bad_rule_ends_the_start(demo_repository, fovea, tmp_path):
+    rule = ("--capture", tmp_path, "--capture-rule", "scores 0.1..0.2")
+    code, _, err = fovea("serve", demo_repository, *rule)
+    assert code == 2
+    assert "did you mean 'score'" in err
+
+
+def test_a_purge_asks(fovea, tmp_path):
+    code, _, err = fovea("capture", "purge", tmp_path, "--json")
+    assert (code, "add --yes" in err) == (2, True)
+    code, out, _ = fovea("capture", "ls", tmp_path, "--json")
+    assert (code, json.loads(out)) == (0, {"captures": []})
+    code, _, err = fovea("capture", "export", tmp_path, "--out", tmp_path / "out")
+    assert (code, "nothing to export" in err) == (2, True)
