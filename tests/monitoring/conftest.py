@@ -69,7 +69,8 @@ def cached_repository(demo_batches, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def served(cached_repository, tmp_path_factory) -> Iterator[RunningServer]:
     """A server that has answered, refused, unloaded and loaded."""
-    flags = (*EXPLICIT, "--cache-config=local,size=1048576")
+    capture = ("--capture", str(tmp_path_factory.mktemp("kept")), "--capture-rule", "rate 100%")
+    flags = (*EXPLICIT, "--cache-config=local,size=1048576", *capture)
     server = start_server(cached_repository, tmp_path_factory.mktemp("log"), flags)
     assert predict(server) == 200
     control(server, "unload")

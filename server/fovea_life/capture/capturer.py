@@ -39,6 +39,7 @@ _BLUR_S = 30.0
 # Blocks along the longer side of a blurred object, and how far it is blurred around its box.
 _BLOCKS = 6
 _AROUND = 0.1
+_REASONS = ("slow disk", "disk", "image", "blur")
 _OWN: ContextVar[bool] = ContextVar("own", default=False)
 
 
@@ -121,8 +122,9 @@ class Capturer:
         dropped = Family(
             "fovea_captures_dropped_total", "counter", "Images that a rule took and nothing kept"
         )
-        for (model, reason), number in self._dropped.items():
-            dropped.add({"model": model, "reason": reason}, number)
+        for model in sorted({each.name for each in self._rules}):
+            for reason in _REASONS:
+                dropped.add({"model": model, "reason": reason}, self._dropped[model, reason])
         held = Family("fovea_capture_bytes", "gauge", "Bytes of the images that are kept")
         held.add({}, self._store.bytes)
         return written, dropped, held
