@@ -37,6 +37,7 @@ ANNEXES = {
     "fovea_cluster": ROOT / "server",
     "fovea_files": ROOT / "server",
     "fovea_life": ROOT / "server",
+    "fovea_start": ROOT / "server",
     "fovea_streams": ROOT / "server",
 }
 PACKAGES = CORE | ANNEXES

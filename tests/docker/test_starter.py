@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 
 
 def test_it_follows_the_compose_specification_and_the_projects_own(root: Path) -> None:
-    file = root / "server/fovea_server/starter/compose.yaml"
+    file = root / "server/fovea_start/starter/compose.yaml"
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     subprocess.run([*checker, str(file)], check=True)
     [starter] = YAML(typ="safe").load(file)["services"].values()

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # Panel of the help -> name of each command -> its function, or the program that it makes.
 _PANELS: dict[str, dict[str, str]] = {
     "First steps": {
-        "init": "fovea_server.commands.init:init",
         "demo": "fovea_server.commands.demo:demo",
         "doctor": "fovea_server.commands.doctor:doctor",
     },

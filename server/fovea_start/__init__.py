@@ -1,0 +1,1 @@
+"""Starts projects: with a demo model, or from a repository of Triton."""

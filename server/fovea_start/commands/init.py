@@ -1,0 +1,120 @@
+"""`fovea init`: a small project to start from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fovea_engines.commands.options import AsJson
+from fovea_engines.repository.writing import write_file, writing
+from fovea_preprocess.errors import InvalidOption, Unavailable
+
+# File of the project -> where it lies in the packages.
+_FILES = {
+    "README.md": ("fovea_start", "starter/README.md"),
+    "compose.yaml": ("fovea_start", "starter/compose.yaml"),
+    "detect.py": ("fovea_start", "starter/detect.py"),
+    "digits.jpg": ("fovea_server", "demo/scene-1.jpg"),
+    "models/digits.onnx": ("fovea_server", "demo/digits.onnx"),
+}
+
+
+def init(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Folder of the project; made where it is missing."),
+    ] = Path(),
+    from_triton: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="REPOSITORY",
+            help="Start from a model repository of Triton: its networks, and what can be read of "
+            "the Python and DALI steps around them. Nothing of it is run or changed.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a small project to start from: a demo model, a client, and a compose file.
+
+    Put your own ONNX files into its folder models/. Files that exist are not overwritten.
+
+    Example: fovea init my-project
+
+    Example: fovea init my-project --from-triton model_repository
+    """
+    if from_triton is not None:
+        _start_from(from_triton, folder, as_json)
+        return
+    if as_json:
+        raise InvalidOption("--json has no effect without --from-triton")
+    packed = {name: files(package) / path for name, (package, path) in _FILES.items()}
+    _write(folder, {name: file.read_bytes() for name, file in packed.items()})
+    for name in _FILES:
+        typer.echo(f"wrote {folder / name}")
+    enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
+    _show("Next:", *enter, "fovea build models/digits.onnx", "fovea serve")
+    there = "Then, in another terminal with the same environment:"
+    _show(there, *enter, "python detect.py digits digits.jpg")
+    typer.echo("\nREADME.md there has the same steps for your own model, and for Docker.")
+
+
+def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
+    from fovea_start.triton.migrate import migrate
+    from fovea_start.triton.report import document, report_table
+
+    if (folder / "models").resolve().is_relative_to(repository.resolve()):
+        raise InvalidOption(
+            f"{folder / 'models'} is in the repository that is read, which stays as it is: give "
+            f"the name of a new folder, as in `fovea init my-project --from-triton {repository}`"
+        )
+    networks, problems = migrate(repository)
+    text = json.dumps(document(networks, problems), indent=2)
+    every = {name: file for network in networks for name, file in network.files.items()}
+    _write(folder, {**every, "from-triton.json": f"{text}\n".encode()})
+    if as_json:
+        typer.echo(text)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for part in report_table(networks, problems):
+        console.print(part, soft_wrap=isinstance(part, str), markup=False)
+    enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
+    _show("Next:", *enter, *(network.build for network in networks), "fovea serve")
+    typer.echo(f"\n{folder / 'from-triton.json'} has all of this, with the line of each finding.")
+
+
+def _write(folder: Path, content: Mapping[str, bytes | Path]) -> None:
+    """Write or copy all files of a project, none of which may be there."""
+    if taken := [name for name in content if os.path.lexists(folder / name)]:
+        raise InvalidOption(
+            f"{folder.absolute()} has {', '.join(taken)} already, and nothing is overwritten: "
+            "give the name of a new folder, as in `fovea init my-project`"
+        )
+    try:
+        (folder / "models").mkdir(parents=True, exist_ok=True)
+        for name, source in content.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(source, bytes):
+                write_file(folder / name, source)
+            else:
+                with writing(folder / name, source.stat().st_size):
+                    shutil.copyfile(source, folder / name)
+    except OSError as error:
+        raise Unavailable(
+            f"{error.filename} cannot be written ({error.strerror}): give a folder of yours"
+        ) from error
+
+
+def _show(title: str, *commands: str) -> None:
+    typer.echo("\n    ".join((f"\n{title}", *commands)))

@@ -1,0 +1,1 @@
+"""Reads a repository of Triton whose pre- and postprocessing are steps of their own."""
