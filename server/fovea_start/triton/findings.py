@@ -151,18 +151,23 @@ def _read(step: StepCode, node: ast.AST) -> Iterator[tuple[str, _Values]]:
             if rule is not None and rule[1]:
                 yield rule[1], dict(_said(step, node, rule[2]))
         case ast.BinOp(left=left, op=op, right=by) | ast.AugAssign(target=left, op=op, value=by):
-            yield from _computed(step, left, op, step.value(by))
-        case ast.Subscript(slice=ast.Tuple(elts=[*_, ast.Slice(step=ast.UnaryOp())])):
+            if step.value(node) is None:  # else it is one of two constants
+                yield from _computed(step, left, op, step.value(by))
+        case ast.Subscript(slice=ast.Tuple(elts=[*_, last])) if _turns(step, last):
             yield "channels", {"flip": True}
-        case ast.Subscript(slice=ast.Tuple(elts=[*_, ast.List() as order])):
-            if step.value(order) == (2.0, 1.0, 0.0):
-                yield "channels", {"flip": True}
         case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=ast.Tuple(elts=at))]):
             lows = [step.value(s.lower) if s.lower else 0.0 for s in at if isinstance(s, ast.Slice)]
             if len(lows) > 1 and (canvas := _canvas(step, name)):
                 yield "letterbox", {**canvas, "y": lows[0], "x": lows[1]}
         case ast.Constant(value=str() as text) if _LABEL_FILE.fullmatch(text):
             yield "labels", {"file": text}
+
+
+def _turns(step: StepCode, last: ast.expr) -> bool:
+    """Return True for the [..., ::-1] and [..., [2, 1, 0]] of an image."""
+    if isinstance(last, ast.Slice):
+        return step.value(last.step) == -1
+    return step.value(last) == (2.0, 1.0, 0.0)
 
 
 def _said(step: StepCode, call: ast.Call, rule: str) -> Iterator[tuple[str, Known | None]]:

@@ -75,13 +75,18 @@ def migrate(root: Path) -> tuple[list[MigratedNetwork], list[str]]:
     models = triton_models(root)
     problems = [f"{model.name}: {model.problem}" for model in models.values() if model.problem]
     reports = {name: _report(model, root) for name, model in models.items()}
+    for model in [each for each in models.values() if each.kind in _STEPS]:
+        problems += _add_loaded(model, root, models, reports)
     found: dict[str, MigratedNetwork] = {}
-    for name in sorted(models, key=lambda one: (models[one].kind != "ensemble", one)):
+    orders: dict[str, list[str]] = {}
+    for name in models:
         try:
-            order = in_order(models, name)
+            orders[name] = in_order(models, name)
         except InvalidModel as error:
             problems.append(str(error))
-            continue
+    # The longest first: an ensemble has what its parts lack.
+    for name in sorted(orders, key=lambda n: (-len(orders[n]), models[n].kind not in _STEPS, n)):
+        order = orders[name]
         problems += [f"{name}: there is no model {m!r}" for m in order if m not in models]
         parts = [part for each in order if each in models for part in _parts(reports[each], models)]
         networks = [at for at, part in enumerate(parts) if isinstance(part, str)]
@@ -115,6 +120,30 @@ def _report(model: TritonModel, root: Path) -> StepReport:
     return report
 
 
+def _add_loaded(
+    model: TritonModel,
+    root: Path,
+    models: dict[str, TritonModel],
+    reports: dict[str, StepReport],
+) -> Iterator[str]:
+    """Add the networks that a step runs itself; yield what others it loads."""
+    for step in reports[model.name].findings:
+        if step.kind == "loads" and (loaded := _loaded(model, root, step)) is not None:
+            models.setdefault(loaded.name, loaded)
+            reports.setdefault(loaded.name, _report(loaded, root))
+        elif step.kind == "loads":
+            yield f"{step.where} loads a network that is not ONNX here: {step.code}"
+
+
+def _loaded(model: TritonModel, root: Path, step: Finding) -> TritonModel | None:
+    """Return the network that a step runs itself, if its ONNX file lies with the step."""
+    name = Path(str(step.values.get("file")))
+    for place in (model.version, model.folder):
+        if name.suffix == ".onnx" and (file := inside(root, place / name.name)) is not None:
+            return TritonModel(name.stem, "onnx", model.folder, model.version, file, ModelConfig())
+    return None
+
+
 Part = str | tuple[StepReport, Finding | None]
 
 
@@ -124,8 +153,10 @@ def _parts(report: StepReport, models: Mapping[str, TritonModel]) -> Iterator[Pa
         yield report.name
         return
     yield report, None
+    loaded = ""
     for found in report.findings:
-        asked = str(found.values.get("model"))
+        loaded = Path(str(found.values["file"])).stem if found.kind == "loads" else loaded
+        asked = str(found.values.get("model", loaded))
         if found.kind == "network" and asked in models and models[asked].kind not in _STEPS:
             yield asked
         yield report, found

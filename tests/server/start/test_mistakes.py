@@ -1,0 +1,158 @@
+"""`fovea init --from-triton` on what is broken, hostile or not there; nothing of it is run."""
+
+import json
+import os
+
+import pytest
+from tests.server.start import steps
+from tests.server.start.written import ENSEMBLE, NETWORK, PYTHON, ensemble, python, step
+
+
+@pytest.fixture
+def start(fovea, triton):
+    def run(folder="new", **models):
+        return fovea("init", folder, "--from-triton", triton(**models), "--json")
+
+    return run
+
+
+def left_of(ran):
+    code, out, err = ran
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    return "; ".join(
+        report["problems"] + [text for one in report["networks"] for text in one["left"]]
+    )
+
+
+def beside_a_network(**files):
+    return {
+        "pre": files,
+        "digits": NETWORK,
+        "all": {"config.pbtxt": ensemble("pre", "digits")},
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def execute(:\n", "pre/1/model.py:1 is not Python that can be read"),
+        (b"\0\xff\xfe garbage", "is not Python that can be read"),
+        ("x = " + "(" * 5000, "is not Python that can be read"),
+        ("x = 1" + " + 1" * 20_000, "cannot be parsed|nests too deep|is not Python"),
+        ("x = '" + "a" * (1 << 20) + "'", "is over 1 MB"),
+        ("", "pre (python) is not understood"),
+        ("x = " + "y." * 900 + "z", "pre (python) is not understood|nests too deep"),
+    ],
+)
+def test_sources_that_cannot_be_read(start, source, said):
+    content = left_of(start(**beside_a_network(**python(source))))
+    assert any(part in content for part in said.split("|")), content
+
+
+def test_nothing_is_run(start, tmp_path):
+    source = f"open({str(tmp_path / 'ran')!r}, 'w')\n{steps.LETTERBOX}"
+    source += f"\nimport os; os.system('touch {tmp_path / 'ran'}')\n"
+    helper = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
+    files = python("import helper\n" + source, **{"1/helper.py": helper})
+    assert start(**beside_a_network(**files))[0] == 0
+    assert not (tmp_path / "ran").exists()
+
+
+def test_names_that_depend_on_themselves_or_grow(start):
+    chain = "\n".join(f"a{n + 1} = [a{n}, a{n}, a{n}] * 9" for n in range(300))
+    source = f"a0 = 9.0 ** 9 ** 9\nb = c\nc = b\n{chain}\nimport cv2\ncv2.resize(b, a300)\n"
+    assert start(**beside_a_network(**python(source)))[0] == 0
+
+
+def test_ensembles_that_wait_for_one_another(start):
+    circle = f"{ENSEMBLE}ensemble_scheduling {{ step [ {step('digits', 'b', 'a')}, "
+    circle += f"{step('digits', 'a', 'b')} ] }}"
+    said = left_of(
+        start(
+            digits=NETWORK,
+            first={"config.pbtxt": ensemble("second")},
+            second={"config.pbtxt": ensemble("first")},
+            third={"config.pbtxt": circle},
+            fourth={"config.pbtxt": ensemble("absent")},
+        )
+    )
+    assert "ensemble first runs itself: first -> second -> first" in said
+    assert "the steps digits, digits of ensemble third cannot run: a, b is no input" in said
+    assert "fourth: there is no model 'absent'" in said
+
+
+def test_ensembles_that_double(start):
+    levels = {f"e{n}": {"config.pbtxt": ensemble(f"e{n + 1}", f"e{n + 1}")} for n in range(40)}
+    assert "is too long" in left_of(start(digits=NETWORK, **levels, e40={"config.pbtxt": ENSEMBLE}))
+
+
+def test_a_configuration_that_is_broken_or_absent(start):
+    said = left_of(
+        start(
+            pre={"config.pbtxt": "name: ]", "1/model.py": steps.LETTERBOX},
+            digits=NETWORK,
+            bytes={"config.pbtxt": b"\xff\0", "1/model.py": ""},
+        )
+    )
+    assert "pre/config.pbtxt is not a model configuration: line 1" in said
+    assert "bytes/config.pbtxt is not a model configuration" in said
+
+
+@pytest.mark.parametrize("content", [b"", b"\x08\x07garbage", b"\0" * 100])
+def test_a_network_that_is_no_onnx(start, content):
+    assert "model.onnx" in left_of(start(digits={"1/model.onnx": content}))
+
+
+def test_paths_that_lead_out(start, triton, tmp_path):
+    (tmp_path / "secret.txt").write_text("secret\n")
+    (tmp_path / "secret.py").write_text(steps.LETTERBOX)
+    named = 'default_model_filename: "../../../secret.py"\n'
+    labels = 'output [{ name: "output0" label_filename: "../../secret.txt" }]\n'
+    folder = triton(
+        pre=python("", PYTHON + named),
+        linked={"config.pbtxt": PYTHON},
+        digits=NETWORK | {"config.pbtxt": labels},
+        all={"config.pbtxt": ensemble("pre", "linked", "digits")},
+    )
+    (folder / "linked/1/model.py").symlink_to(tmp_path / "secret.py")
+    said = left_of(start())
+    assert said.count("leads out of the repository: put a copy in its place") >= 2
+    assert "../../secret.txt is not in the repository" in said
+    assert not (tmp_path / "new/models/digits.txt").exists()
+
+
+def test_a_pipe_and_a_circle_of_links_are_not_read(start, triton):
+    folder = triton(pre={"config.pbtxt": PYTHON}, post={"config.pbtxt": PYTHON}, digits=NETWORK)
+    os.mkfifo(folder / "pre/1/model.py")
+    (folder / "post/1/model.py").symlink_to("model.py")
+    assert start()[0] == 0
+
+
+def test_without_a_network(start):
+    code, _, err = start(pre=python(steps.LETTERBOX))
+    assert code == 2
+    assert "has no network to go on with" in err
+
+
+def test_weights_that_only_pytorch_reads(start):
+    source = "import torch\nmodel = torch.jit.load('/models/a/1/model.pt')\nprint(model)\n"
+    code, _, err = start(a=python(source))
+    assert code == 2
+    assert "a/1/model.py:2 loads a network that is not ONNX here: torch.jit.load" in err
+
+
+def test_the_repository_is_not_written_to(fovea, triton):
+    folder = triton(digits=NETWORK)
+    code, _, err = fovea("init", ".", "--from-triton", folder.rename(folder.parent / "models"))
+    assert code == 2
+    assert "stays as it is: give the name of a new folder" in err
+
+
+def test_nothing_is_overwritten(start, tmp_path):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/from-triton.json").write_text("mine")
+    code, _, err = start(digits=NETWORK)
+    assert code == 2
+    assert "has from-triton.json already" in err
+    assert not (tmp_path / "new/models").exists()
