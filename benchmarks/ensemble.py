@@ -1,6 +1,6 @@
 """Image in, boxes out: Fovea, over a client's own loop, and over an ensemble of Triton.
 
-    python benchmarks/ensemble.py [MODEL.onnx] [--triton DIR --packages PACKAGES] [--rounds 5] [--json FILE]
+    python benchmarks/ensemble.py [MODEL.onnx] [--triton DIR --packages PACKAGES] [--json FILE]
 
 MODEL has the output of YOLOv8. Clients ask in turn, in each round:
 
@@ -13,8 +13,8 @@ MODEL has the output of YOLOv8. Clients ask in turn, in each round:
 
 The last two need DIR, with `bin/tritonserver` and `backends` as they lie in the package
 nvidia-pytriton 0.7, unpacked. It has the Python backend alone, so there the network is a Python
-step, too, which runs ONNX Runtime; the tensors that it passes are those of any backend. That backend
-reads no arrays of NumPy 2: PACKAGES is a folder with NumPy 1, OpenCV and ONNX Runtime for it.
+step, too, which runs ONNX Runtime; the tensors that it passes are those of any backend. It reads no
+arrays of NumPy 2: PACKAGES is a folder with NumPy 1, OpenCV and ONNX Runtime for it.
 """
 
 from __future__ import annotations
