@@ -35,6 +35,8 @@ class PredictOptions(TypedDict, total=False):
         agnostic: suppress across classes as well.
         mask: form of masks: "rle", "polygon", "png" or "none"; maps of saliency and depth, and
             pictures, are PNG files, or none.
+        labels: texts that a model of images and texts, such as CLIP, classifies the image by; or
+            text with commas such as "a cat,a dog".
         normalise: of an embedding: divide the vector by its length, the default.
         vector: form of a vector in JSON: "base64" or "list".
         tile: side in pixels of the tiles that the image is cut into, or columns and rows: "3x2".
@@ -55,6 +57,7 @@ class PredictOptions(TypedDict, total=False):
     top_k: int | None
     agnostic: bool | None
     mask: MaskFormat | None
+    labels: Iterable[str] | None
     normalise: bool | None
     vector: VectorFormat | None
     tile: int | str | None
@@ -93,6 +96,7 @@ def predict(
     top_k: int | None = None,
     agnostic: bool | None = None,
     mask: MaskFormat | None = None,
+    labels: Iterable[str] | None = None,
     normalise: bool | None = None,
     vector: VectorFormat | None = None,
     tile: int | str | None = None,
@@ -123,6 +127,7 @@ def predict(
         "top_k": top_k,
         "agnostic": agnostic,
         "mask": mask,
+        "labels": labels,
         "normalise": normalise,
         "vector": vector,
         "tile": tile,
@@ -164,8 +169,8 @@ def stream_path(model: str, options: PredictOptions) -> str:
 
 def _query(options: Mapping[str, object]) -> str:
     given = {name: value for name, value in options.items() if value is not None}
-    if "classes" in given:
-        given["classes"] = _classes(cast("Iterable[int | str]", given["classes"]))
+    for name in given.keys() & {"classes", "labels"}:
+        given[name] = _listed(cast("Iterable[int | str]", given[name]))
     for name in given.keys() & {"agnostic", "normalise"}:
         given[name] = str(given[name]).lower()
     return f"?{urlencode(given)}" if given else ""
@@ -195,10 +200,10 @@ def ready_path(model: str | None) -> str:
     return "/v2/health/ready" if model is None else f"{model_path(model, None, 'v2')}/ready"
 
 
-def _classes(classes: Iterable[int | str]) -> str:
-    """Format the option as text, with every name in double quotes."""
-    if isinstance(classes, str):
-        return classes
+def _listed(entries: Iterable[int | str]) -> str:
+    """Format an option as text, with every name in double quotes."""
+    if isinstance(entries, str):
+        return entries
     line = io.StringIO()
-    csv.writer(line, lineterminator="", quoting=csv.QUOTE_NONNUMERIC).writerow(classes)
+    csv.writer(line, lineterminator="", quoting=csv.QUOTE_NONNUMERIC).writerow(entries)
     return line.getvalue()

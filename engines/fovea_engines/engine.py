@@ -10,9 +10,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.backends.registry import get_backend, mismatch, open_session
+from fovea_engines.backends.installing import install_extra
+from fovea_engines.backends.registry import (
+    REFERENCE_BACKEND,
+    get_backend,
+    mismatch,
+    open_session,
+)
 from fovea_engines.detect.class_names import resolve_classes
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.mosaic import Mosaic
@@ -21,11 +28,25 @@ from fovea_engines.detect.options import PredictOptions, check_effect
 from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.detect.tiles import crop, cut, joined
+from fovea_engines.detect.words import (
+    MOST_ROWS,
+    TEXT_FILE,
+    TOKENIZER_FILE,
+    Tokens,
+    Words,
+    WordsSpec,
+)
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.session import Array, Closing, ImageSession, Session, TensorSpec
 from fovea_engines.triton_engine import PlainChoice, open_plain
-from fovea_preprocess.errors import BackendUnavailable, InvalidModel, NotFinite, UnsupportedModel
+from fovea_preprocess.errors import (
+    BackendUnavailable,
+    InvalidModel,
+    InvalidOption,
+    NotFinite,
+    UnsupportedModel,
+)
 from fovea_preprocess.letterbox import LetterboxMap, least_size
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
@@ -45,11 +66,13 @@ class Engine(Closing):
         head: None when the engine serves tensors only; of that size, too.
         labels: class names by id; None where unknown.
         num_classes: None where unknown.
+        words: its half that reads texts; None where it reads none.
     """
 
-    def __init__(self, card: EngineCard, session: Session) -> None:
+    def __init__(self, card: EngineCard, session: Session, words: Words | None = None) -> None:
         self.card = card
         self.session = session
+        self.words = words
         self.images = session if isinstance(session, ImageSession) else None
         self.labels = card.labels
         self._sizes: dict[tuple[int, int], Engine] = {}
@@ -120,7 +143,7 @@ class Engine(Closing):
             plugins=card.builder.plugins if card.builder else (),
             precision=card.precision,
         )
-        return cls(card, session)
+        return cls(card, session, _open_words(folder, card))
 
     def at(self, size: tuple[int, int]) -> Engine:
         """Return this engine, with the same session, for rows of one (height, width), pixels."""
@@ -129,7 +152,7 @@ class Engine(Closing):
             assert self.card.preprocess is not None, "the model takes images"
             spec = self.card.preprocess.at(size)
             card = replace(self.card, preprocess=spec, inputs=_sized(self.card.inputs, spec))
-            found = self._sizes.setdefault(size, Engine(card, self.session))
+            found = self._sizes.setdefault(size, Engine(card, self.session, self.words))
         return found
 
     @property
@@ -154,11 +177,27 @@ class Engine(Closing):
     def resolve(self, options: PredictOptions) -> PredictOptions:
         """Return the options with class ids in place of class names.
 
-        `InvalidOption`: a class is unknown, or the task gives an option no effect.
+        The vectors of `labels` are computed, which may take a while.
+
+        Raises:
+            InvalidOption: a class is unknown, or the task gives an option no effect.
+            NotFinite, QueueFull: as `Words.vectors`.
         """
         task = "tensors" if self.head is None else self.head.task
         check_effect(options, self.card.name, task)
-        return resolve_classes(options, self.labels, self.card.name, self.num_classes)
+        if options.labels is None:
+            return resolve_classes(options, self.labels, self.card.name, self.num_classes)
+        self.require_words().prepare(options.labels)
+        return resolve_classes(options, options.labels, self.card.name, len(options.labels))
+
+    def require_words(self) -> Words:
+        """Return its half that reads texts; InvalidOption without."""
+        if self.words is None:
+            raise InvalidOption(
+                f"model '{self.card.name}' reads no texts: build it from a network of images and "
+                "texts with `fovea build --tokenizer`, or send images alone"
+            )
+        return self.words
 
     def predict(
         self,
@@ -209,6 +248,8 @@ class Engine(Closing):
                 "they are)"
             )
         found = self.head.decode(outputs, row, options)
+        if options.labels is not None and isinstance(found, Embedding):
+            return self.require_words().classes(found, options)
         spec = self.card.preprocess
         return found if spec is None else found.in_rgb(spec.channels)
 
@@ -283,6 +324,21 @@ class Engine(Closing):
     def close(self) -> None:
         """Release the session's memory. Calling it again does nothing."""
         self.session.close()
+        if self.words is not None:
+            self.words.close()
+
+
+def _open_words(folder: Path, card: EngineCard) -> Words | None:
+    if (spec := WordsSpec.of(card.metadata)) is None:
+        return None
+    try:
+        tokens = Tokens(folder / TOKENIZER_FILE, spec.length)
+    except ModuleNotFoundError as error:
+        raise BackendUnavailable(
+            f"{card.name} reads texts, and {error.name} is not installed: {install_extra('words')}"
+        ) from error
+    session = open_session(REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MOST_ROWS)
+    return Words(tokens, session, spec)
 
 
 def _sized(inputs: Sequence[TensorSpec], spec: PreprocessSpec) -> tuple[TensorSpec, ...]:

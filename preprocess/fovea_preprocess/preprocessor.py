@@ -26,6 +26,10 @@ _CV2: Mapping[Resample, int] = {
     "linear-float": cv2.INTER_LINEAR,
     "area": cv2.INTER_AREA,
 }
+_PILLOW: Mapping[Resample, Image.Resampling] = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
 
 
 # Shared by the preprocessors of a thread, which may be one for each size.
@@ -165,7 +169,7 @@ def _resize(
     right = min(left + width / box.scale_x, box.source_width)
     bottom = min(top + height / box.scale_y, box.source_height)
     part = (left, top, right, bottom)
-    kernel = Image.Resampling.LANCZOS if resample == "lanczos" else Image.Resampling.BILINEAR
+    kernel = _PILLOW.get(resample, Image.Resampling.BILINEAR)
     resized = Image.fromarray(pixels).resize((width, height), kernel, box=part)
     target[...] = np.asarray(resized)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 Fit = Literal["letterbox", "stretch", "center-crop"]
-Resample = Literal["linear", "linear-float", "antialias", "lanczos", "area"]
+Resample = Literal["linear", "linear-float", "antialias", "bicubic", "lanczos", "area"]
 Channels = Literal["RGB", "BGR"]
 PixelType = Literal["float32", "float16", "uint8", "int32"]
 
@@ -17,6 +17,7 @@ _RESAMPLED: Mapping[Resample, str] = {
     "linear": "",
     "linear-float": ", resampled without rounding",
     "antialias": ", resampled with antialiasing",
+    "bicubic": ", resampled by cubic splines",
     "lanczos": ", resampled by Lanczos's filter",
     "area": ", resampled by area",
 }
@@ -43,8 +44,8 @@ class PreprocessSpec:
             ImageNet classifiers).
         resample: "linear" is OpenCV's INTER_LINEAR and "area" its INTER_AREA; "linear-float" is
             INTER_LINEAR without rounding to whole levels, if the input is float; "antialias" is
-            the BILINEAR of Pillow and torchvision, which a centre crop always takes, and "lanczos"
-            Pillow's LANCZOS.
+            the BILINEAR of Pillow and torchvision, which a centre crop takes in place of OpenCV's,
+            and "bicubic" and "lanczos" are Pillow's.
         channels: order of the model's channels, also of `mean` and `std`.
         mean: per channel, in units after `scale`, and so is `std`.
         dtype: "uint8" and "int32" leave values as they are (scale 1, mean 0, std 1).

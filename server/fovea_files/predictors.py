@@ -125,7 +125,8 @@ class LocalPredictor(Predictor):
         self._options = self._engine.resolve(options)
         self._alone = alone
         session, card = self._engine.session, self._engine.card
-        self._words = Vocabulary(self._engine.labels, card.skeleton, "")
+        self._words = Vocabulary(options.labels or self._engine.labels, card.skeleton, "")
+        self._task = card.task if options.labels is None else "classify"
         busy = IN_FLIGHT if session.offloads else session.concurrency
         self.threads = 1 if alone else busy
 
@@ -156,7 +157,7 @@ class LocalPredictor(Predictor):
             postprocess=0.0,
             total=round(1e3 * (ended - started), 3),
         )
-        return Predicted(self._model, self._version, self._engine.card.task, result, timing)
+        return Predicted(self._model, self._version, self._task, result, timing)
 
     def close(self) -> None:
         """Close the engine. Calling it again does nothing."""

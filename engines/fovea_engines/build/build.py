@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from fovea_engines.backends.backend import CompilePlan
 from fovea_engines.build.calibration.calibrate import Images
@@ -11,6 +14,7 @@ from fovea_engines.build.calibration.ranges import RANGES_FILE
 from fovea_engines.build.choose import open_chosen
 from fovea_engines.build.gate import objection
 from fovea_engines.build.graphs import save
+from fovea_engines.build.halves import halves
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import AUTO, BuildPlan
@@ -42,7 +46,8 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     progress = progress or Progress()
     repository = ModelRepository(plan.repository)
     try:
-        return _build(plan, repository, progress)
+        with halves(plan, progress) as (plan, beside):
+            return _build(plan, beside, repository, progress)
     except OSError as error:
         where = error.filename or plan.repository
         raise BuildError(
@@ -51,7 +56,9 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
         ) from error
 
 
-def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> EngineCard:
+def _build(
+    plan: BuildPlan, beside: Mapping[str, Path], repository: ModelRepository, progress: Progress
+) -> EngineCard:
     # Checked before a calibration that takes minutes.
     plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
     labelled = None if plan.data is None else read_labelled(plan.data, plan.images)
@@ -83,7 +90,11 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
         truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
         with open_chosen(plan, prepared, truth, folder, progress) as (chosen, card):
             graphs = chosen.graphs
-            card = replace(card, content_key=key, build_seconds=dict(progress.seconds))
+            for file, path in beside.items():
+                shutil.copyfile(path, folder / file)
+            files = card.files | {file: file_sha256(folder / file) for file in beside}
+            seconds = dict(progress.seconds)
+            card = replace(card, content_key=key, files=files, build_seconds=seconds)
             ranking = graphs.quantisation.ranking if graphs.quantisation else ()
             reason = card.refused
             if reason is not None:

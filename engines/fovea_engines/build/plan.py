@@ -101,6 +101,9 @@ class BuildPlan:
             backend `fuses`.
         nms_tail: suppress duplicates in the graph, which then returns 6 numbers per box instead of
             all candidates; None does so if the backend `fuses`.
+        text: network of texts, whose vectors are in the space of this one's.
+        tokenizer: tokenizer.json of a network of texts, which `text` is, or the half of the source
+            that takes tokens; None takes that beside the source, if the source has such a half.
         builder: options of backends that take them; None becomes one profile of up to `max_batch`.
 
     Raises:
@@ -129,6 +132,8 @@ class BuildPlan:
     tensorrt: Path | None = None
     image_front: bool | None = None
     nms_tail: bool | None = None
+    text: Path | None = None
+    tokenizer: Path | None = None
     builder: BuilderOptions | None = None
     choices: tuple[Choice, ...] = ()
     goal: Goal = "throughput"

@@ -18,6 +18,7 @@ from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.words import TEXT_FILE, TOKENIZER_FILE
 from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.matching import Matching, match
@@ -106,6 +107,8 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
         if not card.unproven:
             _check_likeness(plan, prepared, engine)
         built = engine.card
+    beside = (TEXT_FILE, TOKENIZER_FILE)
+    kept_beside = {file: card.files[file] for file in beside if file in card.files}
     card = replace(
         card,
         created=built.created,
@@ -113,13 +116,13 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
         content_key="",
         backend_version=built.backend_version,
         device=built.device,
-        files=built.files,
+        files=built.files | kept_beside,
         judge=built.judge,
         builder=built.builder,
         gpu=built.gpu,
         build_seconds=dict(progress.seconds),
     )
-    others = {*card.files, CARD_FILE, plan.runtime.cache_file}
+    others = {*card.files, CARD_FILE, plan.runtime.cache_file} - kept_beside.keys()
     for file in old.iterdir():
         if file.is_file() and file.name not in others:
             shutil.copyfile(file, new / file.name)

@@ -109,6 +109,24 @@ def build(
         ),
     ] = None,
     labels: LabelsOption = None,
+    text: Annotated[
+        Path | None,
+        model_option(
+            metavar="FILE.onnx",
+            help="The half of a model of images and texts (CLIP, SigLIP) that takes texts, where "
+            "it is a file of its own. Needs --tokenizer.",
+            exists=True,
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        model_option(
+            metavar="FILE.json",
+            help="Of a model of images and texts: its tokenizer.json.",
+            show_default="the one beside the model",
+            exists=True,
+        ),
+    ] = None,
     head: HeadOption = None,
     force_head: ForceHeadOption = False,
     precision: Annotated[
@@ -241,6 +259,8 @@ def build(
         max_drop=max_drop,
         preprocess=None if preprocess is None else read_preprocess(preprocess),
         tensorrt=tensorrt,
+        text=text,
+        tokenizer=tokenizer,
         image_front=image_front,
         nms_tail=nms_tail,
         builder=builder,

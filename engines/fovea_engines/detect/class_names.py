@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fovea_engines.detect.options import PredictOptions
@@ -36,7 +36,18 @@ def split_classes(text: str) -> tuple[int | str, ...]:
     A whole number is an id. What is in double quotes is a name: one with a comma, blanks around
     it, or nothing but digits.
     """
-    found: list[int | str] = []
+    return tuple(
+        int(name) if plain and _ID.fullmatch(name) else name for name, plain in _names(text)
+    )
+
+
+def split_texts(text: str) -> tuple[str, ...]:
+    """Parse texts such as ``a cat,a dog``; one with a comma is in double quotes. ValueError."""
+    return tuple(name for name, _ in _names(text))
+
+
+def _names(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield what is between commas, and whether it was without quotes."""
     at, end = 0, ","
     while end:
         word = _WORD.match(text, at)
@@ -44,9 +55,7 @@ def split_classes(text: str) -> tuple[int | str, ...]:
             raise ValueError("the quotes do not match, or a name is empty")
         at, end = word.end(), word["end"]
         plain = (word["plain"] or "").strip()
-        name = plain or word["name"].replace('""', '"')
-        found.append(int(plain) if _ID.fullmatch(plain) else name)
-    return tuple(found)
+        yield plain or word["name"].replace('""', '"'), bool(plain)
 
 
 def resolve_classes(

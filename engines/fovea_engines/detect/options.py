@@ -12,6 +12,7 @@ from fovea_preprocess.errors import InvalidOption
 MAX_DETECTIONS = 3000
 MAX_CLASSES = 1000
 MAX_TOP_K = 1000
+MAX_LETTERS = 2000
 LEAST_SIDE = 32
 MOST_ACROSS = 64
 
@@ -36,6 +37,7 @@ _TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
         "polygon": ("segment", "semantic"),
         "png": ("segment", "semantic", "saliency", "depth", "image"),
     },
+    "labels": ("embed",),
     "normalise": ("embed",),
     "vector": ("embed",),
     "tile": _OBJECTS,
@@ -54,6 +56,7 @@ class PredictOptions:
     Attributes:
         classes: ids or names of the classes to keep, at most 1000; None keeps all. A head takes ids
             only: see `resolve_classes`.
+        labels: texts, with which a model of images and texts is a classifier.
 
     Raises:
         InvalidOption: on construction, when a value is out of its range.
@@ -99,6 +102,13 @@ class PredictOptions:
             "none; saliency, depth and pictures are PNG files, or none"
         },
     )
+    labels: tuple[str, ...] | None = field(
+        default=None,
+        metadata={
+            "description": "of a model of images and texts, such as CLIP: the texts that an image "
+            "is classified by, in place of a vector"
+        },
+    )
     normalise: bool = field(
         default=True,
         metadata={"description": "of an embedding: divide the vector by its length"},
@@ -140,6 +150,8 @@ class PredictOptions:
             raise InvalidOption("overlap is of tiles, and there are none: add tile or leave it out")
         if self.track is None and (self.stream_id, self.frame) != (None, None):
             raise InvalidOption("stream_id and frame are of track: add track, or leave them out")
+        if self.labels is not None:
+            check_texts(self.labels, "labels")
         if self.classes is None:
             return
         if len(self.classes) > MAX_CLASSES:
@@ -148,6 +160,18 @@ class PredictOptions:
             )
         if any(isinstance(each, int) and not 0 <= each < 100_000 for each in self.classes):
             raise InvalidOption("classes has a number that is no class id: ids count from 0 up")
+
+
+def check_texts(texts: Sequence[str], name: str = "text") -> None:
+    """Raise InvalidOption for texts that no model takes."""
+    if not 1 <= len(texts) <= MAX_CLASSES:
+        raise InvalidOption(f"{name} has {len(texts)} entries; it must have 1 to {MAX_CLASSES}")
+    for text in texts:
+        if not text.strip() or len(text) > MAX_LETTERS:
+            raise InvalidOption(
+                f"{name} has an entry of {len(text)} letters: each must have 1 to {MAX_LETTERS}, "
+                "and not blanks alone"
+            )
 
 
 def _check_word(name: str, value: str, words: Sequence[str]) -> None:
@@ -172,9 +196,12 @@ def read_tile(option: str) -> tuple[int, int]:
 def check_effect(options: PredictOptions, model: str, task: str) -> None:
     """Refuse, as InvalidOption, options that a model of this task cannot follow.
 
-    Defaults pass, and so do masks of none.
+    Defaults pass, and so do masks of none. With `labels`, the others are those of a classifier.
     """
+    own = task
     for option in fields(options):
+        if own == "embed" and options.labels is not None:
+            task = own if option.name == "labels" else "classify"
         value, tasks = getattr(options, option.name), _TASKS.get(option.name)
         if isinstance(tasks, Mapping):
             tasks = tasks.get(value)

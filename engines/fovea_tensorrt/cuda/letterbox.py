@@ -176,7 +176,7 @@ def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> N
     letterboxes; `progress` reports it.
     """
     floats = spec.resample == "linear-float" and not spec.whole
-    if floats or spec.resample in ("area", "lanczos"):
+    if floats or spec.resample in ("area", "bicubic", "lanczos"):
         progress.note(f"the letterbox kernel lacks {spec.resample}, so the host letterboxes")
         return
     try:

@@ -22,7 +22,7 @@ from fovea_engines.commands.options import (
     find_models,
     is_typed,
 )
-from fovea_engines.detect.class_names import split_classes
+from fovea_engines.detect.class_names import split_classes, split_texts
 from fovea_engines.detect.options import PredictOptions, check_effect
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_files.answers import count_images
@@ -93,6 +93,15 @@ def predict(
             metavar="FORM",
             help="Form of masks and maps: rle, polygon, png (base64) or none.",
             show_default="rle",
+        ),
+    ] = None,
+    texts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXTS",
+            help="Of a model of images and texts, such as CLIP: classify by these, e.g. "
+            "'a cat,a dog'.",
+            show_default="none",
         ),
     ] = None,
     raw: Annotated[
@@ -176,6 +185,7 @@ def predict(
         "top_k": top_k,
         "agnostic": agnostic or None,
         "mask": mask,
+        "labels": _texts(texts),
         "normalise": False if raw else None,
         "tile": tile,
         "overlap": overlap,
@@ -235,6 +245,13 @@ def _classes(text: str | None) -> tuple[int | str, ...] | None:
         raise InvalidOption(
             f"--classes {text!r} is not a list of class names or ids such as person,2"
         ) from error
+
+
+def _texts(text: str | None) -> tuple[str, ...] | None:
+    try:
+        return None if text is None else split_texts(text)
+    except ValueError as error:
+        raise InvalidOption(f"--texts {text!r} is not a list such as 'a cat,a dog'") from error
 
 
 def _open(

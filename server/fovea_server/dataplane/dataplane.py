@@ -195,8 +195,12 @@ class DataPlane:
             )
         _charge(model, len(images))
         reason = "" if engine.head else engine.card.reason
-        words = Vocabulary(engine.labels, engine.card.skeleton, reason)
-        resolved = engine.resolve(options)
+        words = Vocabulary(options.labels or engine.labels, engine.card.skeleton, reason)
+        if options.labels is None:
+            resolved = engine.resolve(options)
+        else:
+            # A network reads the texts.
+            resolved = await _within(timeout_s, asyncio.to_thread(engine.resolve, options))
         turn = self.turn_of(model.name, options, len(images)) if options.track is not None else None
         write: Write | None = encode and (lambda result: encode(result, words, resolved))
         request = ImageRequest(
@@ -226,7 +230,7 @@ class DataPlane:
         prediction = Prediction(
             model=model.name,
             version=model.version,
-            task=model.task,
+            task=model.task if options.labels is None else "classify",
             words=words,
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},

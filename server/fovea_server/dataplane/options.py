@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, get_type_hints
 
-from fovea_engines.detect.class_names import split_classes
+from fovea_engines.detect.class_names import split_classes, split_texts
 from fovea_engines.detect.options import MaskFormat, PredictOptions, VectorFormat
 from fovea_preprocess.errors import InvalidOption
 
@@ -48,6 +48,14 @@ def _classes(value: object) -> tuple[int | str, ...] | None:
     return tuple(value)
 
 
+def _texts(value: object) -> tuple[str, ...] | None:
+    if isinstance(value, str):
+        return split_texts(value)
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise TypeError("no text")
+    return tuple(value)
+
+
 def _whole(value: str | float) -> int:
     if isinstance(value, float) and not value.is_integer():
         raise ValueError
@@ -67,6 +75,7 @@ _READERS: dict[object, tuple[Callable[[Any], object], str]] = {
     MaskFormat: (str, "a form of masks"),
     VectorFormat: (str, "a form of vectors"),
     str | None: (str, "a text"),
+    tuple[str, ...] | None: (_texts, "texts, in a list or separated by commas"),
     tuple[int | str, ...] | None: (
         _classes,
         "class names or ids, in a list or separated by commas",

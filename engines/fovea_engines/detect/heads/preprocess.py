@@ -70,7 +70,7 @@ class _Trained(BaseModel):
     max_scale: float | None = Field(_USUAL.max_scale, gt=0, description="a number above 0, or null")
     crop_ratio: float = Field(_USUAL.crop_ratio, ge=1, le=4, description="a number from 1 to 4")
     resample: Resample = Field(
-        _USUAL.resample, description="linear, linear-float, antialias, lanczos or area"
+        _USUAL.resample, description="linear, linear-float, antialias, bicubic, lanczos or area"
     )
     channels: Literal["RGB", "BGR"] = Field(_USUAL.channels, description="RGB or BGR")
     scale: float = Field(_USUAL.scale, gt=0, le=1, description="a number above 0, at most 1")

@@ -234,6 +234,7 @@ def _parameters() -> list[dict[str, Any]]:
         "top_k": 3,
         "agnostic": True,
         "mask": "polygon",
+        "labels": ["a cat", "a dog"],
         "normalise": True,
         "vector": "list",
         "tile": "640",

@@ -1,0 +1,241 @@
+"""Turns texts into vectors in the space of a model's images, and images into classes by them."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.classes import Classes, best_classes
+from fovea_engines.detect.embedding import Embedding
+from fovea_engines.detect.options import PredictOptions, check_texts
+from fovea_engines.session import Array, Closing, Session, TensorSpec
+from fovea_preprocess.errors import InvalidModel, NotFinite, QueueFull
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TEXT_FILE: Final = "text.onnx"
+TOKENIZER_FILE: Final = "tokenizer.json"
+WORDS: Final = "fovea.words"
+"""Key of a model's metadata that has its `WordsSpec` in JSON."""
+
+_KEPT = 4096  # vectors of 768 numbers take 12 MB
+_KEPT_LISTS = 64
+MOST_ROWS = 16
+"""Most texts that a network reads in one call."""
+
+_MOST_WAITING = 64
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class WordsSpec:
+    """The half of a model that reads texts.
+
+    Attributes:
+        length: tokens of every text, which is cut or padded to them.
+        output: name of its vectors.
+        scale: a cosine times this, plus the bias, is a logit.
+        bias: None where the model was trained with a softmax over texts; else with sigmoids.
+        tower: sha256 of its network, and so is `tokenizer` of that file.
+    """
+
+    length: int
+    output: str
+    scale: float
+    bias: float | None
+    tower: str
+    tokenizer: str
+
+    @property
+    def text(self) -> str:
+        """Return the spec as the metadata has it."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, str]) -> Self | None:
+        """Read the spec of a model; None where it reads no texts."""
+        if (text := metadata.get(WORDS)) is None:
+            return None
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise InvalidModel(
+                f"metadata {WORDS} is damaged ({error}): build the model again"
+            ) from error
+
+
+class Tokens:
+    """Texts to the inputs of a network, by a tokenizer of Hugging Face's format.
+
+    Raises:
+        InvalidModel: on construction, when the file is none.
+        ModuleNotFoundError: on construction, when the package `tokenizers` is not installed.
+    """
+
+    def __init__(self, file: Path, length: int) -> None:
+        from tokenizers import Tokenizer
+
+        try:
+            self._tokenizer: Tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # it raises no narrower one
+            raise InvalidModel(f"{file} is no tokenizer.json: {error}") from error
+        padding: dict[str, Any] = self._tokenizer.padding or {}
+        token = padding.get("pad_token", told_beside(file).get("pad_token"))
+        if isinstance(token, dict):
+            token = token.get("content")
+        number = padding.get("pad_id", token and self._tokenizer.token_to_id(token))
+        self._tokenizer.enable_truncation(length)
+        self._tokenizer.enable_padding(
+            length=length, pad_id=number or 0, pad_token=token or "", direction="right"
+        )
+
+    def feeds(self, texts: Sequence[str], inputs: Sequence[TensorSpec]) -> dict[str, Array]:
+        """Return ids, mask and types of texts, [n, length], for the inputs that take them."""
+        encoded = self._tokenizer.encode_batch(list(texts))
+        rows = {
+            "mask": [each.attention_mask for each in encoded],
+            "type": [each.type_ids for each in encoded],
+            "ids": [each.ids for each in encoded],
+        }
+        return {spec.name: np.array(rows[token_kind(spec)], spec.dtype) for spec in inputs}
+
+
+def token_kind(spec: TensorSpec) -> Literal["ids", "mask", "type"]:
+    """Return what an input of a network of texts takes, by its name."""
+    for kind in ("mask", "type"):
+        if kind in spec.name:
+            return kind
+    return "ids"
+
+
+def takes_tokens(spec: TensorSpec) -> bool:
+    """Return whether an input is for tokens: whole numbers, [batch, length]."""
+    return spec.dtype in ("int64", "int32") and len(spec.shape) == 2
+
+
+def told_beside(tokenizer: Path) -> dict[str, Any]:
+    """Return what the file of transformers beside a tokenizer says; nothing where there is none."""
+    try:
+        said = json.loads(tokenizer.with_name("tokenizer_config.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+class Words(Closing):
+    """The vectors of texts, of which the last are kept; safe from any number of threads.
+
+    Attributes:
+        computed: number of texts that the network has read.
+        found: number of texts whose vector was there already.
+    """
+
+    def __init__(self, tokens: Tokens, session: Session, spec: WordsSpec) -> None:
+        self.spec = spec
+        self.computed = self.found = 0
+        self._tokens = tokens
+        self._session = session
+        self._kept: OrderedDict[str, Vectors] = OrderedDict()
+        self._lists: OrderedDict[tuple[str, ...], Vectors] = OrderedDict()
+        self._lock, self._computing = Lock(), Lock()
+        self._waiting = 0
+
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        """Return a vector of length 1 for each text, float32 [n, d].
+
+        Raises:
+            InvalidOption: there is no text, or too many, or one is empty or too long.
+            QueueFull: too many others wait for the network.
+            NotFinite: it computes no numbers.
+        """
+        check_texts(texts)
+        with self._lock:
+            missing = [text for text in dict.fromkeys(texts) if text not in self._kept]
+            self.found += len(texts) - len(missing)
+            made = {text: self._kept[text] for text in texts if text in self._kept}
+            for text in made:
+                self._kept.move_to_end(text)
+        if missing:
+            made |= self._made(missing)
+        return np.stack([made[text] for text in texts])
+
+    def classes(self, found: Embedding, options: PredictOptions) -> Classes:
+        """Rank the texts of a request by how much an image is like them."""
+        assert options.labels is not None, "the caller has checked it"
+        cosines = self._list(options.labels) @ found.unit
+        logits = self.spec.scale * cosines + (self.spec.bias or 0)
+        if self.spec.bias is not None:
+            return best_classes((1 / (1 + np.exp(-logits))).astype(np.float32), options)
+        powers = np.exp(logits - logits.max())
+        return best_classes((powers / powers.sum()).astype(np.float32), options)
+
+    def close(self) -> None:
+        """Release the network's memory. Calling it again does nothing."""
+        self._session.close()
+
+    def _list(self, texts: tuple[str, ...]) -> Vectors:
+        """Return `vectors` of a list, which the images of a request share."""
+        with self._lock:
+            if (known := self._lists.get(texts)) is not None:
+                self._lists.move_to_end(texts)
+                return known
+        made = self.vectors(texts)
+        with self._lock:
+            self._lists[texts] = made
+            if len(self._lists) > _KEPT_LISTS:
+                self._lists.popitem(last=False)
+        return made
+
+    def prepare(self, texts: tuple[str, ...]) -> None:
+        """Compute the vectors that `classes` needs; raises as `vectors`."""
+        self._list(texts)
+
+    def _made(self, texts: list[str]) -> dict[str, Vectors]:
+        with self._lock:
+            if self._waiting >= _MOST_WAITING:
+                raise QueueFull(
+                    f"{self._waiting} requests wait for the vectors of their texts: send again "
+                    "later; those of texts that were asked for before are there at once",
+                    retry_after_s=1.0,
+                )
+            self._waiting += 1
+        try:
+            # One at a time: a second one would take the cores of images.
+            with self._computing:
+                starts = range(0, len(texts), self._rows)
+                found = np.concatenate([self._run(texts[at : at + self._rows]) for at in starts])
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        made = dict(zip(texts, found, strict=True))
+        with self._lock:
+            self.computed += len(made)
+            self._kept |= made
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return made
+
+    @property
+    def _rows(self) -> int:
+        return 1 if self._session.inputs[0].shape[0] == 1 else MOST_ROWS
+
+    def _run(self, texts: Sequence[str]) -> Vectors:
+        outputs = self._session.infer(self._tokens.feeds(texts, self._session.inputs))
+        vectors: Vectors = outputs[self.spec.output].astype(np.float32)
+        if not np.isfinite(vectors).all():
+            raise NotFinite(
+                f"the vector of '{texts[0][:60]}' or of a text beside it is NaN or infinite: the "
+                "network of texts cannot read it, so leave it out, or export that network again"
+            )
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
