@@ -46,7 +46,9 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     progress = progress or Progress()
     repository = ModelRepository(plan.repository)
     try:
-        with halves(plan, progress) as (plan, beside):
+        if plan.tokenizer_file is None:
+            return _build(plan, {}, repository, progress)
+        with halves(plan, plan.tokenizer_file, progress) as (plan, beside):
             return _build(plan, beside, repository, progress)
     except OSError as error:
         where = error.filename or plan.repository

@@ -67,22 +67,18 @@ class _Logits(NamedTuple):
 
 
 @contextmanager
-def halves(plan: BuildPlan, progress: Progress) -> Iterator[tuple[BuildPlan, Mapping[str, Path]]]:
+def halves(
+    plan: BuildPlan, tokenizer: Path, progress: Progress
+) -> Iterator[tuple[BuildPlan, Mapping[str, Path]]]:
     """Yield the plan of the half that takes images, and the files that are published beside it.
 
     For a network of images alone it is the plan itself, and no file.
 
     Raises:
-        InvalidOption: `plan` has a text network without a tokenizer, or a tokenizer for no text.
+        InvalidOption: the plan has a tokenizer, and no network of texts.
         UnsupportedModel: the halves cannot be told apart, or do not fit each other.
         NotFound, InvalidModel: of a file.
     """
-    tokenizer = plan.tokenizer or _beside(plan.source)
-    if tokenizer is None:
-        if plan.text is not None:
-            raise InvalidOption("--text needs --tokenizer FILE.json: a network of texts has one")
-        yield plan, {}
-        return
     source = load(plan.source).proto
     if plan.text is None and not any(map(takes_tokens, graph_inputs(source))):
         if plan.tokenizer is not None:
@@ -95,12 +91,6 @@ def halves(plan: BuildPlan, progress: Progress) -> Iterator[tuple[BuildPlan, Map
     with temporary_folder("halves") as folder, progress.phase("halves"):
         made = _halves(plan, source, tokenizer, folder, progress)
         yield made, {TEXT_FILE: folder / TEXT_FILE, TOKENIZER_FILE: tokenizer}
-
-
-def _beside(source: Path) -> Path | None:
-    """Return the tokenizer of an exported model, which Optimum writes into the same folder."""
-    path = source.with_name(TOKENIZER_FILE)
-    return path if path.is_file() else None
 
 
 def _halves(

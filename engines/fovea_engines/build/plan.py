@@ -17,6 +17,7 @@ from fovea_engines.backends.registry import (
 )
 from fovea_engines.build.calibration.ranges import Method
 from fovea_engines.detect.heads.recognise import check_family
+from fovea_engines.detect.words import TOKENIZER_FILE
 from fovea_engines.device import BFLOAT16_SETS, WeightBits, processor_name, sets_for
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.repository.card import Precision
@@ -154,6 +155,8 @@ class BuildPlan:
             raise InvalidOption(f"size is {self.size}; both sides must be from 1 to {MAX_SIDE}")
         if self.rect:
             self._check_rect()
+        if self.text is not None and self.tokenizer_file is None:
+            raise InvalidOption("--text needs --tokenizer FILE.json: a network of texts has one")
         self._check_images()
         if self.builder is not None:
             self._check_builder(self.builder)
@@ -240,6 +243,12 @@ class BuildPlan:
                 "them, without labels"
             )
         return self.calibration
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """Return the tokenizer of a network that may take texts; None for one without."""
+        beside = self.source.with_name(TOKENIZER_FILE)  # where Optimum writes it
+        return beside if self.tokenizer is None and beside.is_file() else self.tokenizer
 
     @property
     def runtime(self) -> Backend:
