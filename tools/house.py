@@ -39,6 +39,7 @@ ANNEXES = {
     "fovea_life": ROOT / "server",
     "fovea_start": ROOT / "server",
     "fovea_streams": ROOT / "server",
+    "fovea_words": ROOT / "server",
 }
 PACKAGES = CORE | ANNEXES
 _HIDDEN_SUBJECT = re.compile(r"(What|Who|Whose|Whether|Which|How)\b")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, Unpack
 
@@ -19,7 +19,7 @@ from fovea_client._display import show_lists
 from fovea_client._requests import ImageFormat, PredictOptions
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
-from fovea_client.embedding import Match
+from fovea_client.embedding import Embedding, Match
 from fovea_client.images import Channels, ImageSource
 from fovea_client.models import Model, ModelSummary
 from fovea_client.settings import with_key
@@ -126,20 +126,32 @@ class AsyncClient:
         call = await asyncio.to_thread(_calls.infer, model, inputs, outputs, version, parameters)
         return await self._ask(call)
 
+    async def embed(
+        self,
+        model: str,
+        texts: Sequence[str],
+        *,
+        normalise: bool = True,
+        version: int | str | None = None,
+    ) -> tuple[Embedding, ...]:
+        """Return the vectors of texts, as `Client.embed` does."""
+        return await self._ask(_calls.embed(model, texts, version, normalise=normalise))
+
     async def search(
         self,
         model: str,
-        image: ImageSource,
+        image: ImageSource | None = None,
         *,
+        text: str | None = None,
         k: int | None = None,
         index: str | None = None,
         thumbnails: bool = False,
         version: int | str | None = None,
         channels: Channels = "RGB",
     ) -> tuple[Match, ...]:
-        """Find images that are like one, as `Client.search` does."""
+        """Find images that are like one, or words, as `Client.search` does."""
         return await self._ask(
-            _calls.search(model, image, k, index, version, channels, thumbnails=thumbnails)
+            _calls.search(model, image, text, k, index, version, channels, thumbnails=thumbnails)
         )
 
     async def models(self) -> tuple[ModelSummary, ...]:

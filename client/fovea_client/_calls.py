@@ -24,7 +24,7 @@ from fovea_client._display import source_of
 from fovea_client._requests import ImageFormat, PredictOptions, Request
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
-from fovea_client.embedding import Match
+from fovea_client.embedding import Embedding, Match
 from fovea_client.errors import ServerError, UnexpectedAnswer
 from fovea_client.images import (
     Channels,
@@ -128,9 +128,18 @@ def annotate(
     return Call(_requests.predict(model, [image], accept=format, **options), _reading.image)
 
 
+def embed(
+    model: str, texts: Sequence[str], version: int | str | None, *, normalise: bool
+) -> Call[tuple[Embedding, ...]]:
+    """Ask for the vectors of texts."""
+    request = _requests.texts(model, texts, version, normalise=normalise)
+    return Call(request, _reading.embeddings)
+
+
 def search(
     model: str,
-    image: ImageSource,
+    image: ImageSource | None,
+    text: str | None,
     k: int | None,
     index: str | None,
     version: int | str | None,
@@ -138,10 +147,11 @@ def search(
     *,
     thumbnails: bool,
 ) -> Call[tuple[Match, ...]]:
-    """Ask for the images of an index that are most like an image."""
+    """Ask for the images of an index that are most like an image, or words."""
     request = _requests.search(
         model,
         image,
+        text=text,
         k=k,
         index=index,
         thumbnails=thumbnails,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from threading import Thread
@@ -21,7 +21,7 @@ from fovea_client._reading import BEFORE_TENSORS
 from fovea_client._requests import ImageFormat, PredictOptions
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
-from fovea_client.embedding import Match
+from fovea_client.embedding import Embedding, Match
 from fovea_client.images import Channels, ImageSource
 from fovea_client.models import Model, ModelSummary
 from fovea_client.settings import with_key
@@ -207,22 +207,44 @@ class Client:
         """
         return self._ask(_calls.infer(model, inputs, outputs, version, parameters))
 
+    def embed(
+        self,
+        model: str,
+        texts: Sequence[str],
+        *,
+        normalise: bool = True,
+        version: int | str | None = None,
+    ) -> tuple[Embedding, ...]:
+        """Return the vectors of texts, in the space of the vectors of images by `predict`.
+
+        Args:
+            model: of images and texts, such as CLIP.
+            texts: 1 to 1000.
+            normalise: divide each vector by its length.
+            version: of the model.
+
+        The errors are as for `predict`.
+        """
+        return self._ask(_calls.embed(model, texts, version, normalise=normalise))
+
     def search(
         self,
         model: str,
-        image: ImageSource,
+        image: ImageSource | None = None,
         *,
+        text: str | None = None,
         k: int | None = None,
         index: str | None = None,
         thumbnails: bool = False,
         version: int | str | None = None,
         channels: Channels = "RGB",
     ) -> tuple[Match, ...]:
-        """Return the images of an index that are most like an image, best first.
+        """Return the images of an index that are most like an image, or words, best first.
 
         Args:
             model: whose task is embed.
             image: as for `predict`.
+            text: in place of the image, of a model of images and texts.
             k: the most matches, 1 to 1000; default 10.
             index: the name that it was built by, with `fovea index`.
             thumbnails: have the pictures of the matches, too, if the index was built with them.
@@ -232,7 +254,7 @@ class Client:
         The errors are as for `predict`; without such an index, a `ServerError` with status 404.
         """
         return self._ask(
-            _calls.search(model, image, k, index, version, channels, thumbnails=thumbnails)
+            _calls.search(model, image, text, k, index, version, channels, thumbnails=thumbnails)
         )
 
     def models(self) -> tuple[ModelSummary, ...]:

@@ -12,7 +12,7 @@ from httpx import Response
 
 from fovea_client._json import read
 from fovea_client.answers import Prediction
-from fovea_client.embedding import Match
+from fovea_client.embedding import Embedding, Match
 from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
 from fovea_client.images import Picture
 from fovea_client.models import Model, ModelSummary
@@ -37,6 +37,12 @@ def model(response: Response) -> Model:
     """Read the description of a model; raises as `prediction` does."""
     with reading(response, "a model") as answer:
         return read(Model, answer)
+
+
+def embeddings(response: Response) -> tuple[Embedding, ...]:
+    """Read the answer about texts; raises as `prediction` does."""
+    with reading(response, "vectors") as answer:
+        return tuple(read(Embedding, each["embedding"]) for each in answer["texts"])
 
 
 def matches(response: Response) -> tuple[Match, ...]:

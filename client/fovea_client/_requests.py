@@ -141,20 +141,34 @@ def predict(
     return Request("POST", path, {"accept": accept, "content-type": content_type}, body, timeout_ms)
 
 
+def texts(
+    model: str, texts: Sequence[str], version: int | str | None, *, normalise: bool
+) -> Request:
+    """Request the vectors of texts."""
+    body = json.dumps({"text": list(texts), "normalise": normalise}).encode()
+    path = f"{model_path(model, version)}/embed"
+    return Request("POST", path, {"content-type": "application/json"}, body)
+
+
 def search(
     model: str,
-    image: ImageSource,
+    image: ImageSource | None,
     *,
+    text: str | None,
     k: int | None,
     index: str | None,
     thumbnails: bool,
     version: int | str | None,
     channels: Channels,
 ) -> Request:
-    """Request the images of an index that are most like an image; raises as `predict`."""
+    """Request the images of an index that are most like an image, or words; as `predict`."""
+    if (image is None) == (text is None):
+        raise ValueError("a search is for an image or for text: give one of them")
     pictures = "true" if thumbnails else None
-    query = _query({"k": k, "index": index, "thumbnails": pictures})
+    query = _query({"text": text, "k": k, "index": index, "thumbnails": pictures})
     path = f"{model_path(model, version)}/search{query}"
+    if image is None:
+        return Request("GET", path)
     content_type, body = _body([image_to_send(image, channels)])
     return Request("POST", path, {"content-type": content_type}, body)
 

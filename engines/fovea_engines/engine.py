@@ -181,7 +181,7 @@ class Engine(Closing):
 
         Raises:
             InvalidOption: a class is unknown, or the task gives an option no effect.
-            NotFinite, QueueFull: as `Words.vectors`.
+            NotFinite, QueueFull: as `Words.read`.
         """
         task = "tensors" if self.head is None else self.head.task
         check_effect(options, self.card.name, task)

@@ -1,5 +1,8 @@
 """Models of images and texts: built, and asked by words over every route."""
 
+import asyncio
+import json
+
 import cv2
 import httpx
 import numpy as np
@@ -7,9 +10,10 @@ import pytest
 from tests.engines.two_towers import image_vectors, text_vectors, two_towers
 from tests.serving import start_server
 
-from fovea_client import Client
+from fovea_client import AsyncClient, Client, ServerError
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 AS_IT_IS = {"fit": "stretch", "resample": "linear", "mean": (0.0,) * 3, "std": (1.0,) * 3}
 LABELS = ("a red cat", "a green dog", "7")
@@ -85,3 +89,110 @@ def test_images_are_classified_by_the_words_of_a_request(server, name):
     assert [each["class_name"] for each in typed["images"][0]["classes"]] == [
         each.class_name for each in found.images[0].classes
     ]
+
+
+def test_texts_have_vectors_beside_those_of_images(server):
+    wanted = text_vectors(*LABELS)
+    with Client(server.url) as client:
+        read = client.embed("clip", LABELS)
+        again = client.embed("clip", [*LABELS, "blue"], version=1)
+        raw = client.embed("clip", ["red"], normalise=False)
+        halves = client.embed("halves", LABELS)
+    np.testing.assert_allclose([each.vector for each in read], wanted, atol=1e-5)
+    assert [each.vector.tolist() for each in again[:3]] == [each.vector.tolist() for each in read]
+    assert (raw[0].normalised, raw[0].norm) == (False, pytest.approx(1, abs=1e-5))
+    np.testing.assert_allclose([each.vector for each in halves], wanted, atol=1e-5)
+    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
+    counted = [line for line in metrics.splitlines() if line.startswith('fovea_texts{model="clip"')]
+    assert {line.partition('vector="')[2].partition('"')[0] for line in counted} == {
+        "kept",
+        "computed",
+    }
+
+    async def ask():
+        async with AsyncClient(server.url) as client:
+            return await client.embed("clip", LABELS)
+
+    for one, other in zip(asyncio.run(ask()), read, strict=True):
+        assert one.vector.tolist() == other.vector.tolist()
+
+
+def test_words_find_the_images_of_an_index(server, repository, tmp_path, fovea):
+    (tmp_path / "images").mkdir()
+    for at, colour in enumerate(COLOURS):
+        (tmp_path / "images" / f"{at}.png").write_bytes(picture(colour))
+    code, _, err = fovea("index", "clip", "images", "--repository", repository)
+    assert code == 0, err
+    cosines = (image_vectors(SHARES) @ text_vectors("a red dog").T)[:, 0]
+    with Client(server.url) as client:
+        found = client.search("clip", text="a red dog", k=2)
+        with pytest.raises(ValueError, match="one of them"):
+            client.search("clip")
+        with pytest.raises(ServerError, match="not blanks alone"):
+            client.search("clip", text=" ")
+    assert [each.name for each in found] == [f"{at}.png" for at in np.argsort(-cosines)]
+    np.testing.assert_allclose([each.score for each in found], np.sort(cosines)[::-1], atol=1e-5)
+
+
+def test_texts_and_labels_over_the_v2_protocol(server):
+    texts = np.array([each.encode() for each in LABELS], object)
+    image = np.array([picture(COLOURS[0])], object)
+    with Client(server.url) as client:
+        vectors = client.infer("clip", {"TEXT": texts})["embedding"]
+        parameters = {"labels": ",".join(LABELS), "top_k": 2}
+        found = client.infer("clip", {"pixel_values": image}, parameters=parameters)
+        with pytest.raises(ServerError, match="not UTF-8"):
+            client.infer("clip", {"TEXT": np.array([b"\xff"], object)})
+    np.testing.assert_allclose(vectors, text_vectors(*LABELS), atol=1e-5)
+    scores = _softmax(image_vectors(SHARES[:1]) @ text_vectors(*LABELS).T)[0]
+    best = np.argsort(-scores)[:2]
+    assert found["class_names"].tolist() == [[LABELS[at].encode() for at in best]]
+    np.testing.assert_allclose(found["scores"][0], scores[best], atol=1e-4)
+
+
+def test_the_command_classifies_by_words(repository, server, tmp_path, fovea):
+    (tmp_path / "one.png").write_bytes(picture(COLOURS[0]))
+    words = ("predict", "clip", "one.png", "--texts", "a red cat,a green dog,7", "--json")
+    scores = _softmax(image_vectors(SHARES[:1]) @ text_vectors(*LABELS).T)[0]
+    for where in (("--repository", repository), ("--url", server.url)):
+        code, out, err = fovea(*words, *where)
+        assert code == 0, err
+        [image] = json.loads(out)["images"]
+        assert image["classes"][0]["class_name"] == LABELS[scores.argmax()]
+        assert image["classes"][0]["score"] == pytest.approx(scores.max(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        ("clip/predict?labels=", None, 422, "separated by commas"),
+        ("clip/predict?labels=a&normalise=false", None, 422, "has no effect"),
+        ("clip/predict?labels=a&classes=5", None, 422, "has no class 5"),
+        ("clip/predict?top_k=2", None, 422, "has no effect"),
+        ("clip/predict?labels=" + "a," * 1000 + "a", None, 422, "1 to 1000"),
+        ("clip/embed", {"text": []}, 422, "1 to 1000"),
+        ("clip/embed", {"text": ["a", 7]}, 400, "a list of texts"),
+        ("clip/embed", {"text": "a" * 2001}, 422, "2001 letters"),
+        ("clip/embed", {"text": "a", "k": 1}, 422, "is not an option"),
+        ("clip/embed", {}, 400, "a list of texts"),
+    ],
+)
+def test_what_is_wrong_is_refused(server, path, body, status, says):
+    sent = {"content": picture(COLOURS[0])} if body is None else {"json": body}
+    answer = httpx.post(f"{server.url}/v1/models/{path}", **sent)
+    assert (answer.status_code, says in answer.text) == (status, True), answer.text
+
+
+def test_what_cannot_be_built_is_refused(tmp_path):
+    source = two_towers(tmp_path, halves=True)
+    images = {"preprocess": AS_IT_IS, "tokenizer": tmp_path / "tokenizer.json"}
+    with pytest.raises(InvalidOption, match="takes none"):
+        build(BuildPlan(source, "m", tmp_path / "r", "onnxruntime", **images))
+    (tmp_path / "other").mkdir()
+    other = source.rename(tmp_path / "other" / "image.onnx")
+    with pytest.raises(InvalidOption, match="--text needs --tokenizer"):
+        BuildPlan(other, "m", tmp_path / "r", text=tmp_path / "text.onnx")
+    whole = two_towers(tmp_path / "whole")
+    whole.with_name("tokenizer.json").rename(tmp_path / "elsewhere.json")
+    with pytest.raises(UnsupportedModel, match="--tokenizer"):
+        build(BuildPlan(whole, "m", tmp_path / "r", "onnxruntime"))

@@ -155,9 +155,7 @@ class BuildPlan:
             raise InvalidOption(f"size is {self.size}; both sides must be from 1 to {MAX_SIDE}")
         if self.rect:
             self._check_rect()
-        if self.text is not None and self.tokenizer_file is None:
-            raise InvalidOption("--text needs --tokenizer FILE.json: a network of texts has one")
-        self._check_images()
+        self._check_files()
         if self.builder is not None:
             self._check_builder(self.builder)
         elif self.runtime.takes_builder:
@@ -203,7 +201,9 @@ class BuildPlan:
         """Return the plan of one of the choices alone; InvalidOption where this CPU cannot."""
         return replace(self, backend=backend, precision=precision, choices=())
 
-    def _check_images(self) -> None:
+    def _check_files(self) -> None:
+        if self.text is not None and self.tokenizer_file is None:
+            raise InvalidOption("--text needs --tokenizer FILE.json: a network of texts has one")
         if self.calibration is not None and self.calibration.is_file() and self.images is None:
             raise InvalidOption(
                 f"{self.calibration} is no folder of images: give one, or, where it holds the "

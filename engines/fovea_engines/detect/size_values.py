@@ -35,8 +35,9 @@ def image_of(inputs: Sequence[TensorSpec]) -> TensorSpec:
         known = ", ".join(SIZE_INPUTS)
         raise UnsupportedModel(
             f"{len(images)} inputs must be fed ({names}), and a build feeds one image (and fills "
-            f"in {known}, or the image enlarged): export the model with one input, or serve the "
-            "file as it is, as NAME/1/model.onnx in a repository"
+            f"in {known}, or the image enlarged): export the model with one input, name the "
+            "tokenizer.json of one that takes texts as well with --tokenizer, or serve the file "
+            "as it is, as NAME/1/model.onnx in a repository"
         )
     return images[0]
 

@@ -17,7 +17,7 @@ from fovea_engines.detect.classes import Classes, best_classes
 from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.options import PredictOptions, check_texts
 from fovea_engines.session import Array, Closing, Session, TensorSpec
-from fovea_preprocess.errors import InvalidModel, NotFinite, QueueFull
+from fovea_preprocess.errors import InvalidModel, ModelNotReady, NotFinite, QueueFull
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -145,18 +145,20 @@ class Words(Closing):
         self.computed = self.found = 0
         self._tokens = tokens
         self._session = session
-        self._kept: OrderedDict[str, Vectors] = OrderedDict()
+        self._kept: OrderedDict[str, Embedding] = OrderedDict()
         self._lists: OrderedDict[tuple[str, ...], Vectors] = OrderedDict()
         self._lock, self._computing = Lock(), Lock()
         self._waiting = 0
+        self._closed = False
 
-    def vectors(self, texts: Sequence[str]) -> Vectors:
-        """Return a vector of length 1 for each text, float32 [n, d].
+    def read(self, texts: Sequence[str]) -> list[Embedding]:
+        """Return the vector of each text.
 
         Raises:
             InvalidOption: there is no text, or too many, or one is empty or too long.
             QueueFull: too many others wait for the network.
             NotFinite: it computes no numbers.
+            ModelNotReady: it is closed.
         """
         check_texts(texts)
         with self._lock:
@@ -167,7 +169,7 @@ class Words(Closing):
                 self._kept.move_to_end(text)
         if missing:
             made |= self._made(missing)
-        return np.stack([made[text] for text in texts])
+        return [made[text] for text in texts]
 
     def classes(self, found: Embedding, options: PredictOptions) -> Classes:
         """Rank the texts of a request by how much an image is like them."""
@@ -180,16 +182,18 @@ class Words(Closing):
         return best_classes((powers / powers.sum()).astype(np.float32), options)
 
     def close(self) -> None:
-        """Release the network's memory. Calling it again does nothing."""
-        self._session.close()
+        """Release the network's memory, once it has read. Calling it again does nothing."""
+        with self._computing:
+            self._closed = True
+            self._session.close()
 
     def _list(self, texts: tuple[str, ...]) -> Vectors:
-        """Return `vectors` of a list, which the images of a request share."""
+        """Return the vectors of length 1 of a list, which the images of a request share."""
         with self._lock:
             if (known := self._lists.get(texts)) is not None:
                 self._lists.move_to_end(texts)
                 return known
-        made = self.vectors(texts)
+        made = np.stack([each.unit for each in self.read(texts)])
         with self._lock:
             self._lists[texts] = made
             if len(self._lists) > _KEPT_LISTS:
@@ -197,10 +201,10 @@ class Words(Closing):
         return made
 
     def prepare(self, texts: tuple[str, ...]) -> None:
-        """Compute the vectors that `classes` needs; raises as `vectors`."""
+        """Compute the vectors that `classes` needs; raises as `read`."""
         self._list(texts)
 
-    def _made(self, texts: list[str]) -> dict[str, Vectors]:
+    def _made(self, texts: list[str]) -> dict[str, Embedding]:
         with self._lock:
             if self._waiting >= _MOST_WAITING:
                 raise QueueFull(
@@ -212,12 +216,14 @@ class Words(Closing):
         try:
             # One at a time: a second one would take the cores of images.
             with self._computing:
+                if self._closed:
+                    raise ModelNotReady("the model was unloaded meanwhile: send the texts again")
                 starts = range(0, len(texts), self._rows)
                 found = np.concatenate([self._run(texts[at : at + self._rows]) for at in starts])
         finally:
             with self._lock:
                 self._waiting -= 1
-        made = dict(zip(texts, found, strict=True))
+        made = dict(zip(texts, map(Embedding, found), strict=True))
         with self._lock:
             self.computed += len(made)
             self._kept |= made
@@ -237,5 +243,4 @@ class Words(Closing):
                 f"the vector of '{texts[0][:60]}' or of a text beside it is NaN or infinite: the "
                 "network of texts cannot read it, so leave it out, or export that network again"
             )
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
+        return vectors

@@ -88,6 +88,25 @@ _EXAMPLE = {
 }
 
 
+_TEXT = {
+    "name": "text",
+    "in": "query",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1},
+    "description": "words, of a model of images and texts such as CLIP",
+    "example": "a red seven",
+}
+
+
+def described_words(operation_id: str) -> dict[str, Any]:
+    """Describe a route without a body for FastAPI."""
+    made = described_search(operation_id)
+    extra = made["openapi_extra"]
+    del extra["requestBody"]
+    extra["parameters"] = [_TEXT, *extra["parameters"]]
+    return made
+
+
 def described_search(operation_id: str) -> dict[str, Any]:
     """Describe a route for FastAPI."""
     errors = 400, 403, 404, 413, 422, 429, 503, 504

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from fovea_client import Match
-from fovea_engines.detect.options import PredictOptions
-from fovea_files.search.documents import MATCHES, described_search
+from fovea_engines.detect.options import PredictOptions, check_texts
+from fovea_engines.session import Array
+from fovea_files.search.documents import MATCHES, described_search, described_words
 from fovea_files.search.identity import ModelIdentity
 from fovea_files.search.index import (
     DEFAULT,
@@ -54,7 +56,58 @@ def search_routes(find: FindIndex) -> APIRouter:
         """Find the images of an index that are most like an image, with one version of a model."""
         return await _search(request, name, version, find)
 
+    @router.get("/v1/models/{name}/search", **described_words("search_words"))
+    async def search_words(request: Request, name: ModelName) -> Response:
+        """Find the images of an index that are most like words."""
+        return await _search_words(request, name, None, find)
+
+    @router.get(
+        "/v1/models/{name}/versions/{version}/search", **described_words("search_words_version")
+    )
+    async def search_words_version(request: Request, name: ModelName, version: Version) -> Response:
+        """Find the images of an index that are most like words, with one version of a model."""
+        return await _search_words(request, name, version, find)
+
     return router
+
+
+async def _search_words(
+    request: Request, name: str, version: int | None, find: FindIndex
+) -> Response:
+    service, given = service_of(request), dict(request.query_params)
+    model, began = service.plane.get(name, version), time.monotonic()
+    text = given.pop("text", "")
+    check_texts([text])
+    index_name, most, pictures = _options(given)
+    _check_task(model)
+    index = await run_in_threadpool(find, model.folder.parent, index_name)
+    mending = f"build the index again with `{command_for(name, index_name, version)}`"
+    _check_model(index, model, mending)
+    timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
+    call_of(request).enter()
+    [read] = await service.plane.read_texts(model, version, [text], timeout_s=timeout_s)
+    found = await run_in_threadpool(_nearest, index, read.unit, most, mending, thumbnails=pictures)
+    timing = {"total": 1e3 * (time.monotonic() - began)}
+    return _answer(model.name, model.version, index_name, index, [found], timing)
+
+
+def _answer(
+    model: str,
+    version: int,
+    index_name: str,
+    index: VectorIndex,
+    matches: list[Any],
+    timing_ms: Mapping[str, float],
+) -> Response:
+    document = {
+        "model": model,
+        "version": str(version),
+        "index": index_name,
+        "size": len(index.names),
+        "images": matches,
+        "timing_ms": {stage: round(ms, 3) for stage, ms in timing_ms.items()},
+    }
+    return Response(orjson.dumps(document), media_type="application/json")
 
 
 async def _search(request: Request, name: str, version: int | None, find: FindIndex) -> Response:
@@ -85,15 +138,7 @@ async def _search(request: Request, name: str, version: int | None, find: FindIn
         matches = await run_in_threadpool(
             _matches, index, found, most, mending, thumbnails=pictures
         )
-        document = {
-            "model": found.model,
-            "version": str(found.version),
-            "index": index_name,
-            "size": len(index.names),
-            "images": matches,
-            "timing_ms": {stage: round(ms, 3) for stage, ms in found.timing_ms.items()},
-        }
-        return Response(orjson.dumps(document), media_type="application/json")
+        return _answer(found.model, found.version, index_name, index, matches, found.timing_ms)
 
     return await answered(request, work, timeout_s)
 
@@ -145,14 +190,20 @@ def _matches(
             continue
         assert image.found is not None, "the task says so"
         vectors = result_tensors([image.found], prediction.words, PredictOptions())[0]
-        try:
-            nearest = index.nearest(vectors.array[0], most, thumbnails=thumbnails)
-        except ValueError as error:
-            raise InvalidOption(
-                f"the index does not belong to the model: {error}; {mending}"
-            ) from error
-        found.append({"matches": [_json(each) for each in nearest]})
+        found.append(_nearest(index, vectors.array[0], most, mending, thumbnails=thumbnails))
     return found
+
+
+def _nearest(
+    index: VectorIndex, vector: Array, most: int, mending: str, *, thumbnails: bool
+) -> dict[str, object]:
+    try:
+        nearest = index.nearest(vector, most, thumbnails=thumbnails)
+    except ValueError as error:
+        raise InvalidOption(
+            f"the index does not belong to the model: {error}; {mending}"
+        ) from error
+    return {"matches": [_json(each) for each in nearest]}
 
 
 def _json(match: Match) -> dict[str, object]:

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
 from fovea_preprocess.errors import (
@@ -27,6 +28,7 @@ from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.images import (
     Prediction,
     encoded_images,
+    encoded_texts,
     options_of,
     prediction_tensors,
     wanted,
@@ -55,7 +57,7 @@ from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage, Vocabulary
 from fovea_server.tensors.messages import InferRequest, InferResponse
-from fovea_server.tensors.results.forms import image_outputs
+from fovea_server.tensors.results.forms import image_outputs, result_tensors
 from fovea_server.traffic.call import CALL, CLIENT
 from fovea_server.traffic.spans import SPAN
 
@@ -239,6 +241,27 @@ class DataPlane:
             observe(model, images, prediction)
         return prediction
 
+    async def read_texts(
+        self,
+        model: ServedModel,
+        version: int | None,
+        texts: Sequence[str],
+        *,
+        timeout_s: float | None = None,
+    ) -> list[Embedding]:
+        """Return the vectors of texts, by a model from `get` or `find` of this `version`.
+
+        Raises as `predict`, and InvalidOption where the model reads no texts.
+        """
+        if model.state is not State.READY:
+            model = self._registry.get(model.name, version)
+        engine = model.engine
+        if engine is None:
+            raise InvalidRequest(f"model '{model.name}' takes tensors, and reads no texts")
+        words = engine.require_words()
+        _charge(model, len(texts))
+        return await _within(timeout_s, asyncio.to_thread(words.read, texts))
+
     @asynccontextmanager
     async def drawing(self, pixels: Array) -> AsyncIterator[None]:
         """Wait until an image may be drawn on and encoded, which takes as much as decoding it."""
@@ -294,9 +317,8 @@ class DataPlane:
         if model.state is not State.READY:
             # It was replaced while the request was arriving: the successor answers.
             model = self.find(request.model_name, request.model_version)
-        images = encoded_images(model, request)
-        if images is not None:
-            return await self._boxes(model, request, images, reservation)
+        if (answer := self._of_bytes(model, request, reservation)) is not None:
+            return await answer
         _charge(model, _rows(model, request))
         classes = {one.name: one.classification for one in request.outputs if one.classification}
         for tensor in model.signature.outputs:
@@ -318,6 +340,16 @@ class DataPlane:
             self._trace.save(request.trace)
         return response
 
+    def _of_bytes(
+        self, model: ServedModel, request: InferRequest, reservation: Reservation
+    ) -> Coroutine[Any, Any, InferResponse] | None:
+        """Begin the answer for images or texts; None for tensors of the engine."""
+        if (images := encoded_images(model, request)) is not None:
+            return self._boxes(model, request, images, reservation)
+        if (texts := encoded_texts(model, request)) is not None:
+            return self._vectors(model, request, texts, reservation)
+        return None
+
     async def _boxes(
         self,
         model: ServedModel,
@@ -336,6 +368,20 @@ class DataPlane:
             timeout_us=request.timeout_us,
         )
         tensors = wanted(request, prediction_tensors(prediction, options))
+        response = InferResponse(model.name, str(model.version), tensors, request.id)
+        _correct(reservation, response)
+        return response
+
+    async def _vectors(
+        self,
+        model: ServedModel,
+        request: InferRequest,
+        texts: list[str],
+        reservation: Reservation,
+    ) -> InferResponse:
+        options, timeout_s = options_of(request), 1e-6 * request.timeout_us or None
+        read = await self.read_texts(model, model.version, texts, timeout_s=timeout_s)
+        tensors = wanted(request, result_tensors(read, Vocabulary(None, None, ""), options))
         response = InferResponse(model.name, str(model.version), tensors, request.id)
         _correct(reservation, response)
         return response

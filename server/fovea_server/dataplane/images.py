@@ -22,6 +22,9 @@ from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTenso
 from fovea_server.tensors.results.forms import result_tensors
 from fovea_server.tensors.wire import decode_strings
 
+TEXT = "TEXT"
+"""Name of the input that takes texts, of models that read them."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
@@ -57,21 +60,38 @@ def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | N
     sent, expected = request.inputs[0], model.signature.inputs[0]
     if sent.datatype != "BYTES" or expected.datatype == "BYTES" or sent.name != expected.name:
         return None
+    return _elements(sent, "images")
+
+
+def encoded_texts(model: ServedModel, request: InferRequest) -> list[str] | None:
+    """Extract the texts in a request, in an input named TEXT; None if it holds others."""
+    engine, sent = model.engine, request.inputs[0] if request.inputs else None
+    if sent is None or sent.name != TEXT or engine is None or engine.words is None:
+        return None
+    if sent.datatype != "BYTES" or len(request.inputs) != 1:
+        raise InvalidRequest(f"{TEXT} is BYTES, and stands alone: send images in another request")
+    try:
+        return [text.decode() for text in _elements(sent, "texts")]
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{TEXT} has an element that is not UTF-8") from None
+
+
+def _elements(sent: InputTensor, what: str) -> list[bytes]:
     if len(sent.shape) not in (1, 2) or sent.shape[1:] not in ((), (1,)) or sent.shape[0] < 1:
         raise InvalidRequest(
-            f"input '{sent.name}' has shape {list(sent.shape)}; images are BYTES of shape [n] or "
-            "[n, 1], an encoded image an element"
+            f"input '{sent.name}' has shape {list(sent.shape)}; {what} are BYTES of shape [n] or "
+            "[n, 1], one an element"
         )
-    elements = sent.data
-    if isinstance(elements, memoryview):
-        elements = decode_strings(elements, sent.shape[0])
-    images: list[bytes] = elements.tolist()
-    if len(images) != sent.shape[0]:
+    data = sent.data
+    if isinstance(data, memoryview):
+        data = decode_strings(data, sent.shape[0])
+    elements: list[bytes] = data.tolist()
+    if len(elements) != sent.shape[0]:
         raise InvalidRequest(
-            f"input '{sent.name}' has {len(images)} elements; its shape {list(sent.shape)} says "
+            f"input '{sent.name}' has {len(elements)} elements; its shape {list(sent.shape)} says "
             f"{sent.shape[0]}"
         )
-    return images
+    return elements
 
 
 def options_of(request: InferRequest) -> PredictOptions:

@@ -145,6 +145,8 @@ export interface PredictJson {
   agnostic?: boolean;
   /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none; default "rle" */
   mask?: "rle" | "polygon" | "png" | "none";
+  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector */
+  labels?: string[] | null;
   /** of an embedding: divide the vector by its length; default true */
   normalise?: boolean;
   /** form of a vector: float32 in base64, little-endian, or a list; default "base64" */
@@ -279,6 +281,8 @@ export interface StreamSettings {
   agnostic?: boolean;
   /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
   mask?: "rle" | "polygon" | "png" | "none";
+  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector */
+  labels?: string[];
   /** of an embedding: divide the vector by its length */
   normalise?: boolean;
   /** form of a vector: float32 in base64, little-endian, or a list */
@@ -333,6 +337,8 @@ export interface StreamChange {
   agnostic?: boolean;
   /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
   mask?: "rle" | "polygon" | "png" | "none";
+  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector */
+  labels?: string[];
   /** of an embedding: divide the vector by its length */
   normalise?: boolean;
   /** form of a vector: float32 in base64, little-endian, or a list */
@@ -385,6 +391,8 @@ export interface StreamStatus {
   agnostic?: boolean;
   /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
   mask?: "rle" | "polygon" | "png" | "none";
+  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector */
+  labels?: string[];
   /** of an embedding: divide the vector by its length */
   normalise?: boolean;
   /** form of a vector: float32 in base64, little-endian, or a list */
@@ -525,7 +533,7 @@ export interface PreprocessSpec {
   pad?: number;
   max_scale?: number | null;
   crop_ratio?: number;
-  resample?: "linear" | "linear-float" | "antialias" | "lanczos" | "area";
+  resample?: "linear" | "linear-float" | "antialias" | "bicubic" | "lanczos" | "area";
   channels?: "RGB" | "BGR";
   scale?: number;
   mean?: [unknown, unknown, unknown];

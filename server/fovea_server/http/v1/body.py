@@ -131,6 +131,16 @@ def parse_body(
     return sources, parse_options({**query, **given})
 
 
+def parse_texts(body: bytes) -> tuple[list[str], PredictOptions]:
+    """Parse the texts and options of a JSON body; raises as `parse_body`."""
+    given = json_object(body)
+    sent = given.pop("text", None)
+    texts = [sent] if isinstance(sent, str) else sent
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise InvalidRequest('the body must be {"text": "a cat"}, or a list of texts in its place')
+    return texts, parse_options(given)
+
+
 def json_object(body: bytes) -> dict[str, Any]:
     """Read a body that must be a JSON object."""
     given = _json(body)

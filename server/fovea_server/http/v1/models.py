@@ -41,7 +41,7 @@ def restricted(api: str) -> Any:
 async def _admit_inference(request: Request) -> None:
     call, route = call_of(request), request.scope["route"].path.replace("{name}", "{model}")
     call.model = request.path_params.get("name", "")
-    service_of(request).admit(call, "inference", operation=f"POST {route}")
+    service_of(request).admit(call, "inference", operation=f"{request.method} {route}")
 
 
 inferring = Depends(_admit_inference)

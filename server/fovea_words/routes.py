@@ -1,0 +1,87 @@
+"""The route that answers vectors of texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from pydantic import Field, create_model
+
+import fovea_client
+from fovea_engines.detect.options import PredictOptions, VectorFormat
+from fovea_server.http.v1.answered import answered
+from fovea_server.http.v1.body import parse_texts
+from fovea_server.http.v1.head import timeout_of
+from fovea_server.http.v1.models import ModelName, Version, call_of, inferring, service_of
+from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.schemas import schema_of
+from fovea_server.tensors.image_messages import Vocabulary
+from fovea_server.tensors.results.forms import result_json
+
+
+@dataclass(frozen=True)
+class TextVector:
+    """The vector of one text."""
+
+    embedding: fovea_client.Embedding
+
+
+_FIELDS: dict[str, Any] = {"model": str, "version": str, "texts": list[schema_of(TextVector)]}  # type: ignore[misc]
+TextAnswer = create_model(
+    "TextAnswer", __doc__="The vectors of the texts of a request, in their order.", **_FIELDS
+)
+_OPTIONS = PredictOptions.__dataclass_fields__
+TextRequest = create_model(
+    "TextRequest",
+    __doc__="Texts, of which a model of images and texts makes vectors.",
+    text=(str | list[str], Field(description="one, or up to 1000")),
+    normalise=(bool, Field(True, **_OPTIONS["normalise"].metadata)),
+    vector=(VectorFormat, Field("base64", **_OPTIONS["vector"].metadata)),
+)
+
+
+def _described(operation_id: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": TextRequest.model_json_schema()}}
+    body = {"required": True, "description": "texts", "content": content}
+    errors = 400, 403, 404, 413, 422, 429, 503, 504
+    made = described(operation_id, TextAnswer, *errors)
+    return made | {"openapi_extra": {"requestBody": body}}
+
+
+def words_routes() -> APIRouter:
+    """Make the routes: with the newest version of a model, and with one."""
+    router = APIRouter(tags=["search"], dependencies=[inferring])
+
+    @router.post("/v1/models/{name}/embed", **_described("embed"))
+    async def embed(request: Request, name: ModelName) -> Response:
+        """Make vectors of texts, in the space of the vectors of images."""
+        return await _embed(request, name, None)
+
+    @router.post("/v1/models/{name}/versions/{version}/embed", **_described("embed_version"))
+    async def embed_version(request: Request, name: ModelName, version: Version) -> Response:
+        """Make vectors of texts, with one version of a model."""
+        return await _embed(request, name, version)
+
+    return router
+
+
+async def _embed(request: Request, name: str, version: int | None) -> Response:
+    service = service_of(request)
+    model = service.plane.get(name, version)
+    timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
+
+    async def work(body: bytes) -> Response:
+        texts, options = parse_texts(body)
+        call_of(request).enter()
+        read = await service.plane.read_texts(model, version, texts, timeout_s=timeout_s)
+        words = Vocabulary(None, None, "")
+        document = {
+            "model": model.name,
+            "version": str(model.version),
+            "texts": [result_json(each, words, options) for each in read],
+        }
+        return Response(orjson.dumps(document), media_type="application/json")
+
+    return await answered(request, work, timeout_s)
