@@ -41,13 +41,22 @@ TextRequest = create_model(
     vector=(VectorFormat, Field("base64", **_OPTIONS["vector"].metadata)),
 )
 
+_REQUEST = {"text": ["a red seven", "a blue two"], "vector": "list"}
+_VECTOR = {"norm": 10.31, "normalised": True, "numbers": [0.6, -0.8]}
+_ANSWER = {"model": "clip", "version": "1", "texts": [{"embedding": _VECTOR}] * 2}
+
 
 def _described(operation_id: str) -> dict[str, Any]:
-    content = {"application/json": {"schema": TextRequest.model_json_schema()}}
-    body = {"required": True, "description": "texts", "content": content}
+    schema = {"schema": TextRequest.model_json_schema()} | _example(_REQUEST)
+    body = {"required": True, "description": "texts", "content": {"application/json": schema}}
     errors = 400, 403, 404, 413, 422, 429, 503, 504
-    made = described(operation_id, TextAnswer, *errors)
-    return made | {"openapi_extra": {"requestBody": body}}
+    made = described(operation_id, TextAnswer, *errors) | {"openapi_extra": {"requestBody": body}}
+    made["responses"][200] = {"content": {"application/json": _example(_ANSWER)}}
+    return made
+
+
+def _example(value: object) -> dict[str, Any]:
+    return {"examples": {"texts": {"value": value}}}
 
 
 def words_routes() -> APIRouter:

@@ -18,7 +18,10 @@ OF_STREAMS = [["image/jpeg"], ["text/event-stream", "application/x-ndjson"]]
 OPERATIONS = {
     *(
         f"{name}{version}"
-        for name in ("predict", "predict_form", "predict_json", "annotate", "search")
+        for name in (
+            *("predict", "predict_form", "predict_json", "annotate"),
+            *("search", "search_words", "embed"),
+        )
         for version in ("", "_version")
     ),
     "list_models",
@@ -108,6 +111,7 @@ def test_options_are_typed_and_in_the_address_where_the_body_is_an_image(spec, o
         "top_k": "integer",
         "agnostic": "boolean",
         "mask": "string",
+        "labels": "array",
         "normalise": "boolean",
         "vector": "string",
         "tile": "string",
