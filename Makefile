@@ -72,14 +72,16 @@ $(VENV)/generators: $(VENV)/dev
 	    "openapi-fetch@0.17.0" || rm -rf $@
 
 # What tests of tiles, text, tracks and the client compare with. SAHI imports most of what it requires
-# lazily, and RapidOCR has a model in it (27 MB). motmetrics has scenes with detections in it.
+# lazily, and RapidOCR has a model in it (27 MB). motmetrics has scenes with detections in it. open_clip
+# has CLIP's vocabulary in it; its networks would take torch.
 # Under this name of the folder Hypothesis takes it for no code of ours, and does not read it all.
 $(VENV)/vision: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade \
 	    --target $@/site-packages "supervision==0.31.2" "shapely==2.2.0" \
 	    && $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 	    --target $@/site-packages "sahi==0.12.8" "rapidocr==3.10.0" "pyclipper==1.4.0" \
-	    "omegaconf==2.4.0" "colorlog==6.12.0" "motmetrics==1.4.0" || rm -rf $@
+	    "omegaconf==2.4.0" "colorlog==6.12.0" "motmetrics==1.4.0" "open_clip_torch==3.3.0" \
+	    "ftfy==6.3.1" "regex==2026.11.19" "wcwidth==0.9.4" || rm -rf $@
 
 # CVAT's program, which tests/e2e starts with the client as its auto-annotation function.
 $(VENV)/cvat: $(VENV)/dev

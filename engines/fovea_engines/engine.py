@@ -332,7 +332,7 @@ def _open_words(folder: Path, card: EngineCard) -> Words | None:
     if (spec := WordsSpec.of(card.metadata)) is None:
         return None
     try:
-        tokens = Tokens(folder / TOKENIZER_FILE, spec.length)
+        tokens = Tokens(folder / TOKENIZER_FILE, spec.length, spec.pad)
     except ModuleNotFoundError as error:
         raise BackendUnavailable(
             f"{card.name} reads texts, and {error.name} is not installed: {install_extra('words')}"

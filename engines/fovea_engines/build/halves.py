@@ -124,6 +124,7 @@ def _halves(
             )
     spec = WordsSpec(
         length,
+        tokens.pad,
         output,
         *told,
         tower=file_sha256(folder / TEXT_FILE),

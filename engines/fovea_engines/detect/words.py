@@ -43,6 +43,7 @@ class WordsSpec:
 
     Attributes:
         length: tokens of every text, which is cut or padded to them.
+        pad: token that it is padded with.
         output: name of its vectors.
         scale: a cosine times this, plus the bias, is a logit.
         bias: None where the model was trained with a softmax over texts; else with sigmoids.
@@ -50,6 +51,7 @@ class WordsSpec:
     """
 
     length: int
+    pad: int
     output: str
     scale: float
     bias: float | None
@@ -77,27 +79,33 @@ class WordsSpec:
 class Tokens:
     """Texts to the inputs of a network, by a tokenizer of Hugging Face's format.
 
+    Attributes:
+        pad: token that texts are padded with; if it is not given, what the tokenizer says, or the
+            file of transformers beside it.
+
     Raises:
         InvalidModel: on construction, when the file is none.
         ModuleNotFoundError: on construction, when the package `tokenizers` is not installed.
     """
 
-    def __init__(self, file: Path, length: int) -> None:
+    def __init__(self, file: Path, length: int, pad: int | None = None) -> None:
         from tokenizers import Tokenizer
 
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # it raises no narrower one
             raise InvalidModel(f"{file} is no tokenizer.json: {error}") from error
+        self.pad = self._own_pad(file) if pad is None else pad
+        self._tokenizer.enable_truncation(length)
+        self._tokenizer.enable_padding(length=length, pad_id=self.pad, direction="right")
+
+    def _own_pad(self, file: Path) -> int:
         padding: dict[str, Any] = self._tokenizer.padding or {}
-        token = padding.get("pad_token", told_beside(file).get("pad_token"))
+        token = told_beside(file).get("pad_token")
         if isinstance(token, dict):
             token = token.get("content")
-        number = padding.get("pad_id", token and self._tokenizer.token_to_id(token))
-        self._tokenizer.enable_truncation(length)
-        self._tokenizer.enable_padding(
-            length=length, pad_id=number or 0, pad_token=token or "", direction="right"
-        )
+        found = self._tokenizer.token_to_id(token) if isinstance(token, str) else None
+        return int(padding.get("pad_id", found or 0))
 
     def feeds(self, texts: Sequence[str], inputs: Sequence[TensorSpec]) -> dict[str, Array]:
         """Return ids, mask and types of texts, [n, length], for the inputs that take them."""
