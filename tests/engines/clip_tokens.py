@@ -17,6 +17,12 @@ from tokenizers import (
 BEGIN, END = "<|startoftext|>", "<|endoftext|>"
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _LINES = slice(1, 49152 - 256 - 2 + 1)
+_WORDS_OF_TEXTS = """
+a photo of the Red SEVEN 7 1,024 don't it's we'll dog's cat-like e-mail https://a.b/c?d=1
+naïve café Zürich straße 東京 の 写真 привет мир γειά שלום سلام 안녕하세요 हिन्दी ไทย 😀 👍🏽
+x² 3/4 50% $9.99 (blurry) [cropped] {x} #tag @home & <b> * _under_ ~ ` ^ | \\ ... !!! ?!
+supercalifragilistic antidisestablishmentarianism zzzzqqqq KeyboardInterrupt AbCdEf
+"""
 
 
 def tokenizer(vocabulary: Path, path: Path) -> Path:
@@ -64,12 +70,7 @@ def _letters() -> list[str]:
 def texts(count: int = 1000) -> list[str]:
     """Captions of all kinds: plain ones, other scripts, signs, and longer than a network reads."""
     rng = np.random.default_rng(0)
-    words = (
-        "a photo of the Red SEVEN 7 1,024 don't it's we'll dog's cat-like e-mail https://a.b/c?d=1 "
-        "naïve café Zürich straße 東京 の 写真 привет мир γειά שלום سلام 안녕하세요 हिन्दी ไทย 😀 👍🏽 "
-        "x² 3/4 50% $9.99 (blurry) [cropped] {x} #tag @home & <b> * _under_ ~ ` ^ | \\ ... !!! ?! "
-        "supercalifragilistic antidisestablishmentarianism zzzzqqqq KeyboardInterrupt AbCdEf"
-    ).split()
+    words = _WORDS_OF_TEXTS.split()
     made = ["a", " a  red\tseven \n", "...", "7", "a" * 300, " ".join(words), "don't 'll 'S"]
     pairs = itertools.product(words[:12], words)
     made += [" ".join(pair) for pair in itertools.islice(pairs, 300)]
