@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from fovea_engines.detect.words import (
     Tokens,
     Words,
     WordsSpec,
+    words_of_texts,
 )
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.digest import file_sha256
@@ -50,6 +52,8 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.letterbox import LetterboxMap, least_size
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
+
+log = logging.getLogger(__name__)
 
 _DEFAULTS = PredictOptions()
 
@@ -122,7 +126,8 @@ class Engine(Closing):
                 another GPU, or a CPU with other instructions.
         """
         if not (folder / CARD_FILE).exists():
-            return cls(*open_plain(folder, choice, threads=threads, streams=streams))
+            card, session = open_plain(folder, choice, threads=threads, streams=streams)
+            return cls(card, session, _own_words(folder, card, session))
         card = EngineCard.read(folder / CARD_FILE)
         if (reason := mismatch(card)) is not None:
             kept = get_backend(card.backend).kept_file
@@ -339,6 +344,19 @@ def _open_words(folder: Path, card: EngineCard) -> Words | None:
         ) from error
     session = open_session(REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MOST_ROWS)
     return Words(tokens, session, spec)
+
+
+def _own_words(folder: Path, card: EngineCard, session: Session) -> Words | None:
+    """Return what reads texts with a network that takes nothing else, if its tokenizer is there."""
+    if not (folder / TOKENIZER_FILE).is_file():
+        return None
+    try:
+        found = words_of_texts(folder / TOKENIZER_FILE, session, card.metadata)
+    except ModuleNotFoundError as error:
+        # Its tensors are served all the same.
+        log.warning("%s reads no texts: %s is not installed", card.name, error.name)
+        return None
+    return found and Words(found[0], session, found[1])
 
 
 def _sized(inputs: Sequence[TensorSpec], spec: PreprocessSpec) -> tuple[TensorSpec, ...]:

@@ -7,7 +7,7 @@ import cv2
 import httpx
 import numpy as np
 import pytest
-from tests.engines.two_towers import image_vectors, text_vectors, two_towers
+from tests.engines.two_towers import image_vectors, reader, text_vectors, two_towers
 from tests.serving import start_server
 
 from fovea_client import AsyncClient, Client, ServerError
@@ -47,6 +47,9 @@ def repository(tmp_path_factory):
             tokenizer=source.with_name("tokenizer.json"),
         )
     )
+    reader(folder / "r" / "bert" / "1")
+    bare = reader(folder / "r" / "plain" / "1")
+    bare.with_name("tokenizer.json").unlink()
     return folder / "r"
 
 
@@ -115,6 +118,15 @@ def test_texts_have_vectors_beside_those_of_images(server):
 
     for one, other in zip(asyncio.run(ask()), read, strict=True):
         assert one.vector.tolist() == other.vector.tolist()
+
+
+def test_a_network_of_texts_alone_has_vectors_too(server):
+    with Client(server.url) as client:
+        read = client.embed("bert", LABELS)
+        with pytest.raises(ServerError, match="reads no texts"):
+            client.embed("plain", LABELS)
+    np.testing.assert_allclose([each.vector for each in read], text_vectors(*LABELS), atol=1e-5)
+    assert read[0].norm != pytest.approx(1, abs=1e-3)
 
 
 def test_words_find_the_images_of_an_index(server, repository, tmp_path, fovea):

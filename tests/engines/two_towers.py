@@ -95,6 +95,22 @@ def two_towers(
     )
 
 
+def reader(folder: Path) -> Path:
+    """Write model.onnx as exporters of BERT do, with a vector for each token, and its tokenizer."""
+    folder.mkdir(parents=True)
+    tokenizer(folder / "tokenizer.json")
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["table", "input_ids"], ["words"]),
+        node("Gather", ["zeros", "token_type_ids"], ["kinds"]),
+        node("Add", ["words", "kinds"], ["last_hidden_state"]),
+    ]
+    weights = [constant("table", _table()), constant("zeros", np.zeros((2, 1), np.float32))]
+    tokens = [(name, TensorProto.INT64, ["batch", "length"]) for name in [*TEXT, "token_type_ids"]]
+    end = ("last_hidden_state", TensorProto.FLOAT, ["batch", "length", NUMBERS])
+    return _save(folder / "model.onnx", nodes, tokens, [end], weights)
+
+
 def _save(path, nodes, inputs, outputs, weights) -> Path:
     ends = ([helper.make_tensor_value_info(*each) for each in some] for some in (inputs, outputs))
     graph = helper.make_graph(nodes, "two towers", *ends, weights)

@@ -17,6 +17,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.heads.embedding import EmbeddingHead
 from fovea_engines.detect.heads.signature import image_layout
 from fovea_engines.detect.words import (
+    LONGEST,
     TEXT_FILE,
     TOKENIZER_FILE,
     WORDS,
@@ -42,7 +43,6 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 # CLIP's, to which its training keeps the scale, and the length of its texts.
 _SCALE = 100.0
 _LENGTH = 77
-_LONGEST = 512
 # How far logits may be from a scale times a cosine: they are computed in float32.
 _ROUNDING = 1e-3
 _CLIP: Mapping[str, Any] = {
@@ -202,9 +202,8 @@ def _length(text: onnx.ModelProto, tokenizer: Path) -> int:
         )
     if (fixed := inputs[0].shape[1]) != -1:
         return fixed
-    said = told_beside(tokenizer).get("model_max_length", _LENGTH)
-    # Where there is no limit, transformers writes a number of thirty digits.
-    return int(said) if isinstance(said, int | float) and 1 <= said <= _LONGEST else _LENGTH
+    said = told_beside(tokenizer).get("model_max_length")
+    return said if isinstance(said, int) and 1 <= said <= LONGEST else _LENGTH
 
 
 def _check_vectors(read: Array, seen: TensorSpec) -> None:

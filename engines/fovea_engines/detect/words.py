@@ -29,6 +29,8 @@ WORDS: Final = "fovea.words"
 
 _KEPT = 4096  # vectors of 768 numbers take 12 MB
 _KEPT_LISTS = 64
+LONGEST = 512
+"""Most tokens of a text."""
 MOST_ROWS = 16
 """Most texts that a network reads in one call."""
 
@@ -42,12 +44,14 @@ class WordsSpec:
     """The half of a model that reads texts.
 
     Attributes:
-        length: tokens of every text, which is cut or padded to them.
+        length: tokens of every text, which is cut or padded to them; 0 for as many as the longest
+            of a call has.
         pad: token that it is padded with.
-        output: name of its vectors.
+        output: name of its vectors, [n, d], or of one for each token, [n, length, d].
         scale: a cosine times this, plus the bias, is a logit.
         bias: None where the model was trained with a softmax over texts; else with sigmoids.
         tower: sha256 of its network, and so is `tokenizer` of that file.
+        pooling: of vectors of tokens: their mean, or the first one ("cls").
     """
 
     length: int
@@ -55,8 +59,9 @@ class WordsSpec:
     output: str
     scale: float
     bias: float | None
-    tower: str
-    tokenizer: str
+    tower: str = ""
+    tokenizer: str = ""
+    pooling: str = "mean"
 
     @property
     def text(self) -> str:
@@ -74,6 +79,27 @@ class WordsSpec:
             raise InvalidModel(
                 f"metadata {WORDS} is damaged ({error}): build the model again"
             ) from error
+
+
+def words_of_texts(
+    tokenizer: Path, session: Session, metadata: Mapping[str, str]
+) -> tuple[Tokens, WordsSpec] | None:
+    """Return what reads texts with a network of texts alone, such as BERT; None for another.
+
+    Its metadata may have `pooling`. Raises as `Tokens`.
+    """
+    if not all(map(takes_tokens, session.inputs)):
+        return None
+    floats = [each for each in session.outputs if each.dtype.startswith("float")]
+    # What BERT calls pooled is trained to tell which sentence follows.
+    named = [each for each in floats if len(each.shape) == 2 and "embed" in each.name]
+    output = next(iter(named or sorted(floats, key=lambda each: -len(each.shape))), None)
+    if output is None or len(output.shape) not in (2, 3):
+        return None
+    length = max(0, session.inputs[0].shape[1])
+    tokens = Tokens(tokenizer, length)
+    pooling = metadata.get("pooling", "mean")
+    return tokens, WordsSpec(length, tokens.pad, output.name, 1.0, None, pooling=pooling)
 
 
 class Tokens:
@@ -96,8 +122,11 @@ class Tokens:
         except Exception as error:  # it raises no narrower one
             raise InvalidModel(f"{file} is no tokenizer.json: {error}") from error
         self.pad = self._own_pad(file) if pad is None else pad
-        self._tokenizer.enable_truncation(length)
-        self._tokenizer.enable_padding(length=length, pad_id=self.pad, direction="right")
+        said = told_beside(file).get("model_max_length")
+        # Where there is no limit, transformers writes a number of thirty digits.
+        most = said if isinstance(said, int) and 1 <= said <= LONGEST else LONGEST
+        self._tokenizer.enable_truncation(length or most)
+        self._tokenizer.enable_padding(length=length or None, pad_id=self.pad, direction="right")
 
     def _own_pad(self, file: Path) -> int:
         padding: dict[str, Any] = self._tokenizer.padding or {}
@@ -244,8 +273,14 @@ class Words(Closing):
         return 1 if self._session.inputs[0].shape[0] == 1 else MOST_ROWS
 
     def _run(self, texts: Sequence[str]) -> Vectors:
-        outputs = self._session.infer(self._tokens.feeds(texts, self._session.inputs))
-        vectors: Vectors = outputs[self.spec.output].astype(np.float32)
+        feeds = self._tokens.feeds(texts, self._session.inputs)
+        vectors: Vectors = self._session.infer(feeds)[self.spec.output].astype(np.float32)
+        if vectors.ndim == 3 and self.spec.pooling == "cls":
+            vectors = vectors[:, 0]
+        elif vectors.ndim == 3:
+            masks = [feeds[each.name] for each in self._session.inputs if "mask" in each.name]
+            share = masks[0].astype(np.float32)[:, :, None] if masks else np.ones_like(vectors)
+            vectors = (vectors * share).sum(1) / share.sum(1)
         if not np.isfinite(vectors).all():
             raise NotFinite(
                 f"the vector of '{texts[0][:60]}' or of a text beside it is NaN or infinite: the "
