@@ -148,7 +148,7 @@ class Engine(Closing):
             plugins=card.builder.plugins if card.builder else (),
             precision=card.precision,
         )
-        return cls(card, session, _open_words(folder, card))
+        return cls(card, session, _open_words(folder, card, threads))
 
     def at(self, size: tuple[int, int]) -> Engine:
         """Return this engine, with the same session, for rows of one (height, width), pixels."""
@@ -333,7 +333,7 @@ class Engine(Closing):
             self.words.close()
 
 
-def _open_words(folder: Path, card: EngineCard) -> Words | None:
+def _open_words(folder: Path, card: EngineCard, threads: int | None) -> Words | None:
     if (spec := WordsSpec.of(card.metadata)) is None:
         return None
     try:
@@ -342,7 +342,9 @@ def _open_words(folder: Path, card: EngineCard) -> Words | None:
         raise BackendUnavailable(
             f"{card.name} reads texts, and {error.name} is not installed: {install_extra('words')}"
         ) from error
-    session = open_session(REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MOST_ROWS)
+    session = open_session(
+        REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MOST_ROWS, threads=threads
+    )
     return Words(tokens, session, spec)
 
 

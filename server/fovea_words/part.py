@@ -26,7 +26,9 @@ class WordsPart:
 
     def families(self) -> Iterable[Family]:
         """Return how many texts were read, and how many of them by the network."""
-        family = Family("fovea_texts", "counter", "texts of requests, by where their vector was")
+        family = Family(
+            "fovea_texts_total", "counter", "texts of requests, by where their vector was"
+        )
         for model in self._plane:
             engine = model.engine
             if engine is not None and engine.words is not None:

@@ -106,7 +106,9 @@ def test_texts_have_vectors_beside_those_of_images(server):
     assert (raw[0].normalised, raw[0].norm) == (False, pytest.approx(1, abs=1e-5))
     np.testing.assert_allclose([each.vector for each in halves], wanted, atol=1e-5)
     metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
-    counted = [line for line in metrics.splitlines() if line.startswith('fovea_texts{model="clip"')]
+    counted = [
+        line for line in metrics.splitlines() if line.startswith('fovea_texts_total{model="clip"')
+    ]
     assert {line.partition('vector="')[2].partition('"')[0] for line in counted} == {
         "kept",
         "computed",
