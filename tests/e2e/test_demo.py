@@ -53,3 +53,13 @@ def test_an_answer_that_fails_ends_it_with_one_line(tmp_path):
     assert "asking its server failed: " in told
     assert "digits-classify-annotated.jpg" in told
     assert "Traceback" not in told
+
+
+def test_the_words_of_an_image_that_was_not_trained_on_are_found(tmp_path):
+    done = start(tmp_path, "--task", "embed", "--once", "--port=0")
+    shown = done.communicate(timeout=120)[0]
+    assert done.returncode == 0
+    rows = re.findall(r"a (?:red|blue|green) \w+ +│ +(0\.\d+)", shown)
+    assert len(rows) == 4
+    assert shown.index("a red seven") < shown.index("a blue seven")
+    assert float(rows[0]) > 0.9

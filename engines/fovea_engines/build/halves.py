@@ -88,8 +88,9 @@ def halves(
             )
         yield plan, {}
         return
-    with temporary_folder("halves") as folder, progress.phase("halves"):
-        made = _halves(plan, source, tokenizer, folder, progress)
+    with temporary_folder("halves") as folder:
+        with progress.phase("halves"):
+            made = _halves(plan, source, tokenizer, folder, progress)
         yield made, {TEXT_FILE: folder / TEXT_FILE, TOKENIZER_FILE: tokenizer}
 
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import quote_plus
 
 import typer
 from rich.console import Console
@@ -28,7 +29,11 @@ from fovea_server.models.registry import Registry
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 
-Task = Literal["detect", "segment", "pose", "obb", "classify"]
+Task = Literal["detect", "segment", "pose", "obb", "classify", "embed"]
+
+_SCENES = {"classify": "digit.jpg", "embed": "seven.jpg"}
+# Training has seen no red seven.
+_TEXTS = ("a red seven", "a blue seven", "a red four", "a green two")
 
 
 def demo(
@@ -36,7 +41,8 @@ def demo(
         Task,
         typer.Option(
             help="detect: boxes; segment: masks, too; pose: centre and corners of each "
-            "digit, as keypoints; obb: rotated boxes; classify: the digit on a small image."
+            "digit, as keypoints; obb: rotated boxes; classify: the digit on a small image; "
+            "embed: the text that says which digit in which colour (takes the extra `words`)."
         ),
     ] = "detect",
     folder: Annotated[
@@ -58,16 +64,16 @@ def demo(
     Example: fovea demo --task segment --once
     """
     model = "digits" if task == "detect" else f"digits-{task}"
-    scene = folder / ("digit.jpg" if task == "classify" else "scene-1.jpg")
+    scene = folder / _SCENES.get(task, "scene-1.jpg")
+    texts = _TEXTS if task == "embed" else None
     folder.mkdir(parents=True, exist_ok=True)
     listener = bind(host, port)
     url, port = _url(listener), listener.getsockname()[1]
     repository = folder / "repository"
     with as_file(files("fovea_server") / "demo") as assets:
-        build(
-            BuildPlan(source=assets / f"{model}.onnx", name=model, repository=repository),
-            ConsoleProgress(),
-        )
+        tokenizer = assets / f"{model}.json" if texts else None
+        source = assets / f"{model}.onnx"
+        build(BuildPlan(source, model, repository, tokenizer=tokenizer), ConsoleProgress())
         shutil.copyfile(assets / scene.name, scene)
     set_up_logging("warning")
     only_http = {"http_address": host, "http_port": port, "allow_grpc": False}
@@ -86,7 +92,7 @@ def demo(
         try:
             if registry.unserved:
                 raise ModelNotReady("; ".join(registry.unserved))
-            _show(url, model, scene, serving=not once)
+            _show(url, model, scene, texts, serving=not once)
         except (FoveaError, FoveaClientError, OSError) as error:
             failed.append(error)
         if once or failed:
@@ -106,11 +112,13 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _show(url: str, model: str, scene: Path, *, serving: bool) -> None:
+def _show(
+    url: str, model: str, scene: Path, texts: tuple[str, ...] | None, *, serving: bool
+) -> None:
     annotated = scene.with_name(f"{model}-annotated.jpg")
     with Client(url) as client:
-        prediction = client.predict(model, scene)
-        annotated.write_bytes(client.annotate(model, scene))
+        prediction = client.predict(model, scene, labels=texts)
+        annotated.write_bytes(client.annotate(model, scene, labels=texts))
     console = Console()
     console.print(f"{scene} through {url}", style="bold", highlight=False)
     console.print(result_table(prediction.image))
@@ -118,8 +126,9 @@ def _show(url: str, model: str, scene: Path, *, serving: bool) -> None:
     if not serving:
         return
     console.print(f"try it in a browser  {url}/")
+    asked = f"?labels={quote_plus(','.join(texts))}" if texts else ""
     console.print(
-        f"or in a terminal     curl --data-binary @{scene} {url}/v1/models/{model}/predict",
+        f"or in a terminal     curl --data-binary @{scene} {url}/v1/models/{model}/predict{asked}",
         soft_wrap=True,
     )
     console.print(f"API documentation    {url}/docs")
