@@ -43,6 +43,7 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 # CLIP's, to which its training keeps the scale, and the length of its texts.
 _SCALE = 100.0
 _LENGTH = 77
+_LARGEST = (2 << 30) - (64 << 20)
 # How far logits may be from a scale times a cosine: they are computed in float32.
 _ROUNDING = 1e-3
 _CLIP: Mapping[str, Any] = {
@@ -101,6 +102,11 @@ def _halves(
     folder: Path,
     progress: Progress,
 ) -> BuildPlan:
+    if sum(len(tensor.raw_data) for tensor in source.graph.initializer) > _LARGEST:
+        raise UnsupportedModel(
+            "the network has more than 2 GB, which no ONNX file holds in one: export its halves in "
+            "float16, or each as a file of its own (--text)"
+        )
     whole = source
     if plan.text is None:
         text, image = _cut(source, tokens=True), _cut(source, tokens=False)
