@@ -108,6 +108,13 @@ def expected(scope: str, key: str | None) -> set[int] | None:
     return None if scope in ("any", key) else {403}
 
 
+def test_a_key_without_its_scheme_is_told_the_form(guarded):
+    headers = {"authorization": guarded.tokens["predict"]}
+    answer = httpx.get(f"{guarded.server.url}/v1/models", headers=headers)
+    assert (answer.status_code, "write Authorization: Bearer KEY" in answer.text) == (401, True)
+    assert guarded.tokens["predict"] not in answer.text
+
+
 @pytest.mark.parametrize("key", [None, "unknown", "expired", *SCOPES])
 @pytest.mark.parametrize(("method", "path", "scope"), ROUTES)
 def test_each_route_asks_for_its_scope(guarded, method, path, scope, key):

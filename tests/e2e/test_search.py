@@ -112,6 +112,16 @@ def test_the_matches_are_those_of_numpy(server, colours):
 
 
 @pytest.mark.usefixtures("indexed")
+def test_an_index_is_kept_where_a_file_is_missing(repository, fovea):
+    index = repository / "embedding" / "index.npz"
+    before = index.read_bytes()
+    words = ("embedding", "images/1.png", "absent.png", "--repository", repository)
+    code, _, err = fovea("index", *words)
+    assert (code, "absent.png: there is no such file" in err) == (2, True), err
+    assert index.read_bytes() == before
+
+
+@pytest.mark.usefixtures("indexed")
 def test_several_images_have_an_answer_each(server, colours):
     files = [("file", picture(colours[7])), ("file", b"no image")]
     answer = httpx.post(f"{server.url}/v1/models/embedding/search?k=1", files=files).json()

@@ -50,6 +50,9 @@ _TOGETHER, _BETTER = 0.75, 0.15
 # So many keypoints must have more than this score.
 _ENOUGH, _SEEN = 5, 0.5
 
+# Fields in which the preprocessing of a family differs most, and which a user may leave out.
+_DECISIVE = ("fit", "channels", *VALUES)
+
 Boxes = NDArray[np.float32]
 
 
@@ -114,8 +117,10 @@ def settle(
     detects = isinstance(open_head(head, inputs), Detector)
     if given is not None:
         spec = spec_of(given)
+        left = [field for field in _DECISIVE if head.guessed and field not in given]
+        rest = f"; {', '.join(left)} of a guess: {head.guessed}" if left else ""
         if not detects or spec == usual:
-            return spec, "by --preprocess"
+            return spec, f"by --preprocess{rest}"
         has, more = found(spec), found(usual)
         both = f"with it the model finds {has}, and with that of the family {head.family} {more}"
         # A crowd is as many objects as noise, so this does not contradict what a user names.
@@ -124,7 +129,7 @@ def settle(
                 f"--preprocess is wrong: {both}. Leave it out, or give --images that show what the "
                 "model finds"
             )
-        return spec, f"by --preprocess: {both}"
+        return spec, f"by --preprocess: {both}{rest}"
     if not detects or not head.variants:
         return usual, head.preprocess_from
     ways: dict[str, PreprocessSpec] = {}

@@ -153,7 +153,7 @@ PreprocessOption = Annotated[
         metavar="NAME|FILE.json",
         help=f"How images were prepared in training: {', '.join(PRESETS)}; family, as its family "
         f"has it; a change of that: {', '.join(list(VARIANTS)[1:])}; or a file with fields of the "
-        "card's preprocess.",
+        "card's preprocess (with scale, mean and std are 0 and 1 unless it has them).",
         show_default="family",
         autocompletion=lambda: list(NAMES),
     ),

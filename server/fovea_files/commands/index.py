@@ -55,7 +55,8 @@ def index(
     """Write the vectors of images beside a model, in which a server then finds similar ones.
 
     The model's task is embed. The index is NAME.npz in the model's folder of the repository; a
-    server reads it when it is asked for, also when it has changed.
+    server reads it when it is asked for, also when it has changed. If a file is missing, nothing is
+    written.
 
     Example: fovea index reid people/ --thumbnails
 
@@ -63,6 +64,9 @@ def index(
     """
     check_name(name)
     found = find_sources(sources, every=every, drawn=None)
+    # An index without it would take the place of one that has it.
+    if missing := [source.file for source in found.files if not source.path.exists()]:
+        raise NotFound(f"{missing[0]}: there is no such file, and nothing was written")
     [path] = find_models(context, repository, model)
     vectors, names, tally = list[NDArray[np.float32]](), list[str](), Tally()
     pictures = list[bytes]()

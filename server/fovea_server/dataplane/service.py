@@ -8,7 +8,7 @@ from functools import partial
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.entry_points import Group, entry_points, load
-from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.errors import InvalidOption, Unauthenticated
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.part import ServerPart
@@ -112,6 +112,11 @@ class Service:
             restrictions.check_local(api, call.client, call.header)
 
     def _holder(self, door: Door, call: Call, scope: Scope | None) -> Holder:
+        if call.token is None and call.header("authorization"):
+            raise Unauthenticated(
+                "the header Authorization has no scheme that is known: write Authorization: Bearer "
+                "KEY, with the word Bearer, or X-API-Key: KEY without"
+            )
         # It is in the log also where it is refused.
         call.holder = holder = door.holder(call.token)
         if scope is not None:

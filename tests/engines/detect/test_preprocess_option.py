@@ -78,8 +78,19 @@ def test_fields_of_a_file_are_laid_over_those_of_the_family(file):
     spec = default_preprocess("yolox", FLOAT, {}, trained=read_preprocess(file({"pad": 0})))
     assert (spec.pad, spec.channels, spec.scale, spec.anchor) == (0, "BGR", 1.0, "top-left")
     assert default_preprocess("yolox", FLOAT, {}, trained=read_preprocess(file({}))) == family
-    spec = default_preprocess(None, FLOAT, {}, trained=read_preprocess(file({"mean": [1, 2, 3]})))
-    assert spec.mean == (1.0, 2.0, 3.0)
+
+
+def test_values_of_a_file_are_whole(file):
+    family = default_preprocess("classifier", FLOAT, {})
+    assert family.mean[0] == 0.485
+    trained = read_preprocess(file({"scale": 1, "channels": "BGR"}))
+    spec = default_preprocess("classifier", FLOAT, {}, trained=trained)
+    assert (spec.scale, spec.mean, spec.std, spec.fit) == (1, (0,) * 3, (1,) * 3, family.fit)
+    trained = read_preprocess(file({"scale": 1, "mean": [1, 2, 3]}))
+    spec = default_preprocess("classifier", FLOAT, {}, trained=trained)
+    assert (spec.mean, spec.std) == ((1, 2, 3), (1, 1, 1))
+    with pytest.raises(InvalidOption, match='mean without scale.*add "scale": 1 if'):
+        read_preprocess(file({"mean": [1, 2, 3]}))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -92,8 +103,8 @@ def test_a_preset_replaces_that_of_the_family(name):
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        (PRESETS["imagenet"], "mean, std cannot be set.*float32 input"),
-        ({"mean": [0.5, 0.5, 0.5]}, "mean cannot be set"),
+        ({**PRESETS["imagenet"], "scale": 1}, "mean, std cannot be set.*float32 input"),
+        ({"mean": [0.5, 0.5, 0.5], "scale": 1}, "mean cannot be set"),
         ({"scale": 0.5}, "scale cannot be set"),
     ],
 )

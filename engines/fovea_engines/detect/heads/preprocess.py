@@ -125,10 +125,11 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
     """Read fields of `PreprocessSpec` from the named preset or from a JSON file.
 
     Returns all fields for a preset, so that it replaces the family's; for a variant or a file only
-    its fields.
+    its fields. A file that names the scale has no mean and no std but those that it names.
 
     Raises:
         InvalidOption: the name is neither, or a field is wrong; the message says what it must be.
+            Or a file has a mean or std without the scale whose unit it is in.
         NotFound: the file is missing or unreadable.
     """
     if name in PRESETS:
@@ -141,7 +142,7 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
             f"--preprocess {name!r} is none of {', '.join(NAMES)}, nor a .json file"
         )
     try:
-        return _Trained.model_validate_json(path.read_bytes()).model_dump(exclude_unset=True)
+        fields = _Trained.model_validate_json(path.read_bytes()).model_dump(exclude_unset=True)
     except OSError as error:
         raise NotFound(
             f"--preprocess {path} cannot be read ({error.strerror}): name a JSON file, or one of "
@@ -150,6 +151,14 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
     except ValidationError as error:
         where = error.errors(include_url=False)[0]["loc"]
         raise InvalidOption(f"--preprocess {path}: {_complaint(*where[:1])}") from error
+    if "scale" in fields:
+        return {**_UNIT, **fields}
+    if named := [field for field in ("mean", "std") if field in fields]:
+        raise InvalidOption(
+            f"--preprocess {path}: {' and '.join(named)} without scale, and their unit depends on "
+            "it: add \"scale\": 1 if they are of 0 to 255, or 0.00392156862745098 if of 0 to 1"
+        )
+    return fields
 
 
 def over_own(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
