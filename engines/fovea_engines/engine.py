@@ -274,7 +274,7 @@ class Engine(Closing):
             found = [part for part in parts if isinstance(part, NewImage)]
             if mosaic.tiled:
                 mosaic.add(number, found)
-        return mosaic.picture(found)
+        return mosaic.picture(found, pixels)
 
     def _predict_tiles(
         self, pixels: NDArray[np.uint8], options: PredictOptions, alone: bool

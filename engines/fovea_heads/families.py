@@ -35,6 +35,7 @@ from fovea_heads.ultraface import UltraFace
 from fovea_heads.ultralytics_rtdetr import RawUltralyticsRtDetr, UltralyticsRtDetr
 from fovea_heads.yolo_nas_obb import YoloNasObb
 from fovea_heads.yolov3_nms import YoloV3Nms
+from fovea_heads.yolov4 import YoloV4
 from fovea_heads.yolov5_face import YoloV5Face
 from fovea_heads.yunet import YuNet, YuNet2021
 
@@ -46,6 +47,7 @@ FAMILIES: tuple[type[Head], ...] = (
     MmDeploySegment,
     Paddle,
     YoloV3Nms,
+    YoloV4,
     Torchvision,
     TorchvisionSegment,
     YoloNas,

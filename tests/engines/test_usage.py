@@ -10,7 +10,10 @@ import pytest
     [
         (("build", "absent.onnx"), "'absent.onnx' does not exist"),
         (("build", "tiny.onnx", "--size", "big"), "HEIGHTxWIDTH"),
-        (("build", "tiny.onnx", "--size", "96"), "or try `fovea edit --size 96x96`"),
+        (
+            ("build", "tiny.onnx", "--size", "96"),
+            "`fovea edit tiny.onnx --size 96x96 --out tiny-",
+        ),
         (("build", "tiny.onnx", "--name", "../x"), "cannot name a model"),
         (("build", "tiny.onnx", "--labels", "broken.onnx"), "labels"),
         (("build", "tiny.onnx", "--images", "."), "no image"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,8 @@ from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import over_own
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.recognition import Recognition
-from fovea_engines.detect.heads.signature import image_sides
+from fovea_engines.detect.heads.signature import image_layout, image_sides
+from fovea_engines.detect.image_inputs import origin_of
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.size_values import beside_image
 from fovea_engines.evaluate.observe import Observer, working_size
@@ -80,8 +82,10 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         _check_plugins(plan, unproven)
     own = own_normalisation(source.proto)
     trained = over_own(plan.preprocess, own)
-    beside = beside_image(graph_inputs(source.proto))
+    image, *_ = taken_by_source = graph_inputs(source.proto)
+    beside = beside_image(taken_by_source)
     taken = None if plan.size else open_size(source.proto)
+    _check_fixed_size(plan, image)
     if own and own.items() <= trained.items():
         progress.note("the model normalises its input itself, so it gets values of 0 to 255")
     with progress.phase("normalise"):
@@ -112,7 +116,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         head,
         labels,
         preprocess,
-        origin,
+        origin_of(image, origin),
         trained,
         metadata,
         quantised,
@@ -176,6 +180,23 @@ def _check_plugins(plan: BuildPlan, operators: tuple[str, ...]) -> None:
             f"{what}, so nothing can measure another precision: leave out --precision and "
             "--tensorrt (what the exporter wrote in float16 stays so)"
         )
+
+
+def _check_fixed_size(plan: BuildPlan, image: TensorSpec) -> None:
+    """Refuse, as InvalidOption, another size than the one that the source takes."""
+    if plan.size is None or image_layout(image) is None:
+        return
+    sides = image_sides(image)
+    if all(own in (-1, wanted) for own, wanted in zip(sides, plan.size, strict=True)):
+        return
+    fixed = "x".join("any" if side == -1 else str(side) for side in sides)
+    wished = f"{plan.size[0]}x{plan.size[1]}"
+    made = plan.source.with_name(f"{plan.source.stem}-{wished}.onnx")
+    edit = ["fovea", "edit", str(plan.source), "--size", wished, "--out", str(made)]
+    raise InvalidOption(
+        f"size {wished}: the model's input is fixed at {fixed}: export it again with the size that "
+        f"you need, or try `{shlex.join(edit)}`, and build that file"
+    )
 
 
 def _quantised(model: onnx.ModelProto) -> bool:

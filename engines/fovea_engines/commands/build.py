@@ -279,6 +279,8 @@ def build(
     console = Console(highlight=False)
     console.print(card_table(card, version, served=served))
     serve = ["fovea", "serve", *([str(repository)] if is_typed(context, "repository") else [])]
+    if (guess := card.guess) is not None:
+        console.print(guess, markup=False, soft_wrap=True)
     for note in serving_notes(own, card, version, before, shlex.join(serve)):
         console.print(note, markup=False, soft_wrap=True)
 

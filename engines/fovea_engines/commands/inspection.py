@@ -11,6 +11,7 @@ from typing import Any
 from fovea_engines.commands.served import served_versions
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.detect.image_inputs import origin_of
 from fovea_engines.repository.card import CARD_FILE, EngineCard, HeadCandidate
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
 from fovea_engines.repository.layers import LAYERS_FILE, PlanLayers
@@ -106,7 +107,7 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
         head_doubt=head.doubt,
         open=head.open,
         preprocess=preprocess,
-        preprocess_from=None if preprocess is None else head.preprocess_from,
+        preprocess_from=None if preprocess is None else origin_of(inputs[0], head.preprocess_from),
         size=None if usual is None else _size_text(usual, needed),
     )
 

@@ -24,6 +24,11 @@ def is_grey(image: TensorSpec) -> bool:
     return len(image.shape) == 4 and image.shape[1] == 1 and image.dtype.startswith("float")
 
 
+def origin_of(image: TensorSpec, origin: str) -> str:
+    """Return the origin of a model's preprocessing, for people, with what it takes of RGB."""
+    return f"{origin}; the network takes the grey of that RGB" if is_grey(image) else origin
+
+
 def factor_of(image: TensorSpec, other: TensorSpec) -> int | None:
     """Return how many times as large as a batch of images, [n, c, h, w], another is, at least 2."""
     if len(image.shape) != 4 or len(other.shape) != 4 or image.dtype != other.dtype:

@@ -7,6 +7,7 @@ edge a tile lacks what lies beyond.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import cv2
@@ -86,11 +87,12 @@ class Mosaic:
         factor = found.values.shape[0] // self._side[0]
         return self._size[0] * factor, self._size[1] * factor
 
-    def picture(self, found: Sequence[NewImage] = ()) -> NewImage:
-        """Return the picture, of the one tile that was `found`, or of all that were added."""
+    def picture(self, found: Sequence[NewImage], pixels: Pixels) -> NewImage:
+        """Return the picture of an image, of the one tile or last row of tiles that was `found`."""
         values = found[0].values if self._levels is None else self._levels
         factor = values.shape[0] // max(self._size[0], self._side[0])
-        return NewImage(values[: self._size[0] * factor, : self._size[1] * factor])
+        part = values[: self._size[0] * factor, : self._size[1] * factor]
+        return replace(found[0], values=part).coloured(pixels)
 
 
 def _shares(first: Sequence[int], length: int) -> Floats:

@@ -26,11 +26,13 @@ class NewImage(TaskResult):
     Attributes:
         values: [h, w, c] of 3 channels or of 1, finite: float32, where 0 is black and 1 is white,
             and a little beyond; or uint8 levels, of a picture that is joined of tiles.
+        luma: it is the luma of a picture whose colours the network has not seen.
     """
 
     shares: ClassVar[str] = "pictures"
 
     values: NDArray[np.float32] | Pixels
+    luma: bool = False
 
     @property
     def summary(self) -> str:
@@ -64,6 +66,21 @@ class NewImage(TaskResult):
     def in_rgb(self, channels: Channels) -> Self:
         """Return it with its channels in RGB."""
         return replace(self, values=self.values[..., ::-1]) if channels == "BGR" else self
+
+    def coloured(self, pixels: Pixels) -> Self:
+        """Return a luma with the colours of its image, uint8 [h, w, 3], enlarged; others as is.
+
+        These are Cr and Cb of ITU-R BT.601, enlarged by bicubic interpolation, as the papers have
+        it that enlarge luma alone (SRCNN, arXiv 1501.00092).
+        """
+        if not self.luma:
+            return self
+        size = self.values.shape[1], self.values.shape[0]
+        colours = cv2.cvtColor(pixels, cv2.COLOR_RGB2YCrCb)[..., 1:]
+        large = cv2.resize(colours, size, interpolation=cv2.INTER_CUBIC)
+        merged = np.concatenate([self.levels, large], axis=2, dtype=np.uint8)
+        values = np.asarray(cv2.cvtColor(merged, cv2.COLOR_YCrCb2RGB), np.uint8)
+        return replace(self, values=values, luma=False)
 
     def to_source(self, back: LetterboxMap) -> Self:
         """Return the part that shows the image; in the image's own size where that was resized."""

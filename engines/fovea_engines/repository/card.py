@@ -217,6 +217,17 @@ class EngineCard:
             text += f", and in the graph {self.source_preprocess.values_text}"
         return "\n".join(filter(None, [text, self.preprocess_from]))
 
+    @property
+    def guess(self) -> str | None:
+        """Warn of a preprocessing that is a guess; None where it is known."""
+        if not (self.preprocess_from or "").startswith("a guess"):
+            return None
+        return (
+            "UNVERIFIED: the preprocessing is a guess, which the agreement cannot show, as engine "
+            "and source model get the same. Compare one image's answer with that of the training "
+            "program, then build with --preprocess."
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types."""
         value: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")

@@ -33,6 +33,7 @@ class Edited:
         keeps: the outputs must be the same as before; False where the edit is to change them.
         together: rows are computed in one call now that were not before.
         advice: what to do if the model cannot run, or computes something else.
+        judge: the same network for what both take, where one does not take what the other does.
     """
 
     model: onnx.ModelProto
@@ -42,6 +43,7 @@ class Edited:
     keeps: bool = True
     together: bool = False
     advice: str = "name another tensor"
+    judge: onnx.ModelProto | None = None
 
 
 def copied(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -16,7 +16,8 @@ from onnx.helper import make_tensor_value_info
 from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.detect.heads.metadata import largest_stride
-from fovea_engines.graph.any_size import EXPORT, any_size
+from fovea_engines.evaluate.observe import recognise_graph
+from fovea_engines.graph.any_size import EXPORT, AnySize, any_size
 from fovea_engines.graph.tensors import metadata_of
 from fovea_engines.graph.wiring import attribute, constants_of
 from fovea_lab.edit.edited import Edited, copied
@@ -27,6 +28,8 @@ _Shape: TypeAlias = tuple[int, ...]
 # Shapes are inferred with so many times the rows: no length is a multiple of it by chance.
 _PRIME = 7919
 _DYNAMIC = "batch"
+# Tasks of models whose boxes are of cells.
+_ON_CELLS = ("detect", "segment", "pose", "obb")
 _SMALL_WEIGHT = 64  # values, which may be a shape
 
 
@@ -188,17 +191,16 @@ def set_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> Edited:
     for another reason show when the model is run.
 
     Raises:
-        InvalidOption: the metadata has a stride that does not divide the size.
+        InvalidOption: a stride of the metadata, or of a detector, does not divide the size.
         UnsupportedModel: the input takes no image, or a constant follows no rule that is known.
     """
     metadata = metadata_of(model)
-    stride = largest_stride(metadata) if "stride" in metadata else 1
-    if size is not None and any(side < 1 or side % stride for side in size):
-        raise InvalidOption(
-            f"size {size[0]}x{size[1]}: both sides must be multiples of {stride}, the stride that "
-            "the model's metadata states"
-        )
+    if size is not None and "stride" in metadata:
+        _check_sides(size, largest_stride(metadata), "the stride that the model's metadata states")
     found = any_size(model)
+    head, _ = recognise_graph(model)
+    if size is not None and head.family is not None and head.task in _ON_CELLS:
+        _check_sides(size, found.stride, f"the largest stride of its head, {head.family}")
     name = found.image.name
     if size is None:
         every = f"any size of multiples of {found.stride}" if found.stride > 1 else "any size"
@@ -210,6 +212,26 @@ def set_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> Edited:
     return Edited(
         result,
         f"size: {name} takes {size[0]}x{size[1]}",
+        judge=_dynamic(found),
         advice="a constant is of the size there was, or the model's stride does not divide the new "
         f"one; {EXPORT}",
     )
+
+
+def _check_sides(size: tuple[int, int], stride: int, origin: str) -> None:
+    if not any(side < 1 or side % stride for side in size):
+        return
+    near = [[max(1, side // stride) * stride, -(-side // stride) * stride] for side in size]
+    sizes = dict.fromkeys(f"{height}x{width}" for height, width in zip(*near, strict=True))
+    raise InvalidOption(
+        f"size {size[0]}x{size[1]}: both sides must be multiples of {stride}, {origin}: take "
+        f"{' or '.join(sizes)}"
+    )
+
+
+def _dynamic(found: AnySize) -> onnx.ModelProto | None:
+    """Return the network for any size, which is compared with both; None if it cannot be made."""
+    try:
+        return found.dynamic()
+    except UnsupportedModel:
+        return None

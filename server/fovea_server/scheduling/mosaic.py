@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
@@ -92,7 +93,7 @@ class MosaicScheduler(SchedulerWrapper):
             self._check_size(mosaic.size_of(found[0]))
             if mosaic.tiled:
                 await in_thread(partial(mosaic.add, number, found))
-        return await in_thread(partial(_finished, request, image, mosaic.picture(found), result))
+        return await in_thread(partial(_finished, request, image, mosaic, found, result))
 
     def _check_size(self, size: tuple[int, int]) -> None:
         if size[0] * size[1] > self._limits.max_pixels:
@@ -114,10 +115,14 @@ def _picture(answer: ImageResult | FoveaError, timing: Timing) -> NewImage:
 
 
 def _finished(
-    request: ImageRequest, image: DecodedImage, picture: NewImage, result: ImageResult
+    request: ImageRequest,
+    image: DecodedImage,
+    mosaic: Mosaic,
+    found: Sequence[NewImage],
+    result: ImageResult,
 ) -> ImageResult:
     began = time.monotonic()
-    result.found = picture
+    result.found = mosaic.picture(found, image.pixels)
     if request.keep_pixels:
         result.pixels = image.pixels
     if request.encode is not None:

@@ -98,6 +98,16 @@ def test_what_cannot_be_edited_is_a_sentence(fovea, tiny_model, tmp_path, option
     assert not (tmp_path / "o.onnx").exists()
 
 
+def test_a_size_between_cells_is_refused_and_another_is_compared(fovea, shared):
+    source = shared / "models" / "yolox_nano.onnx"
+    code, _, err = fovea("edit", source, "--out", "o.onnx", "--size", "250x416")
+    assert (code, "multiples of 32" in err, "take 224x416 or 256x416" in err) == (2, True, True)
+    code, out, err = fovea("edit", source, "--out", "o.onnx", "--size", "256x416", "--json")
+    assert code == 0, err
+    [step] = json.loads(out)["steps"]
+    assert step["difference"] < 1e-3
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"not a model", bytes(1000)])
 def test_what_is_no_model_is_a_sentence(fovea, tmp_path, content):
     (tmp_path / "m.onnx").write_bytes(content)

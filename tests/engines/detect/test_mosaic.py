@@ -18,7 +18,7 @@ def joined(pixels, make, size):
         found = [NewImage(make(part / np.float32(255))) for part in parts]
         if mosaic.tiled:
             mosaic.add(number, found)
-    return mosaic.size_of(found[0]), mosaic.picture(found)
+    return mosaic.size_of(found[0]), mosaic.picture(found, pixels)
 
 
 @pytest.mark.parametrize("size", [(32, 48), (20, 30), (33, 49), (64, 20), (100, 211), (1, 500)])

@@ -89,7 +89,7 @@ def test_values_of_a_file_are_whole(file):
     trained = read_preprocess(file({"scale": 1, "mean": [1, 2, 3]}))
     spec = default_preprocess("classifier", FLOAT, {}, trained=trained)
     assert (spec.mean, spec.std) == ((1, 2, 3), (1, 1, 1))
-    with pytest.raises(InvalidOption, match='mean without scale.*add "scale": 1 if'):
+    with pytest.raises(InvalidOption, match=r'mean without scale.*add "scale": 1 if'):
         read_preprocess(file({"mean": [1, 2, 3]}))
 
 

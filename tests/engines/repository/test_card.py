@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -69,3 +70,10 @@ def test_what_is_no_card_is_refused(tmp_path, data):
 def test_an_absent_card_is_not_found(tmp_path):
     with pytest.raises(NotFound):
         EngineCard.read(tmp_path / "card.json")
+
+
+def test_a_guess_of_the_preprocessing_is_said(card):
+    assert replace(card, preprocess_from="by the family embedding").guess is None
+    guessed = replace(card, preprocess_from="a guess: most take RGB; --preprocess settles it")
+    assert guessed.guess.startswith("UNVERIFIED: the preprocessing is a guess")
+    assert "--preprocess" in guessed.guess

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -130,11 +130,16 @@ class SuperResolution(Pictures):
 
 @dataclass(frozen=True, slots=True)
 class GreySuperResolution(SuperResolution):
-    """Decodes one channel, of a network of grey images, whose grey is that of RGB."""
+    """Decodes the luma of a picture, of a network that takes that of RGB."""
 
     family: ClassVar[str] = "super-resolution-grey"
     preprocess: ClassVar[Mapping[str, Any]] = {**Pictures.preprocess, "scale": 1.0}
     channels: ClassVar[tuple[int, ...]] = (1,)
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> NewImage:
+        """Return the luma, which gets the colours of its image where that is at hand."""
+        found = super(GreySuperResolution, self).decode(outputs, row, options)
+        return replace(found, luma=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
     if named := [field for field in ("mean", "std") if field in fields]:
         raise InvalidOption(
             f"--preprocess {path}: {' and '.join(named)} without scale, and their unit depends on "
-            "it: add \"scale\": 1 if they are of 0 to 255, or 0.00392156862745098 if of 0 to 1"
+            'it: add "scale": 1 if they are of 0 to 255, or 0.00392156862745098 if of 0 to 1'
         )
     return fields
 
@@ -211,7 +211,7 @@ def _resolve(
         wished = f"{size[0]}x{size[1]}"
         raise InvalidOption(
             f"size {wished}: the model's input is fixed at {fixed}: export it again with the size "
-            f"that you need, or try `fovea edit --size {wished}`"
+            "that you need"
         )
     stride = largest_stride(metadata)
     chosen = [side for side, own in zip(resolved, sides, strict=True) if own == -1]
