@@ -73,6 +73,6 @@ def test_an_absent_card_is_not_found(tmp_path):
 
 def test_a_guess_of_the_preprocessing_is_said(card):
     assert dataclasses.replace(card, preprocess_from="by the family embedding").guess is None
-    guessed = dataclasses.replace(card, preprocess_from="a guess: most take RGB; --preprocess settles it")
+    guessed = dataclasses.replace(card, preprocess_from="a guess: most take RGB")
     assert guessed.guess.startswith("UNVERIFIED: the preprocessing is a guess")
     assert "--preprocess" in guessed.guess
