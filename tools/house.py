@@ -38,6 +38,7 @@ ANNEXES = {
     "fovea_files": ROOT / "server",
     "fovea_life": ROOT / "server",
     "fovea_start": ROOT / "server",
+    "fovea_pipelines": ROOT / "server",
     "fovea_streams": ROOT / "server",
     "fovea_words": ROOT / "server",
 }

@@ -20,6 +20,8 @@ class Group(StrEnum):
 
     `BACKENDS`: the name of a `Backend` = that object.
     `COMMANDS`: PANEL.NAME = a function, or a Typer app; panel is a title of `fovea --help`.
+    `FOLDERS`: the name of a file by which a folder of the repository is one model made of several =
+    a class with the members of `Composite`.
     `HEADS`: any name = a subclass of `Head`, or a tuple of them: each is a family.
     `ROUTERS`: a name of `--api` = a function that takes the model that the operator named, or
     None, and returns an `APIRouter`.
@@ -30,6 +32,7 @@ class Group(StrEnum):
 
     BACKENDS = "fovea.backends"
     COMMANDS = "fovea.commands"
+    FOLDERS = "fovea.folders"
     HEADS = "fovea.heads"
     ROUTERS = "fovea.routers"
     SERVICES = "fovea.services"

@@ -98,6 +98,13 @@ class Attributes(TaskResult):
             lines.append((f"{each.name}: {named or 'none'}", each.likely[0] if named else 0))
         return lines
 
+    @property
+    def likely(self) -> dict[int, float]:
+        """Return the likely classes of each classifier."""
+        return {
+            i: float(one.probabilities[i - one.first]) for one in self.found for i in one.likely
+        }
+
     def shared(self, other: TaskResult) -> float | None:
         """Return 1 less the probability that moves from class to class, the mean of all."""
         if not isinstance(other, Attributes):

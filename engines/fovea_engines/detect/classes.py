@@ -54,6 +54,11 @@ class Classes(TaskResult):
             if score >= _LEAST_SCORE
         ]
 
+    @property
+    def likely(self) -> dict[int, float]:
+        """Return the best class."""
+        return dict(zip(self.class_ids[:1].tolist(), self.scores[:1].tolist(), strict=True))
+
     def to_source(self, back: LetterboxMap) -> Self:
         """Return itself: a class is of the whole image."""
         return self

@@ -1,4 +1,4 @@
-"""Defines the value that a detector returns."""
+"""Defines the value that a detector returns, and what other models say of its objects."""
 
 from __future__ import annotations
 
@@ -18,6 +18,27 @@ from fovea_preprocess.plural import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Finding:
+    """The result of a stage of a pipeline on a crop of an object.
+
+    Attributes:
+        stage: its name.
+        field: of the object, which holds the result in an answer.
+        found: None where the stage failed.
+        labels: of the stage's model; None where unknown.
+        caption: a few words for pictures; empty where there are none.
+        error: code and message, where the stage failed.
+    """
+
+    stage: str
+    field: str
+    found: TaskResult | None = None
+    labels: tuple[str, ...] | None = None
+    caption: str = ""
+    error: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Detections(TaskResult):
     """Objects in one image, best first.
 
@@ -31,6 +52,7 @@ class Detections(TaskResult):
         rotated: float32 [n, 5], cx cy w h in pixels and the angle in radians, regular as
             `detect.rotated` defines it; None without the task.
         track_ids: int32 [n], -1 where a tracker is not sure yet; None where none has seen them.
+        findings: what the later stages of a pipeline say of each; None for a model alone.
     """
 
     boxes: NDArray[np.float32]
@@ -40,6 +62,7 @@ class Detections(TaskResult):
     keypoints: NDArray[np.float32] | None = None
     rotated: NDArray[np.float32] | None = None
     track_ids: NDArray[np.int32] | None = None
+    findings: tuple[tuple[Finding, ...], ...] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -91,6 +114,7 @@ class Detections(TaskResult):
             keypoints=None if self.keypoints is None else self.keypoints[chosen],
             rotated=None if self.rotated is None else self.rotated[chosen],
             track_ids=None if self.track_ids is None else self.track_ids[chosen],
+            findings=self.findings and tuple(self.findings[i] for i in chosen.tolist()),
         )
 
 

@@ -54,6 +54,10 @@ class ReadText(TaskResult):
         """Return the text and its score."""
         return [(f"{''.join(self.characters(labels))} {self.score:.2f}", 0)]
 
+    def caption(self, labels: Sequence[str] | None) -> str:
+        """Return the text."""
+        return "".join(self.characters(labels))
+
     def shared(self, other: TaskResult) -> float | None:
         """Return 1 less the edit distance over the length of the longer text."""
         if not isinstance(other, ReadText):

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
+from fovea_engines.detect.class_names import class_name
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.spec import Channels
@@ -36,6 +37,15 @@ class TaskResult(ABC):
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
         """Return the lines that a picture lists of it, each with the number of its colour."""
         return [(self.summary, 0)]
+
+    @property
+    def likely(self) -> dict[int, float]:
+        """Return the classes of the whole image that hold, each with its score."""
+        return {}
+
+    def caption(self, labels: Sequence[str] | None) -> str:
+        """Return a few words that an object is named by, if it is of a crop of that."""
+        return ", ".join(class_name(labels, class_id) for class_id in self.likely)
 
     def shared(self, other: TaskResult) -> float | None:
         """Return how far it is the result of another engine, 0 to 1: the agreement of both.

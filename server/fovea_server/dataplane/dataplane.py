@@ -135,7 +135,7 @@ class DataPlane:
         engine = model.engine
         if engine is None or engine.head is None or engine.preprocessor is None:
             return {}
-        return {"image_outputs": image_outputs(engine.head)}
+        return {"image_outputs": image_outputs(engine.head, composite=bool(model.config.composing))}
 
     async def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
@@ -236,6 +236,7 @@ class DataPlane:
             words=words,
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
+            stages_ms=_of_pipeline(results),
         )
         for observe in self.observers:
             observe(model, images, prediction)
@@ -439,6 +440,15 @@ def _not_tracked(model: str, options: PredictOptions, images: int) -> FrameTurn:
 def _slowest(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
     timings = [r.timing for r in results if isinstance(r, ImageResult)] or [Timing()]
     return {stage: 1e3 * max(getattr(t, stage) for t in timings) for stage in _STAGES}
+
+
+def _of_pipeline(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
+    stages: dict[str, float] = {}
+    for result in results:
+        if isinstance(result, ImageResult) and result.stages is not None:
+            for name, seconds in result.stages.items():
+                stages[name] = max(stages.get(name, 0.0), 1e3 * seconds)
+    return stages
 
 
 # Of a network whose batch has no limit: a wrong shape costs no more.

@@ -7,7 +7,7 @@ of a prediction are `parameters` of the request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,6 +34,7 @@ class Prediction:
         task: e.g. "detect"; "tensors" where the head is not recognised.
         images: a result for each image, in order; an error where only that image failed.
         timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
+        stages_ms: the same of the stages of a pipeline, by their names; empty for a model alone.
     """
 
     model: str
@@ -42,6 +43,7 @@ class Prediction:
     words: Vocabulary
     images: tuple[ImageResult | FoveaError, ...]
     timing_ms: dict[str, float]
+    stages_ms: dict[str, float] = field(default_factory=dict)
 
 
 def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:

@@ -171,7 +171,7 @@ class Loader:
                     f"ensemble '{name}' depends on '{other}' whose required version {version} is "
                     "not loaded."
                 )
-        if composing:
+        if source.config.platform == "ensemble":
             check_ensemble(source.config, lambda n, v: self._find(n, v).config)
 
     def _load_for(self, name: str, other: str, found: Source, above: tuple[str, ...]) -> None:

@@ -22,14 +22,18 @@ from fovea_preprocess.errors import (
     NotFound,
     ShuttingDown,
 )
+from fovea_server.models.composites import completed, composite_file, read_composite
 from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.opening import OpenEngine, images_of, open_engine
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.scheduling.composite import Composite, CompositeScheduler, Results
+from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
+from fovea_server.tensors.image_messages import ImageRequest
 from fovea_server.tensors.messages import InputTensor
 from fovea_server.tensors.signature import AnswerSize, ModelSignature
 
@@ -58,7 +62,7 @@ class ServedModel:
     Attributes:
         folder: of the version, in that of the model.
         config: complete from READY on.
-        engine: None for an ensemble, and until it is loaded.
+        engine: None for an ensemble, and until it is loaded; of a composite, its first model's.
         fault: the reason why another process, which answers for it, cannot; empty while it can.
         executions: how often a request runs it and, if it is an ensemble, those that it runs.
     """
@@ -239,11 +243,29 @@ class ServedModel:
         else:
             opened = self._open_engine(self.folder, self.config, self._settings, self._progress)
             self.engine, self.config = opened
+        file = composite_file(self.folder.parent) if self._members else None
+        if file is not None:
+            self.engine = self._members[0].engine
+            self.config = completed(self.config, [each.config for each in self._members])
         self.signature = ModelSignature.of(self.config)
         self.answer_size = AnswerSize(self.signature)
-        self._labels |= read_output_labels(self.config, self.folder.parent)
+        if file is not None:
+            self._scheduler = self._of_composite(read_composite(self.folder.parent, file))
+        else:
+            self._labels |= read_output_labels(self.config, self.folder.parent)
+            self._scheduler = self._of_engine()
+        self._reason, self._state = "", State.READY
+        log.info(
+            "model %s version %d is ready: %s, %.2f s",
+            self.name,
+            self.version,
+            self._describe(),
+            time.monotonic() - started,
+        )
+
+    def _of_engine(self) -> Scheduler:
         engine, settings = self.engine, self._settings
-        self._scheduler = make_scheduler(
+        return make_scheduler(
             version=self.version,
             config=self.config,
             session=None if engine is None else engine.session,
@@ -254,18 +276,26 @@ class ServedModel:
             cache=self._cache,
             find=lambda name, version: self._find(name, version).scheduler,
         )
-        self._reason, self._state = "", State.READY
-        log.info(
-            "model %s version %d is ready: %s, %.2f s",
-            self.name,
-            self.version,
-            self._describe(),
-            time.monotonic() - started,
-        )
+
+    def _of_composite(self, composite: Composite) -> Scheduler:
+        engines = {each.name: each.engine for each in self._members if each.engine is not None}
+        most = self._settings.max_queue
+        predict = composite.bind(engines, self._ask, most)
+        contract = Contract(self.name, self.version, self.signature)
+        return CompositeScheduler(contract, predict, self.statistics, most)
+
+    async def _ask(self, name: str, request: ImageRequest) -> tuple[Engine, Results]:
+        """Have a model of this composite answer, as it is served now."""
+        model = self._find(name, None)
+        scheduler, engine = model.scheduler, model.engine
+        assert engine is not None, "models of a composite take images"
+        return engine, await scheduler.predict(request)
 
     def _describe(self) -> str:
-        if self.engine is None:
-            return f"an ensemble of {', '.join(self.config.composing)}"
+        if self.config.composing:
+            kind = "an ensemble" if self.engine is None else "made"
+            return f"{kind} of {', '.join(self.config.composing)}"
+        assert self.engine is not None, "it is loaded"
         card = self.engine.card
         head = card.family or "not recognised (serves tensors)"
         return f"{card.backend} {card.precision}, head {head}"
@@ -299,6 +329,6 @@ class ServedModel:
     def _free(self, timeout_s: float) -> None:
         if self._scheduler is not None:
             self._scheduler.close(timeout_s)
-        if self.engine is not None:
+        if self.engine is not None and not self._members:
             self.engine.close()
         self._scheduler = self.engine = None

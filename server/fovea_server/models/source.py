@@ -14,6 +14,7 @@ from fovea_engines.repository.config_pbtxt import CONFIG_FILE, without_version_p
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository, check_name
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, Unavailable
+from fovea_server.models.composites import composite_config, composite_file
 from fovea_server.models.config.config import load_config
 from fovea_server.settings import Settings
 
@@ -72,7 +73,8 @@ class Repositories:
                     f"{each.root} is empty, and another file system than before: is its file "
                     "system mounted?"
                 )
-            found |= {*names, *each.versionless()}
+            made = (name for name in each.folders() if composite_file(each.root / name))
+            found |= {*names, *each.versionless(), *made}
             self._warn_of_names(each)
         return tuple(sorted(filter(self._lists, found)))
 
@@ -154,6 +156,9 @@ class Source:
         try:
             if not folder.is_dir():
                 raise NotFound(f"there is no folder {folder}: put the model there")
+            stamps = {entry.name: frozenset(_stamps(entry)) for entry in os.scandir(folder)}
+            if config is None and (file := composite_file(folder)) is not None:
+                return cls(folder, composite_config(folder, name, file), (1,), stamps)
             return cls(
                 folder,
                 load_config(
@@ -165,7 +170,7 @@ class Source:
                     renamed=name == settings.model_name,
                 ),
                 ModelRepository(folder.parent).versions(folder.name),
-                {entry.name: frozenset(_stamps(entry)) for entry in os.scandir(folder)},
+                stamps,
             )
         except OSError as error:
             failed: type[FoveaError] = InvalidModel

@@ -69,6 +69,7 @@ class ImageResult:
         tensors: the raw output rows, by name, where the head is not recognised; else None.
         pixels: the upright image, uint8 [h, w, 3] RGB, if the request keeps it.
         batch: rows of the execution that computed it; 0 for none, or several.
+        stages: seconds of each stage of a pipeline, by its name.
         encoded: the result of the request's `encode`, if it has that.
     """
 
@@ -81,6 +82,7 @@ class ImageResult:
     timing: Timing = field(default_factory=Timing)
     encoded: bytes = b""
     batch: int = 0
+    stages: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

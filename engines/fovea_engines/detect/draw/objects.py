@@ -56,6 +56,9 @@ def draw_objects(
     if found.track_ids is not None:
         known = zip(names, found.track_ids.tolist(), strict=True)
         names = [name if track < 0 else f"{name} #{track}" for name, track in known]
+    if found.findings is not None:
+        said = zip(names, found.findings, strict=True)
+        names = [", ".join([name, *(f.caption for f in more if f.caption)]) for name, more in said]
     reach = np.array([-(line // 2)] * 2 + [line // 2 + 1] * 2)
     edges = np.clip(corners + reach, 0, [width, height] * 2)
     tags = place(

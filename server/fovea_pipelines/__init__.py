@@ -1,0 +1,1 @@
+"""Pipelines: one model made of a detector and others that look at what it finds."""

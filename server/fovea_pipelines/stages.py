@@ -1,0 +1,170 @@
+"""Checks a later stage of a pipeline against the models, and chooses what it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fovea_engines.detect.class_names import resolve_classes
+from fovea_engines.detect.detections import Detections, Finding
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.engine import Engine
+from fovea_pipelines.crops import Pixels, box_crop, point_crop, rotated_crop
+from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption
+
+if TYPE_CHECKING:
+    from fovea_pipelines.recipe import StageTable
+
+_FINDS = ("detect", "segment", "pose", "obb", "text")
+# Task of a stage's model -> where its answer may go, the usual place first.
+_PLACES: Mapping[str, tuple[str, ...]] = {
+    "attributes": ("attributes",),
+    "classify": ("classes", "attributes"),
+    "embed": ("embedding",),
+    "read": ("text",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BoundStage:
+    """A stage whose model is known.
+
+    Attributes:
+        base: the stage on whose crops it runs; empty for the detector's objects.
+        classes: ids of the classes that it is for, of the detector or of the base; None for all.
+        size: (width, height) of the model's input.
+        turn: id of a class of the base -> the score from which a crop is turned upside down.
+        field: of an object, where the answer goes.
+    """
+
+    table: StageTable
+    base: str
+    classes: frozenset[int] | None
+    size: tuple[int, int]
+    turn: Mapping[int, float]
+    field: str
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        return self.table.title
+
+    def crops(self, pixels: Pixels, found: Detections) -> dict[int, Pixels]:
+        """Cut out the objects that it is for, by index."""
+        sides = found.boxes[:, 2:] - found.boxes[:, :2]
+        wanted = (found.scores >= self.table.least_score) & (
+            sides.min(axis=1) >= self.table.min_size
+        )
+        if self.classes is not None:
+            wanted &= np.isin(found.class_ids, list(self.classes))
+        match self.table.crop:
+            case "box":
+                cut = partial(box_crop, padding=self.table.padding)
+            case "rotated":
+                cut = partial(rotated_crop, padding=self.table.padding)
+            case "keypoints":
+                cut = partial(point_crop, size=self.size)
+        return {index: cut(pixels, found, index) for index in np.flatnonzero(wanted).tolist()}
+
+    def of_base(self, crop: Pixels, said: Finding) -> Pixels | None:
+        """Return the crop of its base as it sees it; None if it is not for such an object."""
+        likely = {} if said.found is None else said.found.likely
+        if any(likely.get(each, -1.0) >= least for each, least in self.turn.items()):
+            crop = crop[::-1, ::-1].copy()
+        if self.classes is None and not self.table.least_score:
+            return crop
+        chosen = [likely[each] for each in likely if self.classes is None or each in self.classes]
+        return crop if max(chosen, default=-1.0) >= self.table.least_score else None
+
+    def finding(self, engine: Engine, answer: TaskResult) -> Finding:
+        """Make the finding of an object."""
+        words = answer.caption(engine.labels)
+        return Finding(self.name, self.field, answer, engine.labels, words)
+
+    def failed(self, error: FoveaError) -> Finding:
+        """Make the finding of an object whose crop failed."""
+        text = f"stage '{self.name}': {error}"
+        return Finding(self.name, self.field, caption="failed", error=(error.code, text))
+
+
+def bound(
+    table: StageTable, engines: Mapping[str, Engine], first: str, base: BoundStage | None
+) -> BoundStage:
+    """Check a stage against the detector, or the stage on whose crops it runs, and its own model.
+
+    InvalidModel says what does not fit.
+    """
+    detector = _engine(engines, first)
+    if (task := _task(detector)) not in _FINDS:
+        raise InvalidModel(
+            f"the first stage runs '{first}', whose task is {task}: name a model that finds "
+            f"objects ({', '.join(_FINDS)})"
+        )
+    about, engine = f"stage '{table.title}': ", _engine(engines, table.model)
+    places = _PLACES.get(task := _task(engine))
+    if places is None:
+        raise InvalidModel(
+            f"{about}the task of '{table.model}' is {task}: after the first stage, name a model "
+            f"for {', '.join(_PLACES)}"
+        )
+    if table.to and table.to not in places:
+        raise InvalidModel(
+            f"{about}the answer of '{table.model}' cannot go to {table.to}: write to = "
+            f"'{places[0]}', or leave it out"
+        )
+    if table.top_k is not None and task not in ("attributes", "classify"):
+        raise InvalidModel(f"{about}top_k has no effect on a model for {task}: leave it out")
+    _check_crop(about, table, detector)
+    giver = detector if base is None else _engine(engines, base.table.model)
+    if base is not None and base.field in ("embedding", "text"):
+        raise InvalidModel(f"{about}'{base.name}' finds no classes to go by: leave from out")
+    try:
+        classes = _ids(table.classes, giver)
+        turn = {next(iter(_ids((name,), giver))): least for name, least in table.turn.items()}
+    except InvalidOption as error:
+        raise InvalidModel(f"{about}{error}") from error
+    spec = engine.card.preprocess
+    assert spec is not None, "it takes images"
+    return BoundStage(
+        table,
+        "" if base is None else base.name,
+        classes if table.classes else None,
+        (spec.width, spec.height),
+        turn,
+        table.to or places[0],
+    )
+
+
+def _engine(engines: Mapping[str, Engine], name: str) -> Engine:
+    engine = engines.get(name)
+    if engine is None or engine.preprocessor is None:
+        raise InvalidModel(f"model '{name}' takes no images: name one that does")
+    return engine
+
+
+def _task(engine: Engine) -> str:
+    return "tensors" if engine.head is None else engine.head.task
+
+
+def _check_crop(about: str, table: StageTable, detector: Engine) -> None:
+    if table.crop == "rotated" and _task(detector) not in ("obb", "text"):
+        raise InvalidModel(f"{about}'{detector.card.name}' has no rotated boxes: crop = 'box'")
+    if table.crop == "keypoints":
+        skeleton = detector.card.skeleton
+        count = 0 if skeleton is None else len(skeleton.names)
+        if count not in (4, 5):
+            raise InvalidModel(
+                f"{about}crop = 'keypoints' takes four points, or the five of a face, and "
+                f"'{detector.card.name}' finds {count}: crop = 'box'"
+            )
+
+
+def _ids(classes: tuple[str | int, ...], engine: Engine) -> frozenset[int]:
+    options = PredictOptions(classes=classes)
+    known = resolve_classes(options, engine.labels, engine.card.name, engine.num_classes)
+    return frozenset(each for each in known.classes or () if isinstance(each, int))

@@ -1,0 +1,42 @@
+"""Finds folders of the repository that are one model made of several (`fovea.folders`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fovea_engines.entry_points import Group, entry_points, load
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE
+from fovea_engines.repository.model_config import ModelConfig
+from fovea_engines.repository.model_config_scheduling import EnsembleStep, ModelEnsembling
+from fovea_preprocess.errors import InvalidModel
+from fovea_server.scheduling.composite import Composite
+
+PLATFORM = "fovea_composite"
+"""Of the configuration of such a model; its steps are the models that it runs."""
+
+
+def composite_file(folder: Path) -> str | None:
+    """Return the name of the file that makes a folder such a model; None if it is another."""
+    return next((name for name in entry_points(Group.FOLDERS) if (folder / name).is_file()), None)
+
+
+def read_composite(folder: Path, file: str) -> Composite:
+    """Read such a folder; raises as `Composite.read`."""
+    kind: type[Composite] = load(Group.FOLDERS, file)
+    return kind.read(folder)
+
+
+def composite_config(folder: Path, name: str, file: str) -> ModelConfig:
+    """Make the configuration of such a folder; raises as `Composite.read`."""
+    if (folder / CONFIG_FILE).exists():
+        raise InvalidModel(f"{folder / CONFIG_FILE} is beside {file}: remove one of them")
+    models = read_composite(folder, file).models
+    steps = tuple(EnsembleStep(model, model_version=-1) for model in models)
+    return ModelConfig(name=name, platform=PLATFORM, ensemble_scheduling=ModelEnsembling(steps))
+
+
+def completed(config: ModelConfig, models: Sequence[ModelConfig]) -> ModelConfig:
+    """Fill in the input, which takes images: that of the first model."""
+    return replace(config, max_batch_size=models[0].max_batch_size, input=models[0].input[:1])
