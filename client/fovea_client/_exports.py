@@ -47,7 +47,25 @@ def _coco_row(found: Detection, image_id: int, category_id: int) -> dict[str, An
     if found.keypoints:
         points = ((*_pixels((p.x, p.y)), round(p.score, _SCORE)) for p in found.keypoints)
         row["keypoints"] = [value for point in points for value in point]
-    return row
+    return row | _of_pipeline(found)
+
+
+def _of_pipeline(found: Detection) -> dict[str, Any]:
+    """Return what the stages of a pipeline found of an object, under the names of `Detection`."""
+    more: dict[str, Any] = {}
+    if found.attributes:
+        more["attributes"] = {
+            one.name: [each.class_name for each in one.likely] for one in found.attributes
+        }
+    if found.classes:
+        more["classes"] = {each.class_name: each.score for each in found.classes}
+    if found.text is not None:
+        more |= {"text": found.text.text, "text_score": found.text.score}
+    if found.embedding is not None:
+        more["embedding"] = found.embedding.vector.tolist()
+    if found.error is not None:
+        more["error"] = found.error.message
+    return more
 
 
 def _pixels(places: Iterable[float]) -> list[float]:
@@ -60,6 +78,11 @@ def supervision(result: ImageResult) -> Any:
     corners = [[(p.x, p.y) for p in each.corners] for each in result.detections]
     if corners and corners[0]:
         data["xyxyxyxy"] = np.array(corners, np.float32)
+    rows = [_of_pipeline(each) for each in result.detections]
+    for name in dict.fromkeys(name for row in rows for name in row):
+        column = np.empty(len(rows), object)
+        column[:] = [row.get(name) for row in rows]
+        data[name] = column
     return imported("supervision", "supervision").Detections(
         xyxy=result.boxes,
         confidence=result.scores,

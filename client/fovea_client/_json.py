@@ -141,6 +141,7 @@ _OWN: dict[Any, Read] = {
     Any: lambda value: value,
     bytes: _file,
     Mapping[str, Any]: dict,
+    Mapping[str, float]: dict,
     Tensor: _tensor,
     ImageResult | ImageError: image_result,
 }

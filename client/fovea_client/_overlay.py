@@ -70,7 +70,7 @@ def _labels(
     taken: list[tuple[float, float, float]] = []
     tall = _HEIGHT * unit
     for each, fill in zip(found, fills, strict=True):
-        text = f"{each.class_name} {each.score:.2f}"
+        text = f"{', '.join([each.class_name, *each.notes])} {each.score:.2f}"
         wide = min(float(size[0]), (len(text) * _LETTER + 2 * _MARGIN) * unit)
         for x, y in _spots(each.box, wide, tall, size[0]):
             free = all(abs(y - top) >= tall or x >= right or x + wide <= left

@@ -39,6 +39,11 @@ class Detection:
         corners: the four of `rotated`, clockwise; between the second and the third the angle
             points.
         track_id: of a request with `track`; None without, and until the tracker is sure.
+        attributes: of a pipeline, like the three below: what other models say of a crop of it.
+        classes: best first.
+        text: None where nothing reads it.
+        embedding: None where nothing makes a vector of it.
+        error: the reason why a stage of the pipeline failed for it.
     """
 
     box: Box
@@ -50,6 +55,19 @@ class Detection:
     rotated: Rotated | None = None
     corners: tuple[Corner, ...] = ()
     track_id: int | None = None
+    attributes: tuple[Attribute, ...] = ()
+    classes: tuple[ScoredClass, ...] = ()
+    text: Reading | None = None
+    embedding: Embedding | None = None
+    error: ImageError | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what a pipeline found of it, in a few words each; a vector has none."""
+        likely = [each.class_name for one in self.attributes for each in one.likely]
+        best = [each.class_name for each in self.classes[:1]]
+        text = [] if self.text is None or not self.text.text else [self.text.text]
+        return (*likely, *best, *text, *(["failed"] if self.error else []))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,7 +260,10 @@ class ImageError:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds by stage (of the slowest image in each) and in all."""
+    """Milliseconds by stage (of the slowest image in each) and in all.
+
+    Those of a pipeline are of its detector, and `stages` has each of its stages by name.
+    """
 
     decode: float
     letterbox: float
@@ -250,6 +271,7 @@ class Timing:
     infer: float
     postprocess: float
     total: float
+    stages: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,16 @@ class Attribute(Value):
     classes: tuple[ScoredClass, ...]
 
     @property
-    def lines(self) -> tuple[str, ...]:
+    def likely(self) -> tuple[ScoredClass, ...]:
         """Return the best class, or those with a score from .5 on where several can be."""
-        likely = self.classes[:1]
-        if not self.exclusive:
-            likely = tuple(each for each in self.classes if each.score >= _LIKELY)
-        named = ", ".join(f"{each.class_name} {each.score:.2f}" for each in likely)
+        if self.exclusive:
+            return self.classes[:1]
+        return tuple(each for each in self.classes if each.score >= _LIKELY)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the name with its likely classes."""
+        named = ", ".join(f"{each.class_name} {each.score:.2f}" for each in self.likely)
         return (f"{self.name}: {named or 'none'}",)
 
     def rows(self) -> Iterator[Mapping[str, object]]:

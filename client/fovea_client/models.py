@@ -73,6 +73,7 @@ class Model(ModelSummary):
         labels: class names by id; None where the model has none.
         card: the engine's card.json from `fovea build`; None where there is none.
         card_reason: the reason for a missing card; None where there is one.
+        made_of: models that an ensemble or a pipeline runs; of others none.
     """
 
     max_batch_size: int
@@ -82,6 +83,7 @@ class Model(ModelSummary):
     labels: tuple[str, ...] | None
     card: Mapping[str, Any] | None
     card_reason: str | None
+    made_of: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         words = [self.task, self.backend, self.precision]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fovea_client import Detection, ImageResult, MaskFile, Outlines, RunLengths
 from fovea_engines.detect.classes import Classes
-from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.detections import Detections, Finding
 from fovea_engines.detect.maps import NOTHING, ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.masks import Bitmap, Masks
 from fovea_engines.detect.skeleton import PERSON, Skeleton
@@ -67,6 +67,9 @@ def _objects(result: ImageResult) -> Detections:
         masks,
         result.keypoints,
         np.array(rotated, np.float32) if rotated else None,
+        findings=tuple(
+            tuple(Finding("", "", caption=note) for note in each.notes) for each in found
+        ),
     )
 
 

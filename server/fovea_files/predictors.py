@@ -23,13 +23,18 @@ IN_FLIGHT = 16
 
 @dataclass(frozen=True, slots=True)
 class Predicting:
-    """The model that predicts; labels and skeleton are None where it has none."""
+    """The model that predicts; labels and skeleton are None where it has none.
+
+    Attributes:
+        is_pipeline: objects may have more: what other models say of them.
+    """
 
     name: str
     version: str
     task: str
     labels: tuple[str, ...] | None
     skeleton: Skeleton | None
+    is_pipeline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ class RemotePredictor(Predictor):
             model.task or "tensors",
             model.labels,
             skeleton and Skeleton(tuple(skeleton["names"]), tuple(map(tuple, skeleton["bones"]))),
+            is_pipeline=bool(model.made_of),
         )
 
     def predict(self, image: InputImage) -> Predicted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,8 @@ from fovea_files.sources import Source
 
 FILE = "predictions.csv"
 
+# Of an object, what the stages of a pipeline found.
+_OF_PIPELINE = ("attributes", "classes", "text", "text_score", "embedding", "error")
 # A spreadsheet computes a cell that begins so.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -44,11 +47,12 @@ def _columns(model: Predicting) -> list[str]:
     scored, box = ["class_id", "class_name", "score"], ["x1", "y1", "x2", "y2"]
     if model.task == "classify":
         return scored
+    found = [*_OF_PIPELINE] if model.is_pipeline else []
     if model.task == "obb":
-        return [*scored, *box, "cx", "cy", "w", "h", "angle"]
+        return [*scored, *box, "cx", "cy", "w", "h", "angle", *found]
     names = () if model.skeleton is None else model.skeleton.names
     points = [f"{name} {value}" for name in names for value in ("x", "y", "score")]
-    return [*scored, *box, *points]
+    return [*scored, *box, *points, *found]
 
 
 def _rows(found: ImageResult) -> Iterator[dict[str, Any]]:
@@ -71,11 +75,28 @@ def _text(name: str) -> str:
     return f"'{name}" if name.startswith(_FORMULA) else name
 
 
-def _more(found: Detection) -> dict[str, float]:
+def _more(found: Detection) -> dict[str, object]:
     if found.rotated is not None:
-        return asdict(found.rotated)
-    return {
+        return asdict(found.rotated) | _of_pipeline(found)
+    return _of_pipeline(found) | {
         f"{point.name} {value}": getattr(point, value)
         for point in found.keypoints
         for value in ("x", "y", "score")
     }
+
+
+def _of_pipeline(found: Detection) -> dict[str, object]:
+    row: dict[str, object] = {
+        "attributes": "; ".join(
+            f"{one.name}: {', '.join(each.class_name for each in one.likely)}"
+            for one in found.attributes
+        ),
+        "classes": ", ".join(f"{one.class_name} {one.score:.5f}" for one in found.classes),
+    }
+    if found.text is not None:
+        row |= {"text": found.text.text, "text_score": found.text.score}
+    if found.embedding is not None:
+        row |= {"embedding": json.dumps(found.embedding.vector.tolist())}
+    if found.error is not None:
+        row["error"] = found.error.message
+    return {name: _text(v) if isinstance(v, str) else v for name, v in row.items() if v != ""}

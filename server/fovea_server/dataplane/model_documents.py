@@ -92,6 +92,10 @@ class Model(ModelSummary):
     labels: Annotated[list[str] | None, Field(description="class names by id")]
     card: Annotated[EngineCard | None, Field(description="the engine as `fovea build` made it")]
     card_reason: Annotated[str | None, Field(description="why there is no card")]
+    made_of: Annotated[
+        list[str],
+        Field(description="models that an ensemble or a pipeline runs; of others none"),
+    ]
 
 
 class Duration(BaseModel):
@@ -185,6 +189,7 @@ def model_document(registry: Registry, name: str, version: int | None) -> Model:
         labels=None if engine is None or engine.labels is None else list(engine.labels),
         card=card,
         card_reason=missing,
+        made_of=list(model.config.composing),
     )
 
 

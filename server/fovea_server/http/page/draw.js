@@ -1,7 +1,7 @@
 // Draws what was found over an image: masks and maps on a canvas, outlines and labels in an SVG.
 
 import { colourOf, css, ink } from "./colours.js";
-import { labelOf, percent } from "./found.js";
+import { labelOf, percent, titleOf } from "./found.js";
 import { placeLabels } from "./labels.js";
 import {
   depthColour, depthRange, drawMap, drawMasks, drawPicture, drawVector, isBackground,
@@ -87,7 +87,7 @@ function pose({ keypoints = [] }, bones, scale) {
 }
 
 function labels(items, alone, scale, area) {
-  const texts = items.map((each) => `${labelOf(each)} ${each.score.toFixed(2)}`);
+  const texts = items.map((each) => `${titleOf(each)} ${each.score.toFixed(2)}`);
   const sizes = texts.map((text) => ({ width: textWidth(text) + 10, height: LABEL_HEIGHT }));
   const boxes = items.map(({ box }) => scaled(box, scale));
   return placeLabels(boxes, sizes, area).flatMap((place, index) => {

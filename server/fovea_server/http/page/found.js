@@ -13,6 +13,12 @@ const LABEL = Symbol("label"); // No part of an answer that is saved.
 /** What to call the class of something: a number alone is no name. */
 export const labelOf = (item) => item[LABEL] ?? item.class_name;
 
+/** The same with what a pipeline found of it. */
+export const titleOf = (item) => [
+  labelOf(item), ...(item.attributes ?? []).concat(item).map(({ classes }) => classes?.[0]?.class_name),
+  item.text?.text, item.error && "failed",
+].filter(Boolean).join(", ");
+
 /** Label what an answer has of classes for which the model, which has so many, has no name. */
 export function labelNameless({ detections, classes, semantic }, names) {
   for (const each of detections ?? classes ?? semantic?.classes ?? []) {

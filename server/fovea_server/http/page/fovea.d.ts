@@ -235,6 +235,8 @@ export interface Model {
   card: EngineCard | null;
   /** why there is no card */
   card_reason: string | null;
+  /** models that an ensemble or a pipeline runs; of others none */
+  made_of: string[];
 }
 
 /** Counters of the versions of a model that are ready, since they were loaded. */
@@ -494,6 +496,7 @@ export interface TimingMs {
   infer: number;
   postprocess: number;
   total: number;
+  stages?: Record<string, number>;
 }
 
 /** The matches of one image of a request, or `error`. */
@@ -641,6 +644,14 @@ export interface Detection {
   corners?: [Corner, Corner, Corner, Corner];
   /** with track: null until the tracker is sure */
   track_id?: number | null;
+  /** of a pipeline, like the three below: what other models say of a crop */
+  attributes?: Attribute[];
+  /** best first */
+  classes?: ScoredClass[];
+  text?: Reading;
+  embedding?: Embedding;
+  /** why a stage of the pipeline failed for this object */
+  error?: ErrorDetail;
 }
 
 /** A class of the whole image; the scores of all classes add up to 1. */

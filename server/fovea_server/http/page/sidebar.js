@@ -2,7 +2,7 @@
 
 import { colourOf, css } from "./colours.js";
 import { button, make, refill } from "./dom.js";
-import { counts, labelOf, percent } from "./found.js";
+import { counts, percent, titleOf } from "./found.js";
 import { FORMS } from "./results.js";
 
 /** Show a chip for each class; `lists` are what each model found, before classes are chosen. */
@@ -20,7 +20,7 @@ export function showChips(container, lists, chosen, onToggle) {
 export function showFound(container, rows, pinned, onLight, onPin) {
   refill(container, rows.map((row, index) => {
     const each = row.left ?? row.right;
-    const name = make("span", { className: "name", textContent: labelOf(each) });
+    const name = make("span", { className: "name", textContent: titleOf(each) });
     const where = make("small", { textContent: place(row) });
     const made = button("row", String(index), () => onPin(row), name, ...scores(row), where);
     made.style.setProperty("--colour", css(colourOf(each)));

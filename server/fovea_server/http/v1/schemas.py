@@ -55,7 +55,7 @@ PredictJson = create_model(
 
 # A name, and its text, which goes on in lines that are indented further.
 _ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
-_FORMS: dict[Any, type[Any]] = {bytes: str}
+_FORMS: dict[Any, type[Any]] = {bytes: str, Mapping[str, float]: dict[str, float]}
 """Type of a field of the client -> its type in JSON."""
 
 
@@ -139,6 +139,7 @@ _FORMS[reduce(or_, _MASKS)] = create_model(
     ),
 )
 _CORNER = schema_of(fovea_client.Corner)
+ErrorDetail = schema_of(fovea_client.ImageError, "ErrorDetail")
 schema_of(
     fovea_client.Detection,
     forms={
@@ -150,6 +151,9 @@ schema_of(
     rotated="of a model of rotated boxes or of text",
     corners="of `rotated`, clockwise; between the second and the third the angle points",
     track_id="with track: null until the tracker is sure",
+    attributes="of a pipeline, like the three below: what other models say of a crop",
+    classes="best first",
+    error="why a stage of the pipeline failed for this object",
 )
 _SHARE = {"ge": 0, "le": 1}
 schema_of(
@@ -185,7 +189,6 @@ _FORMS[fovea_client.Tensor] = create_model(
     shape=list[int],
     data=list[object],
 )
-ErrorDetail = schema_of(fovea_client.ImageError, "ErrorDetail")
 ErrorAnswer = create_model(
     "ErrorAnswer", __doc__="Every answer that is not 2xx.", error=(ErrorDetail, ...)
 )
