@@ -115,7 +115,8 @@ def _key(field: str) -> str:
 
 def _fault(error: ValidationError) -> str:
     """Describe the first fault, with the key that an unknown one may mean."""
-    first = error.errors()[0]
+    # Where a key is missing, its name may be misspelt.
+    first, *_ = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     place = [each + 1 if isinstance(each, int) else each for each in first["loc"]]
     where = " ".join(map(str, place)).replace("stages ", "stage ")
     if first["type"] != "extra_forbidden":

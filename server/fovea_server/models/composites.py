@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import orjson
+
+from fovea_engines.engine import Engine
 from fovea_engines.entry_points import Group, entry_points, load
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE
-from fovea_engines.repository.model_config import ModelConfig
+from fovea_engines.repository.model_config import ModelConfig, ModelParameter
 from fovea_engines.repository.model_config_scheduling import EnsembleStep, ModelEnsembling
 from fovea_preprocess.errors import InvalidModel
 from fovea_server.scheduling.composite import Composite
+from fovea_server.tensors.results.forms import image_outputs
 
 PLATFORM = "fovea_composite"
 """Of the configuration of such a model; its steps are the models that it runs."""
@@ -37,6 +40,11 @@ def composite_config(folder: Path, name: str, file: str) -> ModelConfig:
     return ModelConfig(name=name, platform=PLATFORM, ensemble_scheduling=ModelEnsembling(steps))
 
 
-def completed(config: ModelConfig, models: Sequence[ModelConfig]) -> ModelConfig:
-    """Fill in the input, which takes images: that of the first model."""
-    return replace(config, max_batch_size=models[0].max_batch_size, input=models[0].input[:1])
+def completed(config: ModelConfig, first: ModelConfig, engine: Engine | None) -> ModelConfig:
+    """Fill in what the first model says, whose input takes the images."""
+    parameters = {}
+    if engine is not None and engine.head is not None:
+        listed = orjson.dumps(image_outputs(engine.head, composite=True)).decode()
+        parameters = {"image_outputs": ModelParameter(listed)}
+    rows, taken = first.max_batch_size, first.input[:1]
+    return replace(config, max_batch_size=rows, input=taken, parameters=parameters)

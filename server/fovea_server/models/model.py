@@ -245,8 +245,9 @@ class ServedModel:
             self.engine, self.config = opened
         file = composite_file(self.folder.parent) if self._members else None
         if file is not None:
-            self.engine = self._members[0].engine
-            self.config = completed(self.config, [each.config for each in self._members])
+            first = self._members[0]
+            self.engine = first.engine
+            self.config = completed(self.config, first.config, first.engine)
         self.signature = ModelSignature.of(self.config)
         self.answer_size = AnswerSize(self.signature)
         if file is not None:
