@@ -31,7 +31,8 @@ _UPRIGHT = 1.5
 
 def box_crop(pixels: Pixels, found: Detections, index: int, padding: float) -> Pixels:
     """Cut an upright box, with `padding` of its sides on each side, as far as the image goes."""
-    x1, y1, x2, y2 = found.boxes[index].tolist()
+    # As an answer has them, so that a client cuts the same.
+    x1, y1, x2, y2 = (round(each, 2) for each in found.boxes[index].tolist())
     wide, high = padding * (x2 - x1), padding * (y2 - y1)
     left, top = max(0, math.floor(x1 - wide)), max(0, math.floor(y1 - high))
     return pixels[top : math.ceil(y2 + high), left : math.ceil(x2 + wide)].copy()
