@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from fovea_engines.detect.detections import Detections, Finding
 from fovea_engines.detect.options import PredictOptions
@@ -31,6 +32,7 @@ class _Image:
     """An image between stages: crops by stage and object, and what was found of each object."""
 
     crops: dict[str, dict[int, Pixels]]
+    masked: bool
     findings: defaultdict[int, list[Finding]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -51,7 +53,7 @@ class PipelineRun:
         self._stages = stages
         self._ask = ask
         self._wave = max(1, most // (_SHARE_OF_QUEUE * _WAVES))
-        self._rooms = {stage.name: asyncio.Semaphore(_WAVES) for stage in stages}
+        self._rooms = {stage.name: asyncio.Semaphore(min(_WAVES, most)) for stage in stages}
 
     async def __call__(self, request: ImageRequest) -> Answers:
         """Answer images, in order."""
@@ -71,7 +73,7 @@ class PipelineRun:
             if not request.keep_pixels:
                 result.pixels = None
             if any(crops.values()):
-                cut[id(result)] = _Image(crops)
+                cut[id(result)] = _Image(crops, found.masks is not None)
                 return b""
             return _encoded(request, result, None)
 
@@ -86,7 +88,9 @@ class PipelineRun:
                 await self._look(stage, list(cut.values()), request)
                 stages[stage.name] = time.monotonic() - began
             for key, image in cut.items():
-                images[key].encoded = _encoded(request, images[key], image)
+                write = partial(_encoded, request, images[key], image)
+                # Masks are written in milliseconds, and all else in microseconds.
+                images[key].encoded = await asyncio.to_thread(write) if image.masked else write()
         for result in images.values():
             result.stages = stages
         return results
@@ -146,6 +150,8 @@ def _encoded(request: ImageRequest, result: ImageResult, image: _Image | None) -
     found = result.found
     assert isinstance(found, Detections), "it was checked"
     findings = {} if image is None else image.findings
-    said = tuple(tuple(findings.get(index, ())) for index in range(len(found)))
+    # The first model may be a pipeline, which has findings of its own.
+    before = found.findings or ((),) * len(found)
+    said = tuple((*mine, *findings.get(index, ())) for index, mine in enumerate(before))
     result.found = replace(found, findings=said)
     return b"" if request.encode is None else request.encode(result)

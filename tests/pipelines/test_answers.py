@@ -14,6 +14,7 @@ from onnx import helper
 from tests.e2e.results import AS_IT_IS, IMAGES, averaged
 from tests.e2e.test_v2_images import images
 from tests.engines.tiny import constant, save
+from tests.keyed import until
 from tests.listed import check_listed
 from tests.pipelines.conftest import write_pipeline
 from tests.server.registries import serving
@@ -164,12 +165,14 @@ def test_metrics_and_one_line_of_the_log(server, scene):
         return float(text.partition(line)[2].partition("\n")[0])
 
     url = f"http://127.0.0.1:{server.metrics_port}/metrics"
-    before, lines = httpx.get(url).text, server.log.read_text().count("POST")
-    objects = httpx.post(server.predict_url("plates"), content=scene).json()["images"][0]
+    before, named = httpx.get(url).text, {"x-request-id": "one-line"}
+    answer = httpx.post(server.predict_url("plates"), content=scene, headers=named)
+    objects = answer.json()["images"][0]
     after = httpx.get(url).text
     grown = {name: count(name, after) - count(name, before) for name in ("plates", "attributes")}
     assert grown == {"plates": 1, "attributes": len(objects["detections"])}
-    assert server.log.read_text().count("POST") == lines + 1
+    until(lambda: "one-line" in server.log.read_text())
+    assert server.log.read_text().count("one-line") == 1
 
 
 def test_a_crop_that_fails_is_of_its_object_alone(repository, scene, tmp_path):
@@ -211,3 +214,15 @@ def test_a_crop_that_fails_is_of_its_object_alone(repository, scene, tmp_path):
         else:
             assert each.error.code == "not_finite"
             assert each.error.message.startswith("stage 'light': output embedding of light is NaN")
+
+
+def test_a_pipeline_of_a_pipeline_in_a_queue_of_one(repository, scene, found, tmp_path):
+    for name, first, last in (("inner", "digits", "reading"), ("plates", "inner", "attributes")):
+        text = f'[[stages]]\nmodel = "{first}"\n[[stages]]\nmodel = "{last}"\n'
+        write_pipeline(repository, name, text + "padding = 0.1\n")
+    server = start_server(repository, tmp_path, ["--max-queue=1"])
+    with Client(server.url) as client:
+        own = client.predict("plates", scene).detections
+    assert server.stop() == 0
+    assert [each.attributes for each in own] == [each.attributes for each in found.detections]
+    assert all(each.text for each in own)
