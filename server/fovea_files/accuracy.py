@@ -14,7 +14,7 @@ import fovea_client
 from fovea_client import ImageResult, Prediction
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.mask_encoding import RunLengths
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.answer import CompactDetections
 from fovea_engines.evaluate.accuracy.class_folders import (
@@ -31,11 +31,18 @@ from fovea_engines.evaluate.accuracy.class_maps import (
     ClassMaps,
     FoundMap,
     measure_maps,
-    segment_with,
 )
 from fovea_engines.evaluate.accuracy.dataset import Dataset, LabelledImage
 from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, detect_all, in_process
-from fovea_engines.evaluate.accuracy.labels import Labels, check_task, read_labelled
+from fovea_engines.evaluate.accuracy.labels import (
+    AttributeLabels,
+    Judged,
+    Labels,
+    TextLabels,
+    check_task,
+    measure,
+    read_labelled,
+)
 from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
@@ -46,6 +53,8 @@ _SHOWN = 8
 
 Ask = Callable[[Path], Prediction]
 """Returns a server's answer for an image, asked for with `request_options`."""
+
+Answer = Callable[[Path], ImageResult]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +94,8 @@ def request_options(
     given: dict[str, float | str] = {}
     if isinstance(labelled, ClassMaps):
         given = {"mask": "png"}
+    elif isinstance(labelled, AttributeLabels):
+        given = {"top_k": MAX_TOP_K}
     elif isinstance(labelled, Dataset):
         given = {name: getattr(options, name) for name in ("conf", "iou", "max_det")}
     if options.tile is not None:
@@ -118,11 +129,11 @@ def measure_engine(
             return _of_matches(embed_with(engine), labelled, progress)
         case ClassFolders():
             return _of_images(classify_with(engine), labelled, progress)
-        case ClassMaps():
-            return MeasuredAnswers(measure_maps(segment_with(engine), labelled, progress))
         case Dataset():
             answers = detect_all(in_process(engine, options), labelled, progress)
             return MeasuredAnswers(mean_ap(labelled, answers), labelled, answers)
+        case _:
+            return MeasuredAnswers(measure(engine, labelled, progress))
 
 
 def measure_answers(
@@ -138,8 +149,6 @@ def measure_answers(
             labels', or the model has not the classes: none of those of folders or maps, as an
             answer names only a few, and any of those of objects.
     """
-    names: dict[int, str] = {}
-    heard: set[str] = set()
     task, again = _begun(labelled, ask)
 
     def answer(path: Path) -> ImageResult:
@@ -147,12 +156,36 @@ def measure_answers(
         check_answer(labelled, prediction)
         return prediction.image
 
+    match labelled:
+        case ClassFolders():
+            return _of_folders(task, answer, labelled, progress)
+        case ClassMaps():
+            return _of_maps(answer, labelled, progress)
+        case TextLabels():
+            return MeasuredAnswers(labelled.measure(lambda path: _text(answer(path)), progress))
+        case AttributeLabels():
+            return MeasuredAnswers(labelled.measure(lambda path: _judged(answer(path)), progress))
+        case Dataset():
+            return _of_objects(answer, labelled, progress)
+
+
+def _of_maps(answer: Answer, labelled: ClassMaps, progress: Progress | None) -> MeasuredAnswers:
+    """Measure a server's maps."""
+    heard: set[str] = set()
+
     def segment(path: Path) -> FoundMap:
         found = answer(path).semantic
         assert found is not None, "the task was checked"
         own = {each.class_id: each.class_name for each in found.classes}
         heard.update(own.values())
         return FoundMap(found.class_ids, own)
+
+    return _known(labelled, MeasuredAnswers(measure_maps(segment, labelled, progress)), heard)
+
+
+def _of_objects(answer: Answer, labelled: Dataset, progress: Progress | None) -> MeasuredAnswers:
+    """Measure a server's objects."""
+    names: dict[int, str] = {}
 
     def detect(image: LabelledImage) -> CompactDetections:
         found = answer(image.path)
@@ -162,22 +195,14 @@ def measure_answers(
                 names[each.class_id] = each.class_name
         return _answer(found)
 
-    match labelled:
-        case ClassFolders():
-            return _of_folders(task, answer, labelled, progress)
-        case ClassMaps():
-            return _known(
-                labelled, MeasuredAnswers(measure_maps(segment, labelled, progress)), heard
-            )
-        case Dataset():
-            answers = detect_all(detect, labelled, progress or Progress())
-            dataset = labelled.for_model(_labels_by_id(names, labelled))
-            return MeasuredAnswers(mean_ap(dataset, answers), dataset, answers)
+    answers = detect_all(detect, labelled, progress or Progress())
+    dataset = labelled.for_model(_labels_by_id(names, labelled))
+    return MeasuredAnswers(mean_ap(dataset, answers), dataset, answers)
 
 
 def _of_folders(
     task: str,
-    answer: Callable[[Path], ImageResult],
+    answer: Answer,
     labelled: ClassFolders,
     progress: Progress | None,
 ) -> MeasuredAnswers:
@@ -218,6 +243,21 @@ def _begun(labelled: Labels, ask: Ask) -> tuple[str, Ask]:
 def _vector(image: ImageResult) -> NDArray[np.float32]:
     assert image.embedding is not None, "the task was checked"
     return image.embedding.vector
+
+
+def _text(image: ImageResult) -> str:
+    assert image.reading is not None, "the task was checked"
+    return image.reading.text
+
+
+def _judged(image: ImageResult) -> dict[str, Judged]:
+    return {
+        each.name: Judged(
+            frozenset(one.class_name for one in each.classes),
+            frozenset(one.class_name for one in each.likely),
+        )
+        for each in image.attributes
+    }
 
 
 def _of_matches(

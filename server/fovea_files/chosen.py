@@ -13,7 +13,7 @@ from fovea_engines.detect.class_names import split_classes
 from fovea_engines.evaluate.accuracy.class_folders import ClassFolders
 from fovea_engines.evaluate.accuracy.class_maps import ClassMaps
 from fovea_engines.evaluate.accuracy.dataset import Dataset, numbered_alike
-from fovea_engines.evaluate.accuracy.labels import Labels
+from fovea_engines.evaluate.accuracy.labels import AttributeLabels, Labels, TextLabels
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.plural import counted
 
@@ -62,6 +62,10 @@ def choose(
         InvalidOption: the labels lack the classes; the model has none of them, or only some and
             none are typed; or the labels are maps, whose classes.txt says what counts.
     """
+    if isinstance(labelled, TextLabels | AttributeLabels):
+        if classes is not None:
+            raise InvalidOption("--classes is for labels of objects or images, not for tables")
+        return Chosen(labelled, {})
     if isinstance(labelled, ClassMaps):
         if classes is not None:
             raise InvalidOption(

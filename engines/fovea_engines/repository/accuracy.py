@@ -149,7 +149,74 @@ class MatchAccuracy:
         return {self.metric: self.recall1, "recall@5": self.recall5}
 
 
-AnyAccuracy = Accuracy | ClassAccuracy | MapAccuracy | MatchAccuracy
+@dataclass(frozen=True, slots=True)
+class TextAccuracy:
+    """Accuracy of a recogniser of text.
+
+    Attributes:
+        exact: share of the images whose text is right to the last character.
+        similarity: mean of 1 less the edit distance over the length of the longer text.
+        character_errors: edits of all texts, over the characters of all labels.
+    """
+
+    metric: ClassVar[str] = "exact match"
+
+    images: int
+    exact: float
+    similarity: float
+    character_errors: float
+
+    @property
+    def per_class(self) -> dict[str, float]:
+        """Return nothing: texts have no classes."""
+        return {}
+
+    @property
+    def figure(self) -> float:
+        """Return the figure that decides, `metric`."""
+        return self.exact
+
+    @property
+    def rows(self) -> dict[str, float | None]:
+        """Return each figure by its description."""
+        return {
+            self.metric: self.exact,
+            "edit similarity": self.similarity,
+            "character error rate": self.character_errors,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeAccuracy:
+    """Accuracy of several classifiers as shares of images, 0 to 1.
+
+    Attributes:
+        mean: of `per_class`.
+        all_right: of the images, those with every attribute right.
+        per_class: the share of images whose attribute is right, by its name.
+    """
+
+    metric: ClassVar[str] = "mean accuracy"
+
+    images: int
+    mean: float
+    all_right: float
+    per_class: dict[str, float]
+
+    @property
+    def figure(self) -> float:
+        """Return the figure that decides, `metric`."""
+        return self.mean
+
+    @property
+    def rows(self) -> dict[str, float | None]:
+        """Return each figure of all attributes by its description."""
+        return {self.metric: self.mean, "all attributes right": self.all_right}
+
+
+AnyAccuracy = (
+    Accuracy | ClassAccuracy | MapAccuracy | MatchAccuracy | TextAccuracy | AttributeAccuracy
+)
 """Each task has one type."""
 
 

@@ -29,7 +29,7 @@ from fovea_engines.commands.options import (
 )
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.class_maps import ClassMaps
+from fovea_engines.evaluate.accuracy.class_folders import ClassFolders
 from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.evaluate import EVALUATION
 from fovea_engines.evaluate.accuracy.labels import Labels, check_task
@@ -57,7 +57,8 @@ def evaluate(
         typer.Option(
             metavar="LABELS",
             help="A COCO .json file, YOLO's data.yaml, a folder of YOLO label files, one with a "
-            "folder of images for each class, or one of PNG files with the class of each pixel.",
+            "folder of images for each class, or one of PNG files with the class of each pixel; a "
+            "table of texts or attributes.",
             exists=True,
         ),
     ],
@@ -110,6 +111,11 @@ def evaluate(
     for each image whose levels, or indices, are class ids. A classes.txt beside them names the
     levels from 0 on, a line each; those of an empty line do not count, nor 255 without a name.
 
+    Of texts, in PaddleOCR's lines (path, tab, text) or a CSV file (image,text), it is the share
+    that is right to the last character, and how far the others are off by edits. Of attributes, in
+    a CSV file with a column for the image and one for each attribute (or for each class, 1 or 0),
+    it is the share of images for which each is right.
+
     With --tile images are cut as `fovea predict` does it, which finds small objects.
     Classes of the labels and of the model meet by name. If the labels have classes that the model
     lacks, --classes names those to measure. Labels are of the upright image, as
@@ -148,8 +154,8 @@ def _labels(context: typer.Context, data: Path, images: Path | None) -> Labels:
     labelled = read_labels(data, images)
     if is_typed(context, "conf") and not isinstance(labelled, Dataset):
         raise InvalidOption(f"--conf is for labels of objects, which {labelled.path} has not")
-    if is_typed(context, "plot") and isinstance(labelled, ClassMaps):
-        raise InvalidOption("--plot draws confusions of objects or images, not of maps")
+    if is_typed(context, "plot") and not isinstance(labelled, Dataset | ClassFolders):
+        raise InvalidOption("--plot draws confusions of objects or images, not of maps or tables")
     return labelled
 
 

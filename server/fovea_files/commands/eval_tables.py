@@ -105,7 +105,8 @@ def show(report: EvalReport) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    _show_classes(console, accuracy, found)
+    if accuracy.per_class:
+        _show_classes(console, accuracy, found)
     if found is not None:
         _show_confusions(console, found)
 

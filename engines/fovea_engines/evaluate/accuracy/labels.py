@@ -24,11 +24,20 @@ from fovea_engines.evaluate.accuracy.class_maps import (
 )
 from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
 from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, evaluate, in_process
+from fovea_engines.evaluate.accuracy.label_tables import (
+    SUFFIXES,
+    judge_with,
+    read_table,
+    read_with,
+)
+from fovea_engines.evaluate.accuracy.label_tables import AttributeLabels as AttributeLabels
+from fovea_engines.evaluate.accuracy.label_tables import Judged as Judged
+from fovea_engines.evaluate.accuracy.label_tables import TextLabels as TextLabels
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_preprocess.errors import InvalidOption
 
-Labels = Dataset | ClassFolders | ClassMaps
+Labels = Dataset | ClassFolders | ClassMaps | TextLabels | AttributeLabels
 """Each kind is of one task, or of those that find objects, or compare whole images."""
 
 _KINDS: Final = {
@@ -41,16 +50,29 @@ _KINDS: Final = {
         "PNG files of classes",
         "a folder of PNG files, whose levels are the classes of the pixels",
     ),
+    TextLabels: (
+        "texts",
+        "a .txt file with a line for each image, its path, a tab and its text, or a .csv file with "
+        "the columns image,text",
+    ),
+    AttributeLabels: (
+        "a column for each attribute",
+        "a CSV file with a column for the image and one for each attribute",
+    ),
 }
 _OF_TASK: Final = {
     **dict.fromkeys(("detect", "segment", "pose", "obb", "text"), Dataset),
     **dict.fromkeys(("classify", "embed"), ClassFolders),
     "semantic": ClassMaps,
+    "read": TextLabels,
+    "attributes": AttributeLabels,
 }
 
 
 def read_labelled(data: Path, images: Path | None = None) -> Labels:
-    """Read images in a folder for each class, maps of classes, or objects as `read_dataset`."""
+    """Read images in a folder for each class, maps, tables, or objects as `read_dataset`."""
+    if data.is_file() and data.suffix in SUFFIXES:
+        return read_table(data, images)
     if data.is_dir() and not (data / "labels").is_dir():
         if not any(data.glob("*.txt")) and (found := read_class_folders(data)) is not None:
             return found
@@ -97,5 +119,9 @@ def measure(
             return measure_classes(classify_with(engine), labelled, progress)
         case ClassMaps():
             return measure_maps(segment_with(engine), labelled, progress)
+        case TextLabels():
+            return labelled.measure(read_with(engine), progress)
+        case AttributeLabels():
+            return labelled.measure(judge_with(engine), progress)
         case Dataset():
             return evaluate(in_process(engine, options), labelled, progress)
