@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from math import ceil
 from typing import Any
 
 import cv2
@@ -30,6 +31,8 @@ _PILLOW: Mapping[Resample, Image.Resampling] = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+# Lanczos's filter sees so many pixels to each side, which are of the smaller image if that is it.
+_REACH = 3
 
 
 # Shared by the preprocessors of a thread, which may be one for each size.
@@ -163,14 +166,19 @@ def _resize(
         cv2.resize(pixels, (width, height), dst=target, interpolation=_CV2[resample])
         return
     # A crop. Pillow resamples only the part (the whole of a long strip can be enormous), with the
-    # same result as for the whole and with the filter of torchvision's classifiers.
+    # filter of torchvision's classifiers. It is given the pixels around the part and no more: of
+    # others it would resample a tall image by columns first, which rounds in another way than the
+    # whole image is rounded.
     left, top = max(-box.offset_x, 0) / box.scale_x, max(-box.offset_y, 0) / box.scale_y
     # A quotient may round to more than the image, which Pillow refuses.
     right = min(left + width / box.scale_x, box.source_width)
     bottom = min(top + height / box.scale_y, box.source_height)
-    part = (left, top, right, bottom)
+    wide, high = (_REACH * max(1 / scale, 1) + 1 for scale in (box.scale_x, box.scale_y))
+    x, y = max(int(left - wide), 0), max(int(top - high), 0)
+    near = pixels[y : ceil(bottom + high), x : ceil(right + wide)]
+    part = (left - x, top - y, right - x, bottom - y)
     kernel = _PILLOW.get(resample, Image.Resampling.BILINEAR)
-    resized = Image.fromarray(pixels).resize((width, height), kernel, box=part)
+    resized = Image.fromarray(near).resize((width, height), kernel, box=part)
     target[...] = np.asarray(resized)
 
 
