@@ -1,6 +1,6 @@
 # `make run` and `make test` each set up all they need, in a virtual environment of their own.
 # PYTHON may name another interpreter: make test PYTHON=python3.12
-# ONCE=1 lets `make run` stop after the first answer; TASK=segment, pose, obb, classify or embed runs another demo model.
+# ONCE=1 lets `make run` stop after the first answer; TASK=segment, pose, obb, classify, embed or read runs another model.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

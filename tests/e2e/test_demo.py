@@ -31,6 +31,14 @@ def test_once_does_not_say_that_it_serves(tmp_path):
     assert (tmp_path / "digits-segment-annotated.jpg").stat().st_size > 10_000
 
 
+def test_the_reader_reads_a_plate(tmp_path):
+    done = start(tmp_path, "--task", "read", "--once")
+    shown = done.communicate(timeout=120)[0]
+    assert done.returncode == 0
+    assert "VL956VK" in shown
+    assert (tmp_path / "plates-read-annotated.jpg").is_file()
+
+
 def test_else_it_serves_until_it_is_stopped(tmp_path):
     demo = start(tmp_path)
     assert demo.stdout is not None

@@ -44,7 +44,7 @@ def export(task: str, weights: Path, detector: Path | None, target: Path) -> Non
     network, side = _network(task, weights, detector)
     added = TASKS.get(task, Detect)
     outputs = Answered.outputs if isinstance(network, Answered) else added.outputs
-    traced = onnxslim.slim(_trace(network, side, outputs))
+    traced = onnxslim.slim(trace(network, (side, side), outputs))
     # Shapes in between are known from the operators, and take a tenth of the file.
     del traced.graph.value_info[:]
     # The detector is older than the limit of a megabyte; INT8 is judged on true float weights.
@@ -91,14 +91,15 @@ def _metadata(task: str, side: int) -> dict[str, str]:
     }
 
 
-def _trace(network: nn.Module, side: int, outputs: tuple[str, ...]) -> onnx.ModelProto:
+def trace(network: nn.Module, size: tuple[int, int], outputs: tuple[str, ...]) -> onnx.ModelProto:
+    """Write a network as a graph that takes batches of images of one height and width."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         # The tracing exporter is on its way out; its successor needs one more package.
         warnings.simplefilter("ignore", DeprecationWarning)
         path = Path(folder) / "traced.onnx"
         torch.onnx.export(
             network.eval(),
-            (torch.zeros(1, 3, side, side),),
+            (torch.zeros(1, 3, *size),),
             path,
             input_names=["images"],
             output_names=list(outputs),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from tools.demo_models.plates import SAMPLE, draw
 from tools.demo_models.scenes import CLASS_NAMES, Layout, Scene, compose
 
 # Apart from the seeds that are measured. Chosen among forty, on photographs in the public domain,
@@ -21,6 +22,7 @@ DIGIT_SEED = 2_000_106
 DIGIT_LAYOUT = replace(
     LAYOUT, width=320, height=320, digits=(1, 1), sizes=(0.74, 0.82), clutter=0, zoom=(1.0, 1.6)
 )
+PLATE = "plate.jpg"
 
 
 def sample(name: str) -> Scene:
@@ -45,6 +47,7 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
     for name in (*SEEDS, DIGIT):
         Image.fromarray(sample(name).pixels).save(folder / name, quality=92)
+    Image.fromarray(draw(SAMPLE).pixels).save(folder / PLATE, quality=92)
     boxes = {name: truth(sample(name)) for name in SEEDS}
     (folder / "scenes.json").write_text(json.dumps(boxes, indent=1) + "\n")
 

@@ -29,9 +29,10 @@ from fovea_server.models.registry import Registry
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 
-Task = Literal["detect", "segment", "pose", "obb", "classify", "embed"]
+Task = Literal["detect", "segment", "pose", "obb", "classify", "embed", "read"]
 
-_SCENES = {"classify": "digit.jpg", "embed": "seven.jpg"}
+_MODELS = {"detect": "digits", "read": "plates-read"}
+_IMAGES = {"classify": "digit.jpg", "embed": "seven.jpg", "read": "plate.jpg"}
 # Training has seen no red seven.
 _TEXTS = ("a red seven", "a blue seven", "a red four", "a green two")
 
@@ -42,7 +43,8 @@ def demo(
         typer.Option(
             help="detect: boxes; segment: masks, too; pose: centre and corners of each "
             "digit, as keypoints; obb: rotated boxes; classify: the digit on a small image; "
-            "embed: the text that says which digit in which colour (takes the extra `words`)."
+            "embed: the text that says which digit in which colour (takes the extra `words`); "
+            "read: a plate."
         ),
     ] = "detect",
     folder: Annotated[
@@ -59,12 +61,12 @@ def demo(
 ) -> None:
     """Build and serve a demo model, and send it an image.
 
-    Each task has a model, which finds handwritten digits on photographs.
+    Each task has a model, which finds handwritten digits on photographs, or reads drawn plates.
 
     Example: fovea demo --task segment --once
     """
-    model = "digits" if task == "detect" else f"digits-{task}"
-    scene = folder / _SCENES.get(task, "scene-1.jpg")
+    model = _MODELS.get(task, f"digits-{task}")
+    scene = folder / _IMAGES.get(task, "scene-1.jpg")
     texts = _TEXTS if task == "embed" else None
     folder.mkdir(parents=True, exist_ok=True)
     listener = bind(host, port)
