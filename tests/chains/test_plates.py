@@ -37,7 +37,8 @@ def by_hand(pixels):
     [steps] = session(MODEL).run(None, {"images": given})[0]
     best = steps.argmax(axis=1)
     kept = [i for i, at in enumerate(best) if at and (i == 0 or best[i - 1] != at)]
-    return "".join(CHARACTERS[best[i] - 1] for i in kept), steps.max(axis=1)[kept].mean()
+    score = steps.max(axis=1)[kept].mean() if kept else 0
+    return "".join(CHARACTERS[best[i] - 1] for i in kept), score
 
 
 def test_texts_and_scores_are_those_of_the_loop(client):
