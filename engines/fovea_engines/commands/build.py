@@ -161,8 +161,8 @@ def build(
         Path | None,
         check_option(
             metavar="LABELS",
-            help="Labels of the --images: COCO, YOLO, or PNG files of classes; or a folder of "
-            "images for each class.",
+            help="Labels of the --images: COCO, YOLO, or PNG files of classes; a folder of "
+            "images for each class; or a table of texts or attributes.",
             exists=True,
         ),
     ] = None,
@@ -172,7 +172,7 @@ def build(
             metavar="DROP",
             min=0,
             max=1,
-            help="Largest loss of mAP50-95, top-1 or mIoU that passes. Needs --data.",
+            help="Largest loss of the labels' figure that passes, as mAP50-95. Needs --data.",
         ),
     ] = 0.01,
     preprocess: PreprocessOption = None,

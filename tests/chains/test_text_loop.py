@@ -1,0 +1,38 @@
+"""The loop that reads pages by hand, against RapidOCR itself: the same texts, line by line."""
+
+import importlib
+
+import pytest
+from tests.chains import pages
+from tests.chains.text_loop import LEAST_SIDE, TURNED_SCORE, read_page
+from tests.rapidocr import VISION
+
+FOLDER = VISION / "rapidocr" / "models"
+MODELS = {
+    "find": FOLDER / "PP-OCRv6_det_small.onnx",
+    "turn": FOLDER / "ch_ppocr_mobile_v2.0_cls_mobile.onnx",
+    "read": FOLDER / "PP-OCRv6_rec_small.onnx",
+}
+# Of the ten: turned by four degrees, light on dark, upside down.
+SEEN = (2, 3, 4)
+pytestmark = [
+    pytest.mark.usefixtures("one_core"),
+    pytest.mark.skipif(
+        not MODELS["read"].exists(), reason=f"{FOLDER} is absent: `make test-real` installs it"
+    ),
+]
+
+
+def test_pages_are_read_as_rapidocr_reads_them(monkeypatch):
+    monkeypatch.syspath_prepend(str(VISION))
+    rapidocr = importlib.import_module("rapidocr")
+    given = {"Global.log_level": "error", "Det.limit_side_len": LEAST_SIDE}
+    program = rapidocr.RapidOCR(params=given)
+    turned = 0
+    for number in SEEN:
+        page = pages.drawn(number)
+        lines = read_page(MODELS, page)
+        assert [line.text for line in lines] == list(program(page).txts)
+        assert len(lines) >= 5
+        turned += sum(line.turned > TURNED_SCORE for line in lines)
+    assert turned >= 5
