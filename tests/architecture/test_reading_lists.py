@@ -19,7 +19,7 @@ from tritonclient.http import InferenceServerClient, InferInput
 ROOT = Path(__file__).resolve().parents[2]
 MOST = {"build": 25, "predict": 20, "infer": 25}
 # Files whose functions run in each request, and a few for what threads do beside.
-MOST_RUN = {"build": 107, "predict": 68, "infer": 58, "grpc": 49}
+MOST_RUN = {"build": 86, "predict": 68, "infer": 58, "grpc": 49}
 
 
 def reading_list(title: str) -> list[str]:
@@ -89,5 +89,6 @@ def test_each_file_of_a_list_runs(followed, title):
 @pytest.mark.parametrize("walk", MOST_RUN)
 def test_a_walk_goes_through_few_files(followed, walk):
     # What the server does from time to time runs beside one request or another, not beside each.
-    ran = set.intersection(*followed[walk])
+    # Nor does the number of families, each of which is asked, make a walk longer to read.
+    ran = {path for path in set.intersection(*followed[walk]) if "/fovea_heads/" not in path}
     assert 0 < len(ran) <= MOST_RUN[walk], sorted(ran)

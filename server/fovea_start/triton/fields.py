@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fovea_start.triton.findings import Finding, flat
+from fovea_start.triton.findings import Clue, flat
 
 _RESAMPLED = {
     **{"INTER_LINEAR": "linear", "INTER_AREA": "area", "BILINEAR": "antialias"},
@@ -40,7 +40,7 @@ class ReadPreprocess:
     _shift: list[float] = field(default_factory=lambda: [0.0] * 3)
     _applied: list[tuple[object, ...]] = field(default_factory=list)
 
-    def add(self, step: Finding) -> None:
+    def add(self, step: Clue) -> None:
         """Take in what the next step does."""
         said, mode = step.values, step.values.get("mode")
         self._colours(step)
@@ -64,7 +64,7 @@ class ReadPreprocess:
             why = where if step.kind == "processor" else "Fovea does nothing of the kind"
             self.left.append(f"{step.where} is not understood: {step.code} ({why})")
 
-    def _colours(self, step: Finding) -> None:
+    def _colours(self, step: Clue) -> None:
         code, said = step.values.get("code"), step.values
         if step.kind == "decode":
             self._order = str(said["order"])
@@ -77,7 +77,7 @@ class ReadPreprocess:
         if self._order in _OTHER:
             self.fields["channels"] = self._order
 
-    def _sizes(self, step: Finding) -> None:
+    def _sizes(self, step: Clue) -> None:
         said = step.values
         whole = (*flat(said.get("h")), *flat(said.get("w")))
         sides = flat(said.get("wh"))[::-1] or flat(said.get("hw")) or whole
@@ -94,7 +94,7 @@ class ReadPreprocess:
                 self.fields["crop_ratio"] = round(ratio, _DIGITS)
             self.size = (height, width)
 
-    def _numbers(self, step: Finding) -> None:
+    def _numbers(self, step: Clue) -> None:
         change = [step.values.get(name) for name in ("mean", "std", "times")]
         if change == [None] * 3 or (key := (step.kind, *change)) in self._applied:
             return
@@ -120,7 +120,7 @@ class ReadPreprocess:
         self.fields["scale"] = scale
 
 
-def read_preprocess(steps: Sequence[Finding]) -> ReadPreprocess:
+def read_preprocess(steps: Sequence[Clue]) -> ReadPreprocess:
     """Follow the findings of the steps before a network, in their order."""
     read = ReadPreprocess()
     for step in steps:

@@ -104,7 +104,7 @@ _Values = Mapping[str, Known | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Clue:
     """A part of a step that was understood: its kind, code and place, and the constants in it."""
 
     kind: str
@@ -113,16 +113,16 @@ class Finding:
     values: _Values
 
 
-def findings(step: StepCode) -> Iterator[Finding]:
+def findings(step: StepCode) -> Iterator[Clue]:
     """Yield what a step does that is known here, in the order of execution."""
     for node in step.run:
         for kind, values in _read(step, node):
             text = " ".join(ast.unparse(node).split())
             short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-            yield Finding(kind, short, step.where(node), values)
+            yield Clue(kind, short, step.where(node), values)
 
 
-def named_constants(step: StepCode) -> Iterator[Finding]:
+def named_constants(step: StepCode) -> Iterator[Clue]:
     """Yield constants by whose names boxes are chosen, and lists of classes."""
     for name, node in step.named():
         match step.value(node):
@@ -130,10 +130,10 @@ def named_constants(step: StepCode) -> Iterator[Finding]:
                 for kind, pattern in _THRESHOLDS.items():
                     if pattern.fullmatch(name):
                         text = f"{name} = {number:g}"
-                        yield Finding(kind, text, step.where(node), {kind: number})
+                        yield Clue(kind, text, step.where(node), {kind: number})
             case (str(), str(), *_) as names if _LABEL_LIST.fullmatch(name):
                 text = f"{name}: {len(names)} names"
-                yield Finding("labels", text, step.where(node), {"names": names})
+                yield Clue("labels", text, step.where(node), {"names": names})
 
 
 def flat(value: Known | None) -> tuple[float, ...]:

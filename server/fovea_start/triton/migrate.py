@@ -16,7 +16,7 @@ from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, Not
 from fovea_start.triton.chain import in_order
 from fovea_start.triton.code import StepCode
 from fovea_start.triton.fields import ReadPreprocess, read_preprocess
-from fovea_start.triton.findings import Finding, findings, named_constants
+from fovea_start.triton.findings import Clue, findings, named_constants
 from fovea_start.triton.models import TritonModel, inside, triton_models
 from fovea_start.triton.network import MiddleNetwork
 
@@ -32,8 +32,8 @@ class StepReport:
 
     name: str
     kind: str
-    findings: list[Finding] = field(default_factory=list)
-    constants: list[Finding] = field(default_factory=list)
+    findings: list[Clue] = field(default_factory=list)
+    constants: list[Clue] = field(default_factory=list)
     problem: str = ""
 
     @property
@@ -135,7 +135,7 @@ def _add_loaded(
             yield f"{step.where} loads a network that is not ONNX here: {step.code}"
 
 
-def _loaded(model: TritonModel, root: Path, step: Finding) -> TritonModel | None:
+def _loaded(model: TritonModel, root: Path, step: Clue) -> TritonModel | None:
     """Return the network that a step runs itself, if its ONNX file lies with the step."""
     name = Path(str(step.values.get("file")))
     for place in (model.version, model.folder):
@@ -144,7 +144,7 @@ def _loaded(model: TritonModel, root: Path, step: Finding) -> TritonModel | None
     return None
 
 
-Part = str | tuple[StepReport, Finding | None]
+Part = str | tuple[StepReport, Clue | None]
 
 
 def _parts(report: StepReport, models: Mapping[str, TritonModel]) -> Iterator[Part]:
@@ -162,7 +162,7 @@ def _parts(report: StepReport, models: Mapping[str, TritonModel]) -> Iterator[Pa
         yield report, found
 
 
-def _around(parts: Sequence[Part]) -> list[tuple[StepReport, Finding | None]]:
+def _around(parts: Sequence[Part]) -> list[tuple[StepReport, Clue | None]]:
     return [part for part in parts if not isinstance(part, str)]
 
 
@@ -170,8 +170,8 @@ def _network(
     model: TritonModel,
     root: Path,
     ensemble: str | None,
-    before: Sequence[tuple[StepReport, Finding | None]],
-    after: Sequence[tuple[StepReport, Finding | None]],
+    before: Sequence[tuple[StepReport, Clue | None]],
+    after: Sequence[tuple[StepReport, Clue | None]],
     reports: Mapping[str, StepReport],
 ) -> MigratedNetwork:
     steps = list({id(step): step for step, _ in (*before, *after)}.values())
