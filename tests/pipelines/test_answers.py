@@ -151,6 +151,23 @@ def test_the_command_writes_it(server, scene, found, tmp_path, fovea):
         assert annotation.get("classes", {}) == {c.class_name: c.score for c in each.classes}
 
 
+def test_the_command_runs_it_without_a_server(repository, scene, found, tmp_path, fovea):
+    (tmp_path / "a.jpg").write_bytes(scene)
+    asked = ["predict", "plates", tmp_path / "a.jpg", "--repository", repository]
+    code, out, err = fovea(*asked, "--json")
+    assert code == 0, err
+    [image] = json.loads(out)["images"]
+    assert image["detections"] == as_json(found.image)["detections"]
+    code, out, err = fovea(*asked)
+    assert code == 0, err
+    assert "stages say" in out
+    assert found.detections[0].attributes[0].classes[0].class_name in out
+    write_pipeline(repository, "plates", '[[stages]]\nmodel = "digits"\n[[stages]]\nmodel = "none"')
+    code, _, err = fovea(*asked)
+    assert code == 1
+    assert "none" in err
+
+
 def test_the_model_says_what_it_is_made_of(server):
     with Client(server.url) as client:
         model = client.model("plates")

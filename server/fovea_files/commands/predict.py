@@ -267,4 +267,9 @@ def _open(
     if url is not None:
         return RemotePredictor(url, model, given, retries=_RETRIES)
     [path] = find_models(context, repository, model)
+    if (path / "pipeline.toml").is_file():
+        # Its imports take a second.
+        from fovea_files.joined import JoinedPredictor
+
+        return JoinedPredictor(path.absolute(), options)
     return LocalPredictor(version_folder(path, given.get("version")), options, alone=alone)

@@ -35,9 +35,14 @@ def result_table(image: ImageResult) -> Table | Text:
     first = image.detections[0]
     place = ("x1", "y1", "x2", "y2") if first.rotated is None else ("cx", "cy", "w", "h", "angle")
     drawn = isinstance(first.mask, RunLengths | MaskFile)
-    more = ("mask",) * drawn + ("keypoints",) * bool(first.keypoints)
+    said = any(one.notes for one in image.detections)
+    more = ("mask",) * drawn + ("keypoints",) * bool(first.keypoints) + ("stages say",) * said
     objects = (
-        (one.class_name, f"{one.score:.2f}", *_place(one), *_more(one)) for one in image.detections
+        (
+            *(one.class_name, f"{one.score:.2f}", *_place(one), *_more(one)),
+            *(", ".join(one.notes),) * said,
+        )
+        for one in image.detections
     )
     return _table(("class", "score", *place, *more), objects)
 

@@ -15,7 +15,7 @@ from fovea_server.error_status import http_status
 from fovea_server.http.messages import Response, error_headers
 from fovea_server.http.v1.head import wraps_images
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+from fovea_server.tensors.image_messages import ImageResult, SentImage, Vocabulary
 from fovea_server.tensors.results.forms import result_json
 
 
@@ -29,7 +29,7 @@ async def boxes_json(
     plane: DataPlane,
     model: ServedModel,
     version: int | None,
-    images: Sequence[bytes | bytearray | FoveaError],
+    images: Sequence[SentImage | FoveaError],
     options: PredictOptions,
     timeout_s: float | None,
     content_type: str,
@@ -43,14 +43,14 @@ async def boxes_json(
 
 
 def raise_if_alone(
-    prediction: Prediction, sent: Sequence[bytes | bytearray | FoveaError], content_type: str
+    prediction: Prediction, sent: Sequence[SentImage | FoveaError], content_type: str
 ) -> None:
     """Raise the error of a single image as the error of the request."""
     if len(prediction.images) != 1 or not isinstance(prediction.images[0], FoveaError):
         return
     error, body = prediction.images[0], sent[0]
     too_large = isinstance(error, ImageTooLarge)
-    if isinstance(error, InvalidImage) and not too_large and not isinstance(body, FoveaError):
+    if isinstance(error, InvalidImage) and not too_large and isinstance(body, bytes | bytearray):
         raise error.with_text(f"{error}{_hint(body, content_type)}")
     raise error
 
