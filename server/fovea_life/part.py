@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fovea_life.capture.capturer import Capturer
-from fovea_life.capture.rules import parse_rule
-from fovea_life.capture.store import CaptureStore
 from fovea_server.dataplane.service import Service
 from fovea_server.statistics.family import Family
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+
+    from fovea_life.capture.capturer import Capturer
 
 
 class LifePart:
@@ -26,6 +25,11 @@ class LifePart:
         settings = service.settings
         self._capture: Capturer | None = None
         if settings.capture is not None:
+            # A server that keeps nothing starts without what writes results into files.
+            from fovea_life.capture.capturer import Capturer
+            from fovea_life.capture.rules import parse_rule
+            from fovea_life.capture.store import CaptureStore
+
             for text in settings.capture_rule:
                 parse_rule(text)
             most = int(settings.capture_max_gb * 2**30)
