@@ -8,12 +8,13 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from fovea_files.search.index import VectorIndex, find_index
 from fovea_server.dataplane.service import Service
 from fovea_server.statistics.family import Family
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+
+    from fovea_files.search.index import VectorIndex
 
 # An index of 100,000 vectors of 512 takes 200 MB.
 _KEPT = 4
@@ -32,6 +33,9 @@ class SearchPart:
 
         Raises as `find_index` and `VectorIndex.read`.
         """
+        # A start does not wait for what it imports.
+        from fovea_files.search.index import VectorIndex, find_index
+
         path = find_index(folder, name)
         with self._lock:
             reading = self._reading.setdefault(path, Lock())
