@@ -101,9 +101,10 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
     _check_image(image)
     dynamic = -1 in image.shape[1:]
     metadata = metadata_of(model)
-    if rank == 3:
-        # torchvision's networks take any size, and resize it themselves.
-        metadata["stride"] = "1"
+    if rank == 3 or all(len(each.shape) == 2 for each in graph_outputs(model)):
+        # torchvision's networks take any size, and resize it themselves. Nor do the cells of a
+        # classifier have to fill the image.
+        metadata.setdefault("stride", "1")
     if size is None and dynamic and image_size(metadata) is None:
         size = _usual_size(model, image)
     row = default_preprocess(None, [image], metadata, size).row_shape
