@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fovea_client import ImageError
+from fovea_client import ImageError, Timing
 from fovea_files.answers import answers, count_images
 from fovea_files.commands.predict_progress import PredictProgress
 from fovea_files.entry import Entry
@@ -48,7 +48,7 @@ def show(predictor: Predictor, sources: Sources) -> Tally:
 
 def print_json(predictor: Predictor, model: str, sources: Sources) -> Tally:
     """Print all answers, joined as if one request had carried all images."""
-    tally, images, timings = Tally(), list[dict[str, Any]](), list[dict[str, float]]()
+    tally, images, timings = Tally(), list[dict[str, Any]](), list[Timing]()
     document: dict[str, Any] = {"model": model, "version": None, "task": None}
     with (
         PredictProgress(count_images(sources.files)) as progress,
@@ -58,7 +58,7 @@ def print_json(predictor: Predictor, model: str, sources: Sources) -> Tally:
             images.append(answer.entry.as_json())
             if (prediction := answer.prediction) is not None:
                 document = {name: getattr(prediction, name) for name in document}
-                timings.append(asdict(prediction.timing_ms))
+                timings.append(prediction.timing_ms)
             tally.add(answer.entry)
             progress.add(tally, answer.entry)
     document |= {"images": images, "timing_ms": _joined(timings)}
@@ -118,8 +118,15 @@ def complain(text: str) -> None:
     typer.secho(text, fg="red", err=True)
 
 
-def _joined(timings: Sequence[dict[str, float]]) -> dict[str, float]:
+def _joined(timings: Sequence[Timing]) -> dict[str, Any]:
     """Return the longest duration of each stage, and the sum of all requests."""
-    stages = timings[0] if timings else ()
-    slowest = {stage: max(each[stage] for each in timings) for stage in stages}
-    return slowest | {"total": round(sum(each["total"] for each in timings), 3)}
+    rows = [asdict(each) for each in timings]
+    of_pipeline = [row.pop("stages") or {} for row in rows]
+    joined: dict[str, Any] = _longest(rows)
+    joined["total"] = round(sum(each.total for each in timings), 3)
+    return joined | ({"stages": _longest(of_pipeline)} if any(of_pipeline) else {})
+
+
+def _longest(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    stages = dict.fromkeys(stage for row in rows for stage in row)
+    return {stage: max(row[stage] for row in rows if stage in row) for stage in stages}
