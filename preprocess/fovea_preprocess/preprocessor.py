@@ -166,19 +166,21 @@ def _resize(
         cv2.resize(pixels, (width, height), dst=target, interpolation=_CV2[resample])
         return
     # A crop. Pillow resamples only the part (the whole of a long strip can be enormous), with the
-    # filter of torchvision's classifiers. It is given the pixels around the part and no more: of
-    # others it would resample a tall image by columns first, which rounds in another way than the
-    # whole image is rounded.
+    # filter of torchvision's classifiers.
     left, top = max(-box.offset_x, 0) / box.scale_x, max(-box.offset_y, 0) / box.scale_y
     # A quotient may round to more than the image, which Pillow refuses.
     right = min(left + width / box.scale_x, box.source_width)
     bottom = min(top + height / box.scale_y, box.source_height)
-    wide, high = (_REACH * max(1 / scale, 1) + 1 for scale in (box.scale_x, box.scale_y))
-    x, y = max(int(left - wide), 0), max(int(top - high), 0)
-    near = pixels[y : ceil(bottom + high), x : ceil(right + wide)]
+    x = y = 0
+    if box.source_height > box.source_width:
+        # Of a part of a tall image Pillow would resample columns first, which rounds in another way
+        # than the whole image is rounded: it is given the pixels around the part and no more.
+        wide, high = (_REACH * max(1 / scale, 1) + 1 for scale in (box.scale_x, box.scale_y))
+        x, y = max(int(left - wide), 0), max(int(top - high), 0)
+        pixels = pixels[y : ceil(bottom + high), x : ceil(right + wide)]
     part = (left - x, top - y, right - x, bottom - y)
     kernel = _PILLOW.get(resample, Image.Resampling.BILINEAR)
-    resized = Image.fromarray(near).resize((width, height), kernel, box=part)
+    resized = Image.fromarray(pixels).resize((width, height), kernel, box=part)
     target[...] = np.asarray(resized)
 
 

@@ -570,7 +570,7 @@ export interface EngineCard {
   build_seconds: Record<string, number>;
   metadata: Record<string, string>;
   calibration: Calibration | null;
-  accuracy: Record<string, Accuracy | ClassAccuracy | MapAccuracy | MatchAccuracy>;
+  accuracy: Record<string, Accuracy | ClassAccuracy | MapAccuracy | MatchAccuracy | TextAccuracy | AttributeAccuracy>;
   tensorrt: Agreement | null;
   judge: string | null;
   builder: BuilderOptions | null;
@@ -834,6 +834,22 @@ export interface MatchAccuracy {
   images: number;
   recall1: number;
   recall5: number;
+  per_class: Record<string, number>;
+}
+
+/** Accuracy of a recogniser of text. */
+export interface TextAccuracy {
+  images: number;
+  exact: number;
+  similarity: number;
+  character_errors: number;
+}
+
+/** Accuracy of several classifiers as shares of images, 0 to 1. */
+export interface AttributeAccuracy {
+  images: number;
+  mean: number;
+  all_right: number;
   per_class: Record<string, number>;
 }
 
