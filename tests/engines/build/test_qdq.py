@@ -146,7 +146,9 @@ def test_projections_of_tokens_have_a_scale_for_each_column(classifier, encoding
     assert weights["wide/weight/quantised"].shape == (64, 96)
     reached = np.abs(weights["wide/weight/quantised"]).max(axis=0)
     assert (reached >= 2 ** (encoding.weight_bits - 1) - 2).all()
-    [want], [have] = run(classifier, row), run(model, row)
+    # As GPUs compute it: a CPU without VNNI overflows where both are signed, with 8 bits.
+    [want] = run(classifier, row)
+    [have] = ReferenceSession(model, ["out"]).run(["out"], row)
     assert 0 < error(have, want) < 0.03
 
 
