@@ -40,7 +40,9 @@ def test_unknown_models_add_no_series(server):
             with pytest.raises(InferenceServerException, match="not found"):
                 rpc.infer(name, [tensor])
 
+        # A request is counted after its answer is sent: of the second each kind has been.
         ask("first")
+        ask("second")
         before = count(server)
         for number in range(NAMES):
             ask(f"unknown-{number}")
