@@ -231,6 +231,8 @@ def test_a_bad_rule_ends_the_start(demo_repository, fovea, tmp_path):
     code, _, err = fovea("serve", demo_repository, *rule)
     assert code == 2
     assert "did you mean 'score'" in err
+    code, _, err = fovea("serve", demo_repository, *rule[2:])
+    assert (code, "add --capture, too" in err) == (2, True)
 
 
 def test_a_purge_asks(fovea, tmp_path):

@@ -42,7 +42,7 @@ from fovea_engines.repository.repository import (
     ModelRepository,
     version_folder,
 )
-from fovea_preprocess.errors import InvalidOption, Unavailable
+from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
 
 _load_option = partial(typer.Option, rich_help_panel="Load")
 _request_option = partial(typer.Option, rich_help_panel="Requests")
@@ -268,6 +268,10 @@ def _located(
     """Return the model's name, and a repository that serves the version, or the usual one."""
     [path] = find_models(context, repository, model)
     folder = version_folder(path, version)
+    if not folder.name.isdecimal():
+        raise NotFound(
+            f"{folder} has no version with an engine: measure a server that has it, --url"
+        )
     model, repository = folder.parent.name, folder.parent.parent
     version = int(folder.name) if folder == path.absolute() else version
     if version is not None:
