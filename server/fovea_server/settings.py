@@ -343,7 +343,8 @@ class Settings(Listening):
                 "--no-keys says that no keys are asked for, and --keys or --jwt-issuer that they "
                 "are: leave one of them out"
             )
-        if self.capture is None and "capture_rule" in self.model_fields_set:
+        usual_rule = type(self).model_fields["capture_rule"].default
+        if self.capture is None and self.capture_rule != usual_rule:
             raise ValueError("--capture-rule chooses what --capture DIR keeps: add --capture, too")
         for one, other in combinations(self.listening, 2):
             port = getattr(self, f"{one}_port")
