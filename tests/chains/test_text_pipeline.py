@@ -1,0 +1,62 @@
+"""Pages are read by a pipeline of three networks as by the loop that does it by hand."""
+
+import cv2
+import pytest
+from tests.chains import pages
+from tests.chains.test_text_loop import FOLDER, MODELS, SEEN
+from tests.chains.text_loop import read_page
+from tests.rapidocr import PREPROCESS
+from tests.serving import start_server
+
+from fovea_client import Client
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+
+STAGES = """
+[[stages]]
+model = "find"
+[[stages]]
+model = "turn"
+crop = "rotated"
+[[stages]]
+model = "read"
+from = "turn"
+turn = { "180" = 0.9 }
+"""
+AT_THE_LEFT = {"fit": "letterbox", "anchor": "top-left", "pad": 127, "channels": "BGR"}
+SCALED = {"scale": 1 / 255, **PREPROCESS}
+pytestmark = [
+    pytest.mark.usefixtures("one_core"),
+    pytest.mark.skipif(
+        not MODELS["read"].exists(), reason=f"{FOLDER} is absent: `make test-real` installs it"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder, samples = tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("pages")
+    cv2.imwrite(str(samples / "page.png"), pages.drawn(SEEN[0]))
+    plans = {
+        "find": {"family": "ppocr-det", "size": (480, 640), "preprocess": PREPROCESS},
+        "turn": {"size": (48, 320), "labels": ("0", "180"), "preprocess": AT_THE_LEFT | SCALED},
+        "read": {},
+    }
+    for name, more in plans.items():
+        build(BuildPlan(MODELS[name], name, folder, "openvino", images=samples, **more))
+    (folder / "lines").mkdir()
+    (folder / "lines" / "pipeline.toml").write_text(STAGES)
+    running = start_server(folder, tmp_path_factory.mktemp("log"))
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.mark.parametrize("number", SEEN)
+def test_a_page_has_the_lines_of_the_loop(server, number):
+    page = pages.drawn(number)
+    wanted = read_page(MODELS, page)
+    assert len(wanted) >= 5
+    with Client(server.url) as client:
+        png = cv2.imencode(".png", page)[1].tobytes()
+        found = client.predict("lines", png, conf=0.5).image.detections
+    assert sorted(each.text.text for each in found) == sorted(line.text for line in wanted)
