@@ -1,6 +1,8 @@
 """Pages are read by a pipeline of three networks as by the loop that does it by hand."""
 
 import cv2
+import numpy as np
+import onnxruntime
 import pytest
 from tests.chains import pages
 from tests.chains.test_text_loop import FOLDER, MODELS, SEEN
@@ -11,6 +13,7 @@ from tests.serving import start_server
 from fovea_client import Client
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.engine import Engine
 
 STAGES = """
 [[stages]]
@@ -34,19 +37,25 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def repository(tmp_path_factory):
     folder, samples = tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("pages")
     cv2.imwrite(str(samples / "page.png"), pages.drawn(SEEN[0]))
     plans = {
         "find": {"family": "ppocr-det", "size": (480, 640), "preprocess": PREPROCESS},
         "turn": {"size": (48, 320), "labels": ("0", "180"), "preprocess": AT_THE_LEFT | SCALED},
-        "read": {},
+        "read": {"size": (48, 960), "rect": True},
     }
     for name, more in plans.items():
-        build(BuildPlan(MODELS[name], name, folder, "openvino", images=samples, **more))
+        backend = "onnxruntime" if "rect" in more else "openvino"
+        build(BuildPlan(MODELS[name], name, folder, backend, images=samples, **more))
     (folder / "lines").mkdir()
     (folder / "lines" / "pipeline.toml").write_text(STAGES)
-    running = start_server(folder, tmp_path_factory.mktemp("log"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(repository, tmp_path_factory):
+    running = start_server(repository, tmp_path_factory.mktemp("log"))
     yield running
     assert running.stop() == 0
 
@@ -60,3 +69,20 @@ def test_a_page_has_the_lines_of_the_loop(server, number):
         png = cv2.imencode(".png", page)[1].tobytes()
         found = client.predict("lines", png, conf=0.5).image.detections
     assert sorted(each.text.text for each in found) == sorted(line.text for line in wanted)
+
+
+def test_a_line_is_read_at_the_width_that_holds_it(repository):
+    source = onnxruntime.InferenceSession(MODELS["read"])
+    widths = []
+    with Engine.open(repository / "read" / "1") as engine:
+        for length in (60, 250, 430, 800, 1300):
+            line = np.random.default_rng(length).integers(0, 255, (48, length, 3), np.uint8)
+            sized = engine.for_image(line)
+            row = np.empty(sized.preprocessor.spec.row_shape, np.float32)
+            sized.preprocessor(line, row)
+            [want] = source.run(None, {"x": row[None]})
+            [found] = engine.outputs_of(line, alone=False).values()
+            np.testing.assert_allclose(found, want, atol=1e-4)
+            assert row.shape[1] == 48
+            widths.append(row.shape[2])
+    assert widths == [240, 288, 432, 816, 960]

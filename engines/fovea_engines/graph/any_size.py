@@ -124,6 +124,9 @@ def any_size(model: onnx.ModelProto) -> AnySize:
     stride = largest_stride(metadata)
     if -1 in size:
         return AnySize(model, image, stride if "stride" in metadata else 1, {})
+    if size[0] < 2 * stride and size[0] % stride:
+        # A line of text: its network pools the height away, so that only the width varies.
+        return AnySize(model, image, size[0], _values(model, image, size, size[0]))
     if any(side % stride for side in size):
         # Rows and columns of its cells are no whole numbers of pixels.
         return AnySize(model, image, stride, {})
@@ -165,8 +168,10 @@ def _values(
 
 
 def another(size: Size, stride: int) -> Size:
-    """Return a size whose lengths all differ from those of a size."""
+    """Return a size whose lengths all differ from those of a size, but for the height of a line."""
     height, width = size
+    if height == stride:
+        return height, width + 2 * stride
     if min(size) < 5 * stride:
         return height + stride, width + 2 * stride
     return height - stride, width - 2 * stride
