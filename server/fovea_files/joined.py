@@ -48,7 +48,8 @@ class JoinedPredictor(Predictor):
         engine = model.engine
         assert engine is not None, "its first model takes images"
         version, task = str(model.version), model.task
-        return Predicting(self._name, version, task, engine.labels, engine.card.skeleton)
+        about = self._name, version, task, engine.labels, engine.card.skeleton
+        return Predicting(*about, is_pipeline=bool(model.config.composing))
 
     def predict(self, image: InputImage) -> Predicted:
         """Run all of its models; raises as `DataPlane.predict`."""

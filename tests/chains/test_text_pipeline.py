@@ -1,5 +1,8 @@
 """Pages are read by a pipeline of three networks as by the loop that does it by hand."""
 
+import csv
+import json
+
 import cv2
 import numpy as np
 import onnxruntime
@@ -9,11 +12,13 @@ from tests.chains.test_text_loop import FOLDER, MODELS, SEEN
 from tests.chains.text_loop import read_page
 from tests.rapidocr import PREPROCESS
 from tests.serving import start_server
+from typer.testing import CliRunner
 
 from fovea_client import Client
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
+from fovea_server.commands.cli import app
 
 STAGES = """
 [[stages]]
@@ -69,6 +74,23 @@ def test_a_page_has_the_lines_of_the_loop(server, number):
         png = cv2.imencode(".png", page)[1].tobytes()
         found = client.predict("lines", png, conf=0.5).image.detections
     assert sorted(each.text.text for each in found) == sorted(line.text for line in wanted)
+
+
+def test_lines_are_written_in_every_format(repository, tmp_path):
+    cv2.imwrite(str(tmp_path / "page.png"), pages.drawn(SEEN[0]))
+    out = tmp_path / "out"
+    asked = ["--repository", str(repository), "--out", str(out), "--conf", "0.5"]
+    asked += ["--format", "annotated,coco,csv,yolo"]
+    done = CliRunner().invoke(app, ["predict", "lines", str(tmp_path / "page.png"), *asked])
+    assert done.exit_code == 0, done.output
+    wanted = sorted(line.text for line in read_page(MODELS, pages.drawn(SEEN[0])))
+    with (out / "predictions.csv").open() as file:
+        assert sorted(row["text"] for row in csv.DictReader(file)) == wanted
+    rows = json.loads((out / "predictions.json").read_text())["annotations"]
+    assert sorted(row["text"] for row in rows) == wanted
+    assert len((out / "labels" / "page.txt").read_text().splitlines()) == len(wanted)
+    drawn = cv2.imread(str(out / "annotated" / "page.jpg"))
+    assert np.abs(drawn.astype(int) - pages.drawn(SEEN[0])).max() > 100
 
 
 def test_a_line_is_read_at_the_width_that_holds_it(repository):

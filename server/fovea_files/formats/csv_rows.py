@@ -48,7 +48,7 @@ def _columns(model: Predicting) -> list[str]:
     if model.task == "classify":
         return scored
     found = [*_OF_PIPELINE] if model.is_pipeline else []
-    if model.task == "obb":
+    if model.task in ("obb", "text"):
         return [*scored, *box, "cx", "cy", "w", "h", "angle", *found]
     names = () if model.skeleton is None else model.skeleton.names
     points = [f"{name} {value}" for name in names for value in ("x", "y", "score")]

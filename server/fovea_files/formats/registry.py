@@ -33,7 +33,7 @@ FILES: Mapping[str, str] = {
 
 FINDS_NO_OBJECTS = tuple(task for task in TASKS if TASKS[task] not in ("detections", "tensors"))
 
-_OBJECTS = ("detect", "segment", "pose", "obb")
+_OBJECTS = tuple(task for task in TASKS if TASKS[task] == "detections")
 _MAPS = ("semantic", "saliency", "depth", "image")
 _TABLES = tuple(task for task in TASKS if table_columns(task))
 _TASKS: Mapping[str, Sequence[str]] = {

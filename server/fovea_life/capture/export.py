@@ -29,12 +29,13 @@ IMAGES = "images"
 _CONTROLS: Mapping[str, Sequence[str]] = {
     "detect": ("RectangleLabels",),
     "obb": ("RectangleLabels",),
+    "text": ("RectangleLabels",),
     "pose": ("RectangleLabels", "KeyPointLabels"),
     "segment": ("PolygonLabels",),
     "semantic": ("PolygonLabels",),
     "classify": ("Choices",),
 }
-_OBJECTS = ("detect", "segment", "pose", "obb")
+_OBJECTS = ("detect", "segment", "pose", "obb", "text")
 
 Write = Callable[[Sequence[Entry], Predicting, Path, str], None]
 
