@@ -159,10 +159,10 @@ def test_scripts_are_sent_without_comments_but_the_client_as_it_is(demo_server):
         assert len(sent) > 0.6 * (folder / name).stat().st_size
 
 
-# Loaded when the tab of streams is first shown, and when the camera is.
+# Loaded when the tab of streams is first shown, and when the camera or a pipeline is.
 LATER = {
     *("lines.js", "streams.js", "streams.html", "streams.css", "streamlist.js", "player.js"),
-    *("events.js", "shapes.js"),
+    *("events.js", "shapes.js", "crops.js"),
 }
 
 

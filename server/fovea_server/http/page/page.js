@@ -201,6 +201,7 @@ function render() {
   });
   showChips(at("classes"), lists, state.classes, toggleClass);
   showFound(at("found"), rows, state.pinned, light, pin);
+  if (entries[0]?.timing?.stages && !state.camera) showCropsOf(rows, entries[0].answer);
   const said = summary(entries, kept, rows, panes.map(({ model }) => model));
   const note = panes.map(({ choice }, index) => noteOn(image, choice, entries[index])).find(Boolean) ?? "";
   at("summary").textContent = said;
@@ -215,6 +216,14 @@ function render() {
   showSimilar(at("similar"), fovea, searched ? image : null, choice);
   showSaves(at("saves"), entries.some((entry) => entry?.answer), task, state.images.length, save);
   showRequest(image, entries[0]?.answer && answerOf(entries[0].answer, kept[0]));
+}
+
+async function showCropsOf(rows, answer) {
+  const [list] = at("found").children;
+  const [{ image }] = panes;
+  const [{ showCrops }] = await Promise.all([import("./crops.js"), image.decode()]);
+  // Unless something else is shown meanwhile.
+  if (list && list === at("found").firstChild) showCrops(at("found"), rows, image, answer);
 }
 
 function showNothing() {

@@ -165,7 +165,9 @@ export class Pane {
   }
 
   time(timing, ms) {
-    const parts = STAGES.map((name) => [name, timing[name]]);
+    // The first stage of a pipeline is its detector, whose parts are those of any model.
+    const more = Object.entries(timing.stages ?? {}).slice(1).map((entry) => [...entry, "later"]);
+    const parts = [...STAGES.map((name) => [name, timing[name]]), ...more];
     const known = parts.reduce((sum, [, each]) => sum + each, 0);
     // What is between the stages, and on the way to the server and back.
     parts.push(["network", Math.max(0, ms - known)]);
@@ -173,13 +175,13 @@ export class Pane {
     const texts = shown.map(([name, each]) => `${name} ${each.toFixed(1)} ms`);
     const bar = this.timing.querySelector(".stages");
     bar.ariaLabel = `${ms.toFixed(0)} ms: ${texts.join(", ")}`;
-    bar.replaceChildren(...shown.map(([className, each]) => {
+    bar.replaceChildren(...shown.map(([name, each, className = name]) => {
       const part = make("span", { className });
       part.style.flexGrow = each;
       return part;
     }));
-    this.timing.querySelector(".legend").replaceChildren(...shown.map(([className, each]) =>
-      make("li", { className }, className, make("b", { textContent: `${each.toFixed(1)} ms` }))));
+    this.timing.querySelector(".legend").replaceChildren(...shown.map(([name, each, className = name]) =>
+      make("li", { className }, name, make("b", { textContent: `${each.toFixed(1)} ms` }))));
   }
 }
 

@@ -6,8 +6,8 @@ const SEEN = 0.5; // Keypoints of a lower score are guessed: COCO's visibility 1
 
 /** Forms by name, the tasks that have each, and its file. */
 export const FORMS = {
-  CSV: { tasks: ["detect", "segment", "pose", "obb", "classify"], name: "predictions.csv", write: csv },
-  COCO: { tasks: ["detect", "segment", "pose", "obb"], name: "predictions.json", write: coco },
+  CSV: { tasks: ["detect", "segment", "pose", "obb", "text", "classify"], name: "predictions.csv", write: csv },
+  COCO: { tasks: ["detect", "segment", "pose", "obb", "text"], name: "predictions.json", write: coco },
 };
 
 /** The answer of one image as the server gives it, with these of its objects. */
@@ -31,7 +31,7 @@ function csv(results, model) {
 function columnsOf({ task, card }) {
   if (task === "classify") return [];
   const box = ["x1", "y1", "x2", "y2"];
-  if (task === "obb") return [...box, "cx", "cy", "w", "h", "angle"];
+  if (task === "obb" || task === "text") return [...box, "cx", "cy", "w", "h", "angle"];
   const points = card?.skeleton?.names ?? [];
   return [...box, ...points.flatMap((name) => ["x", "y", "score"].map((value) => `${name} ${value}`))];
 }
