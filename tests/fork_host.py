@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fovea_engines.entry_points import Group, entry_points, extending_packages, load
+from fovea_preprocess.entry_points import Group, entry_points, extending_packages, load
 from fovea_server.commands.cli import main
 from fovea_server.settings import silence_grpc
 

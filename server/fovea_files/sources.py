@@ -10,9 +10,9 @@ from glob import escape, glob
 from pathlib import Path
 from typing import TypeAlias
 
-from fovea_engines.commands.similar import similar_path
 from fovea_engines.evaluate.samples import IMAGE_SUFFIXES
 from fovea_preprocess.errors import InvalidOption, NotFound
+from fovea_preprocess.mistakes import similar_path
 
 VIDEO_SUFFIXES = frozenset((".mp4", ".avi", ".mkv", ".mov", ".webm"))
 SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES

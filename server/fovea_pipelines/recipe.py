@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fovea_engines.engine import Engine
+from fovea_engines.repository.card import EngineCard
 from fovea_pipelines.run import Ask, PipelineRun, Results
 from fovea_pipelines.stages import BoundStage, bound
 from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.mistakes import key_fault, meant
 from fovea_server.tensors.image_messages import ImageRequest
 
 FILE = "pipeline.toml"
@@ -25,12 +26,12 @@ _OF_CROPS = ("crop", "padding", "min_size")
 class StageTable(BaseModel):
     """A table `[[stages]]`: a model, and the crops that it sees."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     model: str
     name: str = ""
     base: str = Field("", alias="from")
-    classes: tuple[str | int, ...] = ()
+    classes: list[str | int] = []
     least_score: float = Field(0.0, alias="if", ge=0, le=1)
     min_size: int = Field(1, ge=1)
     padding: float = Field(0.0, ge=0, le=2)
@@ -48,9 +49,9 @@ class StageTable(BaseModel):
 class Pipeline(BaseModel):
     """The file; the server's table `fovea.folders` names this class."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    stages: tuple[StageTable, ...] = Field(min_length=2)
+    stages: list[StageTable] = Field(min_length=2)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -61,7 +62,7 @@ class Pipeline(BaseModel):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidModel(f"{path} is not TOML: {error}") from error
         except ValidationError as error:
-            raise InvalidModel(f"{path}: {_fault(error)}") from error
+            raise InvalidModel(f"{path}: {_wrong(error)}") from error
         if (fault := read._fault()) is not None:
             raise InvalidModel(f"{path}: {fault}")
         return read
@@ -76,7 +77,7 @@ class Pipeline(BaseModel):
             if stage.title in seen:
                 return f"two stages are called {stage.title!r}: give one a name of its own"
             if stage.base and stage.base not in seen:
-                return f"from = {stage.base!r} is no earlier stage{_meant(stage.base, seen)}"
+                return f"from = {stage.base!r} is no earlier stage{meant(stage.base, seen)}"
             chained = stage.base not in ("", first.title)
             if chained and (extra := stage.model_fields_set.intersection(_OF_CROPS)):
                 return (
@@ -96,16 +97,27 @@ class Pipeline(BaseModel):
     def bind(
         self, engines: Mapping[str, Engine], ask: Ask, most: int
     ) -> Callable[[ImageRequest], Results]:
-        """Check that the models fit, and return the call that answers images.
+        """Check that the models fit, and return the call that answers images; raises as `bound`."""
+        first, stages = self.stages[0], self._bound({n: e.card for n, e in engines.items()})
+        return PipelineRun((first.title, first.model), stages, ask, most)
 
-        Raises as `bound`.
-        """
+    def described(self, cards: Mapping[str, EngineCard]) -> tuple[dict[str, str], ...]:
+        """Return the stages for people; raises as `bound`."""
+        first, stages = self.stages[0], self._bound(cards)
+        rows = [(first, "the image", cards[first.model].task)]
+        rows += [(each.table, each.sees, each.field) for each in stages]
+        return tuple(
+            {"name": table.title, "model": table.model, "sees": sees, "gives": gives}
+            for table, sees, gives in rows
+        )
+
+    def _bound(self, cards: Mapping[str, EngineCard]) -> tuple[BoundStage, ...]:
         first, *later = self.stages
         stages: dict[str, BoundStage] = {}
         for stage in later:
             base = stages.get(stage.base)
-            stages[stage.title] = bound(stage, engines, first.model, base)
-        return PipelineRun((first.title, first.model), tuple(stages.values()), ask, most)
+            stages[stage.title] = bound(stage, cards, first.model, base)
+        return tuple(stages.values())
 
 
 def _key(field: str) -> str:
@@ -113,18 +125,14 @@ def _key(field: str) -> str:
     return (known and known.alias) or field
 
 
-def _fault(error: ValidationError) -> str:
+def _wrong(error: ValidationError) -> str:
     """Describe the first fault, with the key that an unknown one may mean."""
     # Where a key is missing, its name may be misspelt.
     first, *_ = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    place = [each + 1 if isinstance(each, int) else each for each in first["loc"]]
-    where = " ".join(map(str, place)).replace("stages ", "stage ")
-    if first["type"] != "extra_forbidden":
-        return f"{where}: {first['msg']}"
-    keys = [_key(name) for name in (StageTable if len(place) > 1 else Pipeline).model_fields]
-    return f"{where} is not a key{_meant(str(place[-1]), keys)}"
-
-
-def _meant(given: str, known: list[str]) -> str:
-    close = get_close_matches(given, known, 1)
-    return f"; did you mean {close[0]!r}?" if close else f": there are {', '.join(known)}"
+    match first["loc"]:
+        case ("stages",) | ("stages", int()):
+            return "write a table [[stages]] for each stage, two or more of them"
+        case ("stages", int() as number, *_):
+            keys = [_key(name) for name in StageTable.model_fields]
+            return f"stage {number + 1}: {key_fault(first, keys)}"
+    return key_fault(first, Pipeline.model_fields)

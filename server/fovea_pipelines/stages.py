@@ -14,6 +14,7 @@ from fovea_engines.detect.detections import Detections, Finding
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.engine import Engine
+from fovea_engines.repository.card import EngineCard
 from fovea_pipelines.crops import Pixels, box_crop, point_crop, rotated_crop
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption
 
@@ -54,6 +55,25 @@ class BoundStage:
         """Return its name."""
         return self.table.title
 
+    @property
+    def sees(self) -> str:
+        """Say what of an image it sees."""
+        table = self.table
+        names = ", ".join(map(str, table.classes))
+        if self.base:
+            sees = f"crops of {self.base}"
+        else:
+            sees = "by points" if table.crop == "keypoints" else f"{table.crop} crops"
+        parts = [
+            sees,
+            f"classes {names}" if names else "",
+            f"score {table.least_score:g} or more" if table.least_score else "",
+            f"{table.min_size} pixels or more" if table.min_size > 1 else "",
+            f"padding {table.padding:g}" if table.padding else "",
+            *(f"upside down at {key} {least:g}" for key, least in table.turn.items()),
+        ]
+        return "; ".join(filter(None, parts))
+
     def crops(self, pixels: Pixels, found: Detections) -> dict[int, Pixels]:
         """Cut out the objects that it is for, by index."""
         sides = found.boxes[:, 2:] - found.boxes[:, :2]
@@ -93,20 +113,20 @@ class BoundStage:
 
 
 def bound(
-    table: StageTable, engines: Mapping[str, Engine], first: str, base: BoundStage | None
+    table: StageTable, cards: Mapping[str, EngineCard], first: str, base: BoundStage | None
 ) -> BoundStage:
     """Check a stage against the detector, or the stage on whose crops it runs, and its own model.
 
     InvalidModel says what does not fit.
     """
-    detector = _engine(engines, first)
+    detector = _card(cards, first)
     if (task := _task(detector)) not in _FINDS:
         raise InvalidModel(
             f"the first stage runs '{first}', whose task is {task}: name a model that finds "
             f"objects ({', '.join(_FINDS)})"
         )
-    about, engine = f"stage '{table.title}': ", _engine(engines, table.model)
-    places = _PLACES.get(task := _task(engine))
+    about, card = f"stage '{table.title}': ", _card(cards, table.model)
+    places = _PLACES.get(task := _task(card))
     if places is None:
         raise InvalidModel(
             f"{about}the task of '{table.model}' is {task}: after the first stage, name a model "
@@ -120,15 +140,15 @@ def bound(
     if table.top_k is not None and task not in ("attributes", "classify"):
         raise InvalidModel(f"{about}top_k has no effect on a model for {task}: leave it out")
     _check_crop(about, table, detector)
-    giver = detector if base is None else _engine(engines, base.table.model)
+    giver = detector if base is None else _card(cards, base.table.model)
     if base is not None and base.field in ("embedding", "text"):
         raise InvalidModel(f"{about}'{base.name}' finds no classes to go by: leave from out")
     try:
-        classes = _ids(table.classes, giver)
+        classes = _ids(tuple(table.classes), giver)
         turn = {next(iter(_ids((name,), giver))): least for name, least in table.turn.items()}
     except InvalidOption as error:
         raise InvalidModel(f"{about}{error}") from error
-    spec = engine.card.preprocess
+    spec = card.preprocess
     assert spec is not None, "it takes images"
     return BoundStage(
         table,
@@ -140,31 +160,32 @@ def bound(
     )
 
 
-def _engine(engines: Mapping[str, Engine], name: str) -> Engine:
-    engine = engines.get(name)
-    if engine is None or engine.preprocessor is None:
+def _card(cards: Mapping[str, EngineCard], name: str) -> EngineCard:
+    card = cards.get(name)
+    if card is None or card.preprocess is None:
         raise InvalidModel(f"model '{name}' takes no images: name one that does")
-    return engine
+    return card
 
 
-def _task(engine: Engine) -> str:
-    return "tensors" if engine.head is None else engine.head.task
+def _task(card: EngineCard) -> str:
+    return "tensors" if card.family is None else card.task
 
 
-def _check_crop(about: str, table: StageTable, detector: Engine) -> None:
+def _check_crop(about: str, table: StageTable, detector: EngineCard) -> None:
     if table.crop == "rotated" and _task(detector) not in ("obb", "text"):
-        raise InvalidModel(f"{about}'{detector.card.name}' has no rotated boxes: crop = 'box'")
+        raise InvalidModel(f"{about}'{detector.name}' has no rotated boxes: crop = 'box'")
     if table.crop == "keypoints":
-        skeleton = detector.card.skeleton
+        skeleton = detector.skeleton
         count = 0 if skeleton is None else len(skeleton.names)
         if count not in (4, 5):
             raise InvalidModel(
                 f"{about}crop = 'keypoints' takes four points, or the five of a face, and "
-                f"'{detector.card.name}' finds {count}: crop = 'box'"
+                f"'{detector.name}' finds {count}: crop = 'box'"
             )
 
 
-def _ids(classes: tuple[str | int, ...], engine: Engine) -> frozenset[int]:
+def _ids(classes: tuple[str | int, ...], card: EngineCard) -> frozenset[int]:
     options = PredictOptions(classes=classes)
-    known = resolve_classes(options, engine.labels, engine.card.name, engine.num_classes)
+    count = card.num_classes or (len(card.labels) if card.labels else None)
+    known = resolve_classes(options, card.labels, card.name, count)
     return frozenset(each for each in known.classes or () if isinstance(each, int))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from fovea_engines.entry_points import extending_packages
+from fovea_preprocess.entry_points import extending_packages
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.log_lines import LineFormatter, LogFormat
 

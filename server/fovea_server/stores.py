@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
-from fovea_engines.entry_points import Group, entry_points, load
+from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import Unavailable
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")

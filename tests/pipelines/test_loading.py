@@ -1,5 +1,6 @@
 """Pipelines are checked when they are loaded, and stay up while their models change."""
 
+import json
 import shutil
 import threading
 import time
@@ -29,10 +30,16 @@ def registry(parts, tmp_path_factory):
 
 
 FAULTS = {
-    "modle = 'attributes'": r"stage 2 modle is not a key; did you mean 'model'\?",
-    "model = 'attributes'\niff = 0.5": r"stage 2 iff is not a key; did you mean 'if'\?",
-    "model = 'attributes'\nif = 2": "stage 2 if: Input should be less than or equal to 1",
-    "model = 'attributes'\ncrop = 'circle'": "stage 2 crop: Input should be 'box', 'rotated' or",
+    "modle = 'attributes'": r"stage 2: 'modle' is not a key; did you mean 'model'\?",
+    "model = 'attributes'\niff = 0.5": r"stage 2: 'iff' is not a key; did you mean 'if'\?",
+    "model = 'attributes'\nif = 2": "stage 2: if is 2; it must be less than or equal to 1",
+    "model = 'attributes'\nif = true": "stage 2: if is true; it must be a number",
+    "model = 'attributes'\ntop_k = '5'": "stage 2: top_k is '5'; it must be a whole number",
+    "model = 'attributes'\nclasses = '1'": "classes is '1'; it must be a list, as ",
+    "model = 'attributes'\nclasses = [{}]": "classes has a table; it must be text in quotes",
+    "name = 'attributes'": "stage 2: 'model' is missing",
+    "model = 'attributes'\ncrop = 'rotatd'": "must be 'box', 'rotated' .*; did you mean 'rotated'",
+    "model = 'attributes'\n[stage]": r"'stage' is not a key; did you mean 'stages'\?",
     "model = 'attributes'\nclasses = ['on']": "model 'digits' has no class 'on'",
     "model = 'attributes'\nclasses = [99]": "model 'digits' has no class 99",
     "model = 'attributes'\nto = 'text'": "cannot go to text: write to = 'attributes'",
@@ -61,6 +68,39 @@ def test_a_fault_is_named(registry, text):
     entry = next(each for each in models.index() if each.name == "bad")
     assert entry.state == "UNAVAILABLE"
     assert str(root) not in entry.reason
+
+
+def test_commands_know_it(parts, fovea, tmp_path):
+    root = tmp_path / "repository"
+    root.mkdir()
+    for part in parts.iterdir():
+        (root / part.name).symlink_to(part)
+    write_pipeline(root, "plates", PIPELINE)
+    code, out, err = fovea("inspect", "plates", "--repository", root, "--json")
+    assert code == 0, err
+    stages = json.loads(out)[0]["stages"]
+    assert [(each["name"], each["model"], each["gives"]) for each in stages] == [
+        ("digits", "digits", "detect"),
+        ("attributes", "attributes", "attributes"),
+        ("digit", "classes", "classes"),
+        ("reading", "reading", "text"),
+        ("embedding", "embedding", "embedding"),
+    ]
+    assert stages[1]["sees"] == "box crops; padding 0.1"
+    code, out, _ = fovea("inspect", "--repository", root)
+    assert (code, "made of" in out) == (0, True)
+    code, out, _ = fovea("versions", "plates", "--repository", root)
+    assert (code, "`fovea versions digits` shows" in out) == (0, True)
+    labels = root / "labels.json"
+    labels.write_text("{}")
+    code, _, err = fovea("eval", "plates", "--repository", root, "--data", labels)
+    assert (code, "what it finds is of digits" in err) == (2, True)
+    for stage, says in (("digit", "did you mean 'digits'"), ("plates", "is a circle")):
+        write_pipeline(
+            root, "plates", f'[[stages]]\nmodel = "digits"\n[[stages]]\nmodel = "{stage}"'
+        )
+        code, _, err = fovea("inspect", "plates", "--repository", root)
+        assert (code, says in err) == (1, True), err
 
 
 def test_the_first_stage_finds_objects(registry):

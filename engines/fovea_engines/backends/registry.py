@@ -13,10 +13,10 @@ from fovea_engines.backends.backend import Backend, BackendInfo, OpenPlan
 from fovea_engines.backends.gpu_memory import GpuMemory
 from fovea_engines.backends.onnxruntime import ONNXRUNTIME
 from fovea_engines.backends.openvino import OPENVINO
-from fovea_engines.entry_points import Group, entry_points, load
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import Plugin
 from fovea_engines.session import Session
+from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, Unavailable
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from fovea_engines.commands.inspection import InspectedModel, ModelFile
 from fovea_engines.detect.heads.registry import is_nameless
 from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.composites import StageRow
 from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.figures import (
     NO_FIGURE,
@@ -75,6 +76,9 @@ def repository_table(entries: Iterable[InspectedModel]) -> Table:
         elif isinstance(entry.engine, Ensemble):
             models = dict.fromkeys(step.model_name for step in entry.engine.steps)
             cells += [f"ensemble of\n{', '.join(models)}"]
+        elif isinstance(entry.engine, tuple):
+            models = dict.fromkeys(stage["model"] for stage in entry.engine)
+            cells += [f"made of\n{', '.join(models)}"]
         else:
             failures.append(f"{entry.name} {entry.version} cannot be opened: {entry.engine}")
         table.add_row(*map(Text, cells))
@@ -93,6 +97,17 @@ def ensemble_table(ensemble: Ensemble, version: int) -> Table:
         ("steps", "\n".join(map(_step, ensemble.steps))),
     ]
     return _table(f"{ensemble.name} version {version}", rows)
+
+
+def stage_table(stages: Iterable[StageRow], name: str) -> Table:
+    """The stages of a model that is made of several, one a row."""
+    title = Text(f"{name} is made of")
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    for column in ("stage", "model", "sees", "gives"):
+        table.add_column(column, overflow="fold")
+    for stage in stages:
+        table.add_row(*map(Text, stage.values()))
+    return table
 
 
 def _step(step: EnsembleStep) -> str:

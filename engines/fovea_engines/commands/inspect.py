@@ -19,6 +19,7 @@ from fovea_engines.commands.console import (
     model_table,
     repository_table,
     shape_text,
+    stage_table,
 )
 from fovea_engines.commands.inspection import (
     InspectedModel,
@@ -90,6 +91,8 @@ def inspect(
                 table = card_table(card, version, served=served)
             case [InspectedModel(engine=Ensemble() as ensemble, version=version)]:
                 table = ensemble_table(ensemble, version)
+            case [InspectedModel(engine=tuple() as stages, name=name)]:
+                table = stage_table(stages, name)
             case [InspectedModel(engine=FoveaError() as error)]:
                 raise error
             case _:

@@ -13,6 +13,7 @@ from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.image_inputs import origin_of
 from fovea_engines.repository.card import CARD_FILE, EngineCard, HeadCandidate
+from fovea_engines.repository.composites import StageRow, composite_file, read_composite
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
 from fovea_engines.repository.layers import LAYERS_FILE, PlanLayers
 from fovea_engines.repository.repository import ModelRepository
@@ -25,6 +26,7 @@ from fovea_preprocess.errors import (
     NotFound,
     UnsupportedModel,
 )
+from fovea_preprocess.mistakes import meant
 from fovea_preprocess.spec import PreprocessSpec
 
 
@@ -120,19 +122,20 @@ def _size_text(usual: str, needed: tuple[int, int] | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InspectedModel:
-    """A version in a repository: its card, the ensemble that it is, or the error of opening it.
+    """A version in a repository: its card, its parts, or the error of opening it.
 
-    The version is 0 for a folder that is not named by a number. `served` is that of the model, by
-    its config.pbtxt.
+    The parts are those of an ensemble, or the stages of a model that a file such as pipeline.toml
+    makes of several. The version is 0 for a folder that is not named by a number. `served` is that
+    of the model, by its config.pbtxt.
     """
 
     name: str
     version: int
-    engine: EngineCard | Ensemble | FoveaError
+    engine: EngineCard | Ensemble | tuple[StageRow, ...] | FoveaError
     served: bool
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types, with a "card", an "ensemble" or an "error"."""
+        """Convert to plain JSON types, with a "card", an "ensemble", "stages" or an "error"."""
         entry: dict[str, Any] = {
             "name": self.name,
             "version": self.version,
@@ -142,6 +145,8 @@ class InspectedModel:
             return entry | {"card": self.engine.to_json()}
         if isinstance(self.engine, Ensemble):
             return entry | {"ensemble": self.engine.to_json()}
+        if isinstance(self.engine, tuple):
+            return entry | {"stages": self.engine}
         return entry | {"error": {"code": self.engine.code, "message": str(self.engine)}}
 
 
@@ -152,18 +157,50 @@ def read_folder(path: Path) -> list[InspectedModel]:
         version = int(path.name) if path.name.isdecimal() else 0
         served = version in served_versions(ModelRepository(path.parent.parent), path.parent.name)
         return [InspectedModel(path.parent.name, version, _read(path), served)]
+    if composite_file(path) is not None:
+        return [_composite(path)]
     repository = ModelRepository(path)
     names = repository.models()
+    made = [name for name in repository.folders() if composite_file(path / name) is not None]
     if any(p.name.isdecimal() for p in path.iterdir()):
-        repository, names = ModelRepository(path.parent), (path.name,)
-    if not names:
+        repository, names, made = ModelRepository(path.parent), (path.name,), []
+    if not names and not made:
         raise NotFound(_refusals(path) or f"{path} has no model: make one with `fovea build`")
-    return [
+    engines = [
         InspectedModel(name, version, _read(repository.folder(name, version)), version in served)
         for name in names
+        if name not in made
         for served in [served_versions(repository, name)]
         for version in repository.versions(name)
     ]
+    return sorted([*engines, *(_composite(path / name) for name in made)], key=lambda m: m.name)
+
+
+def _composite(folder: Path) -> InspectedModel:
+    try:
+        read = read_composite(folder)
+        cards = {name: _card(folder.parent, name, (folder.name,)) for name in read.models}
+        stages: tuple[StageRow, ...] | FoveaError = read.described(cards)
+    except FoveaError as error:
+        stages = error
+    return InspectedModel(folder.name, 1, stages, True)
+
+
+def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:
+    """Read the card of a model, or of the one that answers for it, as the server finds them."""
+    repository = ModelRepository(root)
+    if name in above:
+        raise InvalidModel(f"{' -> '.join((*above, name))} is a circle: name another model")
+    if name in repository.folders() and composite_file(root / name) is not None:
+        return _card(root, read_composite(root / name).models[0], (*above, name))
+    served = served_versions(repository, name) if name in repository.folders() else ()
+    if not served:
+        raise InvalidModel(f"there is no model '{name}' to run{meant(name, repository.models())}")
+    found = _read(repository.folder(name, served[-1]))
+    if isinstance(found, EngineCard):
+        return found
+    reason = found if isinstance(found, FoveaError) else "it is an ensemble"
+    raise InvalidModel(f"model '{name}' cannot be a stage: {reason}")
 
 
 def read_layers(path: Path) -> PlanLayers:

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.composites import composite_file, read_composite
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.locking import lock, locked
 from fovea_engines.repository.writing import swap, write_file
@@ -46,6 +47,12 @@ def version_folder(path: Path, version: int | None = None) -> Path:
     if not path.is_dir():
         raise InvalidOption(f"{path} is a file: `fovea build` it, and give the model's name")
     path = path.absolute()
+    if (file := composite_file(path)) is not None:
+        first = read_composite(path).models[0]
+        raise InvalidOption(
+            f"{path.name} is made of several models ({file}) and has no engine of its own: what "
+            f"it finds is of {first}, so name that, or ask a server that runs it (--url)"
+        )
     around = ModelRepository(path.parent)
     if version is None and not around.versions(path.name):
         return path

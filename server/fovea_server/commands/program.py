@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Never
 import typer
 from typer.core import TyperGroup
 
-from fovea_engines.entry_points import Group, entry_points, load
+from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
 from fovea_server.commands.command import program_of
 
@@ -187,7 +187,7 @@ def _advice(message: str) -> str:
     if "://" in found[1]:
         return "; it is an address: download the file first"
     # The commands of the engines are not for a health check to import.
-    from fovea_engines.commands.similar import similar_path
+    from fovea_preprocess.mistakes import similar_path
 
     return similar_path(Path(found[1])) or ": check the path"
 

@@ -25,6 +25,7 @@ from fovea_engines.commands.options import (
     find_models,
 )
 from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.composites import composite_file, read_composite
 from fovea_engines.repository.figures import NO_FIGURE
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound, Unavailable
@@ -87,6 +88,9 @@ def versions(
     path = find_models(context, repository, model)[0].absolute()
     if (path / CARD_FILE).is_file():  # the folder of a version
         path = path.parent
+    if composite_file(path) is not None:
+        _show_composite(path, as_json=as_json)
+        return
     models, name = ModelRepository(path.parent), path.name
     found = _read(models, name, {} if url is None else _running(url, name))
     old = [one for one in found[:-keep] if not one.served and one.server is None] if prune else []
@@ -109,6 +113,17 @@ def versions(
         typer.echo(json.dumps({"model": name, "versions": rows, **deleted}, indent=2))
     elif old:
         typer.echo(f"Deleted {counted(len(old), 'version')}; {_megabytes(freed)} are free.")
+
+
+def _show_composite(folder: Path, *, as_json: bool) -> None:
+    models = read_composite(folder).models
+    if as_json:
+        typer.echo(json.dumps({"model": folder.name, "versions": [], "made_of": models}, indent=2))
+        return
+    typer.echo(
+        f"{folder.name} is made of {', '.join(models)}, and has no versions of its own: they do, "
+        f"as `fovea versions {models[0]}` shows"
+    )
 
 
 def _read(models: ModelRepository, name: str, running: dict[str, str]) -> list[_Version]:

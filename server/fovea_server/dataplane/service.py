@@ -7,7 +7,7 @@ from functools import partial
 
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install_extra
-from fovea_engines.entry_points import Group, entry_points, load
+from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import InvalidOption, Unauthenticated
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.dataplane import DataPlane

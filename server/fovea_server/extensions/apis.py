@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fovea_engines.entry_points import Group, entry_points, load
+from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import InvalidOption
 
 # Whose clients speak it -> its name.

@@ -1,4 +1,4 @@
-"""Finds folders of the repository that are one model made of several (`fovea.folders`)."""
+"""Reads folders of the repository that are one model made of several, to be served."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from pathlib import Path
 import orjson
 
 from fovea_engines.engine import Engine
-from fovea_engines.entry_points import Group, entry_points, load
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE
 from fovea_engines.repository.model_config import ModelConfig, ModelParameter
 from fovea_engines.repository.model_config_scheduling import EnsembleStep, ModelEnsembling
+from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import InvalidModel
 from fovea_server.scheduling.composite import Composite
 from fovea_server.tensors.results.forms import image_outputs
 
 PLATFORM = "fovea_composite"
 """Of the configuration of such a model; its steps are the models that it runs."""
-
-
-def composite_file(folder: Path) -> str | None:
-    """Return the name of the file that makes a folder such a model; None if it is another."""
-    return next((name for name in entry_points(Group.FOLDERS) if (folder / name).is_file()), None)
 
 
 def read_composite(folder: Path, file: str) -> Composite:

@@ -13,6 +13,7 @@ from fovea_engines.backends.registry import get_backend, mismatch
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.composites import composite_file
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_preprocess.errors import (
     FoveaError,
@@ -22,7 +23,7 @@ from fovea_preprocess.errors import (
     NotFound,
     ShuttingDown,
 )
-from fovea_server.models.composites import completed, composite_file, read_composite
+from fovea_server.models.composites import completed, read_composite
 from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.opening import OpenEngine, images_of, open_engine

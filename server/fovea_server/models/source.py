@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from fovea_engines.repository.composites import composite_file
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, without_version_policy
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository, check_name
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, Unavailable
-from fovea_server.models.composites import composite_config, composite_file
+from fovea_server.models.composites import composite_config
 from fovea_server.models.config.config import load_config
 from fovea_server.settings import Settings
 

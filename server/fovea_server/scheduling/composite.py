@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 from fovea_engines.engine import Engine
+from fovea_engines.repository.composites import MadeOfSeveral
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InvalidRequest, QueueFull
 from fovea_preprocess.plural import counted
 from fovea_server.scheduling.base import Scheduler
@@ -27,19 +27,8 @@ Ask = Callable[[str, ImageRequest], Awaitable[tuple[Engine, Results]]]
 Predict = Callable[[ImageRequest], Awaitable[Results]]
 
 
-class Composite(Protocol):
-    """A model made of others. It finds what the first of them finds, and more of each object.
-
-    Attributes:
-        models: names of the others, the first of which answers for labels, task and options.
-    """
-
-    models: tuple[str, ...]
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read the folder of a model; InvalidModel if its file cannot be used."""
-        ...
+class Composite(MadeOfSeveral, Protocol):
+    """It finds what the first of its models finds, and more of each object."""
 
     def bind(self, engines: Mapping[str, Engine], ask: Ask, most: int) -> Predict:
         """Return the call that answers images, after a check that the models fit.

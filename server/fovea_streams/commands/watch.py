@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fovea_engines.commands.options import RepositoryOption, ServedModelArgument
-from fovea_engines.commands.similar import similar_path
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
+from fovea_preprocess.mistakes import similar_path
 from fovea_streams.events.feed import EventFeed
 from fovea_streams.events.log import LoggedEvent
 from fovea_streams.events.sender import Sender

@@ -46,7 +46,7 @@ from fovea_engines.detect.heads.yolov6 import YoloV6
 from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.detect.heads.yolox import DecodedYoloX, YoloX
-from fovea_engines.entry_points import Group, entry_points, load
+from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import Unavailable
 
 log = logging.getLogger(__name__)

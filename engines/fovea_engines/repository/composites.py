@@ -1,0 +1,45 @@
+"""Finds folders of the repository that are one model made of several (`fovea.folders`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, Self
+
+from fovea_engines.repository.card import EngineCard
+from fovea_preprocess.entry_points import Group, entry_points, load
+
+StageRow = dict[str, str]
+"""A stage for people: its "name", its "model", what of an image it "sees", and what it "gives"."""
+
+
+class MadeOfSeveral(Protocol):
+    """A model made of others.
+
+    Attributes:
+        models: names of the others, the first of which answers for labels, task and options.
+    """
+
+    models: tuple[str, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the folder of a model; InvalidModel if its file cannot be used."""
+        ...
+
+    def described(self, cards: Mapping[str, EngineCard]) -> tuple[StageRow, ...]:
+        """Return its stages, by the cards of its models; InvalidModel if these do not fit."""
+        ...
+
+
+def composite_file(folder: Path) -> str | None:
+    """Return the name of the file that makes a folder such a model; None if it is another."""
+    return next((name for name in entry_points(Group.FOLDERS) if (folder / name).is_file()), None)
+
+
+def read_composite(folder: Path) -> MadeOfSeveral:
+    """Read a folder that has such a file; raises as `MadeOfSeveral.read`."""
+    file = composite_file(folder)
+    assert file is not None, "it was found"
+    kind: type[MadeOfSeveral] = load(Group.FOLDERS, file)
+    return kind.read(folder)

@@ -1,0 +1,71 @@
+"""Says what is wrong with names and settings that people write, and what they may have meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+# What pydantic says of a value -> what it must be, in the words of TOML.
+_KINDS = {
+    "string_type": "text in quotes",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "list_type": 'a list, as ["a", "b"]',
+    "dict_type": "a table, as { a = 1 }",
+}
+_SHOWN = 60
+
+
+def similar_path(path: Path) -> str:
+    """Return a hint at the file that a path which is not there may mean; empty without one."""
+    there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = get_close_matches(path.name, there, 1)
+    return f"; did you mean {path.parent / close[0]}?" if close else ""
+
+
+def meant(given: str, known: Iterable[str]) -> str:
+    """Return a hint at the word that an unknown one may mean, or at all that are known."""
+    known = list(known)
+    close = get_close_matches(given, known, 1)
+    return f"; did you mean '{close[0]}'?" if close else f": there are {', '.join(known)}"
+
+
+def key_fault(error: ErrorDetails, keys: Iterable[str]) -> str:
+    """Say what is wrong with a key of a table: it is unknown or missing, or its value is wrong.
+
+    Args:
+        error: in the key, or in an item of its value.
+        keys: of the table.
+    """
+    keys, place = list(keys), error["loc"]
+    key = next((str(each) for each in reversed(place) if each in keys), str(place[-1]))
+    if error["type"] == "extra_forbidden":
+        return f"'{key}' is not a key{meant(key, keys)}"
+    if error["type"] == "missing":
+        return f"'{key}' is missing"
+    given, allowed = error["input"], str(error.get("ctx", {}).get("expected", ""))
+    choices = allowed.replace(" or ", ", ").split(", ")
+    close = get_close_matches(str(given), [each.strip("'") for each in choices], 1, 0.7)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    has = "is" if key == place[-1] else "has"
+    must = error["msg"].replace("Input should", "it must")
+    if error["type"] in _KINDS:
+        must = f"it must be {_KINDS[error['type']]}"
+    return f"{key} {has} {_shown(given)}; {must}{hint}"
+
+
+def _shown(given: object) -> str:
+    match given:
+        case bool():
+            return str(given).lower()
+        case list():
+            return f"a list of {len(given)}"
+        case dict():
+            return "a table"
+    shown = repr(given)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
