@@ -19,6 +19,8 @@ class Group(StrEnum):
     """A table that packages extend.
 
     `BACKENDS`: the name of a `Backend` = that object.
+    `CHECKS`: the name of a file in the folder of a model = a function of that folder and the
+    model's labels, or None, that raises InvalidOption where the file is wrong.
     `COMMANDS`: PANEL.NAME = a function, or a Typer app; panel is a title of `fovea --help`.
     `FOLDERS`: the name of a file by which a folder of the repository is one model made of several =
     a class with the members of `Composite`.
@@ -31,6 +33,7 @@ class Group(StrEnum):
     """
 
     BACKENDS = "fovea.backends"
+    CHECKS = "fovea.checks"
     COMMANDS = "fovea.commands"
     FOLDERS = "fovea.folders"
     HEADS = "fovea.heads"

@@ -43,6 +43,8 @@ def key_fault(error: ErrorDetails, keys: Iterable[str]) -> str:
         keys: of the table.
     """
     keys, place = list(keys), error["loc"]
+    if not place:
+        return "it must be a table"
     key = next((str(each) for each in reversed(place) if each in keys), str(place[-1]))
     if error["type"] == "extra_forbidden":
         return f"'{key}' is not a key{meant(key, keys)}"

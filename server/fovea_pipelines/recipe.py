@@ -58,11 +58,11 @@ class Pipeline(BaseModel):
         """Read the file of a model's folder; InvalidModel says what is wrong with it."""
         path = folder / FILE
         try:
-            read = cls.model_validate(tomllib.loads(path.read_text("utf-8")))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InvalidModel(f"{path} is not TOML: {error}") from error
+            read = cls.model_validate(tomllib.loads(path.read_text("utf-8-sig")))
         except ValidationError as error:
             raise InvalidModel(f"{path}: {_wrong(error)}") from error
+        except (ValueError, RecursionError) as error:
+            raise InvalidModel(f"{path} is not TOML: {error}") from error
         if (fault := read._fault()) is not None:
             raise InvalidModel(f"{path}: {fault}")
         return read

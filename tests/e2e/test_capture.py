@@ -119,9 +119,39 @@ def test_rules_are_of_a_model_or_of_the_server(server, folder):
     until(lambda: number(folder, "digits") == sum(has_seven))
     assert number(folder, "none") == number(folder, "wrong") == 0
     assert "nothing of model 'wrong' is kept" in server.log.read_text()
-    assert "'often' is no rule of a capture" in server.log.read_text()
     metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
     assert f'captures_total{{model="digits",rule="classes 7"}} {sum(has_seven)}' in metrics
+
+
+def test_a_fault_of_a_models_file_is_told_when_it_is_loaded(server, repository, fovea):
+    log, says = server.log.read_text(), "fovea.toml, [capture]: 'often' is no rule of a capture"
+    [line] = [each for each in log.splitlines() if "model wrong: " in each]
+    assert says in line
+    code, out, _ = fovea("inspect", "wrong", "--repository", repository)
+    assert (code, says in out) == (0, True)
+    code, out, _ = fovea("inspect", "--repository", repository, "--json")
+    told = {each["name"]: "faults" in each for each in json.loads(out)}
+    assert told == {"all": False, "digits": False, "hidden": False, "none": False, "wrong": True}
+
+
+FAULTS = {
+    '[capture]\nrules = "empty"': "rules is 'empty'; it must be a list, as",
+    "[capture]\nrules = [1]": "rules has 1; it must be text in quotes",
+    '[capture]\nrules = ["classes 7,digit"]': "the model has no class 'digit'",
+    "[capture]\nper_minute = -1": "per_minute is -1; it must be greater than or equal to 0",
+    "[capture]\nper_minut = 1": "'per_minut' is not a key; did you mean 'per_minute'?",
+    "[captures]": "[captures] is no table of it; did you mean 'capture'?",
+    "capture = 1": "[capture]: it must be a table",
+    "capture": "Expected '='",
+}
+
+
+@pytest.mark.parametrize("text", FAULTS)
+def test_a_fault_names_file_and_key(demo_repository, tmp_path, fovea, text):
+    shutil.copytree(demo_repository / "digits", tmp_path / "digits")
+    (tmp_path / "digits" / "fovea.toml").write_text(text)
+    code, out, _ = fovea("inspect", "digits", "--repository", tmp_path)
+    assert (code, FAULTS[text] in out.replace("\n", " ")) == (0, True), out
 
 
 def test_a_client_may_refuse_and_a_minute_has_a_bound(server, folder):
@@ -166,6 +196,8 @@ def test_tools_read_what_is_exported(server, folder, fovea, tmp_path, form):
     )
     assert code == 0, err
     out = tmp_path / "out"
+    code, _, err = fovea("capture", "export", folder, "--model", "all", "--out", out)
+    assert (code, "has files already" in err) == (2, True)
     images = sorted(path.name for path in (out / "images").iterdir())
     assert len(images) == len(captured)
     match form:

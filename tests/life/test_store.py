@@ -41,6 +41,13 @@ def test_the_oldest_make_room_in_the_folder_of_two_servers(tmp_path):
     assert datetime.now(UTC) - newest < timedelta(minutes=5)
 
 
+def test_a_new_server_sees_what_is_there(tmp_path):
+    CaptureStore(tmp_path, 1_000_000, 30).add("m", writer(100))
+    store = CaptureStore(tmp_path, 1_000_000, 30)
+    store.look()
+    assert store.bytes == 100
+
+
 def test_what_is_too_old_goes(tmp_path):
     CaptureStore(tmp_path, 1_000_000, 30).add("m", writer(100))
     [first] = kept(tmp_path)

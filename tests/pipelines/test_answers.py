@@ -119,7 +119,9 @@ def test_options_are_those_of_the_detector(server, scene, found):
     assert all(each.embedding for each in tiled)
     answer = httpx.post(f"{server.predict_url('plates')}?top_k=1", content=scene)
     assert answer.status_code == 422
-    assert "top_k has no effect" in answer.json()["error"]["message"]
+    said = answer.json()["error"]["message"]
+    assert said.startswith("stage 'digits': top_k has no effect")
+    assert "the other stages have theirs" in said
 
 
 def test_a_picture_names_what_was_found(server, scene, found):

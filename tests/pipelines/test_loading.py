@@ -49,8 +49,8 @@ FAULTS = {
     "model = 'reading'\ntop_k = 2": "top_k has no effect on a model for read",
     "model = 'digits'": "two stages are called 'digits': give one a name of its own",
     "model = 'digits'\nname = 'again'": "the task of 'digits' is detect: after the first stage",
-    "model = 'absent'": "contains models that are not available or ambiguous: absent",
-    "model = 'bad'": "circular dependency between ensembles: bad",
+    "model = 'absent'": "a stage of 'bad' runs 'absent': there is no folder absent",
+    "model = 'bad'": "a stage of 'bad' runs 'bad', which runs 'bad'",
     "model = 'attributes'\nturn = {red = 0.5}": "turn of stage 'attributes' needs from",
     AFTER_READING: "finds no classes to go by",
     f"{AFTER_CLASSES}crop = 'box'": "leave out cr",
@@ -120,7 +120,7 @@ def test_pipelines_that_run_each_other_are_a_circle(registry):
     for one, other in (("left", "right"), ("right", "left")):
         text = f'[[stages]]\nmodel = "{other}"\n[[stages]]\nmodel = "attributes"'
         write_pipeline(root, one, text)
-    with pytest.raises(FoveaError, match="circular dependency"):
+    with pytest.raises(FoveaError, match=r"which runs '(left|right)': name another model"):
         models.load("left")
 
 
@@ -189,6 +189,7 @@ def test_a_stage_that_goes_away_and_a_deadline(repository, scene, tmp_path):
     httpx.post(f"{server.url}/v2/repository/models/reading/unload").raise_for_status()
     answer = httpx.post(server.predict_url("plates"), content=scene)
     assert answer.status_code == 503, answer.text
+    assert "'reading', which a stage of it runs, was unloaded" in answer.text
     httpx.post(f"{server.url}/v2/repository/models/plates/load").raise_for_status()
     assert httpx.post(server.predict_url("plates"), content=scene).status_code == 200
     assert server.stop() == 0

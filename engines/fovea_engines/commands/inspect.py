@@ -78,7 +78,7 @@ def inspect(
     path = repository if model is None else find_models(context, repository, model)[0]
     if head is not None and path.is_dir():
         raise InvalidOption("--head is for .onnx files: the head of an engine was chosen by build")
-    console = Console()
+    console, faults = Console(), list[str]()
     if layers:
         found = read_layers(path)
         document: object = found.to_json()
@@ -86,6 +86,7 @@ def inspect(
     elif model is None or path.is_dir():
         entries = read_folder(path)
         document = [entry.to_json() for entry in entries]
+        faults = list(dict.fromkeys(fault for entry in entries for fault in entry.faults))
         match entries:
             case [InspectedModel(engine=EngineCard() as card, version=version, served=served)]:
                 table = card_table(card, version, served=served)
@@ -104,6 +105,8 @@ def inspect(
         typer.echo(json.dumps(document, indent=2))
     else:
         console.print(table)
+        for fault in faults:
+            typer.echo(fault)
 
 
 def layers_summary(layers: PlanLayers) -> str:

@@ -12,6 +12,7 @@ from fovea_engines.commands.served import served_versions
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.image_inputs import origin_of
+from fovea_engines.repository.beside import faults_beside
 from fovea_engines.repository.card import CARD_FILE, EngineCard, HeadCandidate
 from fovea_engines.repository.composites import StageRow, composite_file, read_composite
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
@@ -126,13 +127,14 @@ class InspectedModel:
 
     The parts are those of an ensemble, or the stages of a model that a file such as pipeline.toml
     makes of several. The version is 0 for a folder that is not named by a number. `served` is that
-    of the model, by its config.pbtxt.
+    of the model, by its config.pbtxt. `faults` are of other files in the model's folder.
     """
 
     name: str
     version: int
     engine: EngineCard | Ensemble | tuple[StageRow, ...] | FoveaError
     served: bool
+    faults: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types, with a "card", an "ensemble", "stages" or an "error"."""
@@ -140,6 +142,7 @@ class InspectedModel:
             "name": self.name,
             "version": self.version,
             "served": self.served,
+            **({"faults": self.faults} if self.faults else {}),
         }
         if isinstance(self.engine, EngineCard):
             return entry | {"card": self.engine.to_json()}
@@ -156,7 +159,7 @@ def read_folder(path: Path) -> list[InspectedModel]:
     if _is_version(path):
         version = int(path.name) if path.name.isdecimal() else 0
         served = version in served_versions(ModelRepository(path.parent.parent), path.parent.name)
-        return [InspectedModel(path.parent.name, version, _read(path), served)]
+        return [_inspected(path, path.parent.name, version, served=served)]
     if composite_file(path) is not None:
         return [_composite(path)]
     repository = ModelRepository(path)
@@ -167,7 +170,7 @@ def read_folder(path: Path) -> list[InspectedModel]:
     if not names and not made:
         raise NotFound(_refusals(path) or f"{path} has no model: make one with `fovea build`")
     engines = [
-        InspectedModel(name, version, _read(repository.folder(name, version)), version in served)
+        _inspected(repository.folder(name, version), name, version, served=version in served)
         for name in names
         if name not in made
         for served in [served_versions(repository, name)]
@@ -176,14 +179,22 @@ def read_folder(path: Path) -> list[InspectedModel]:
     return sorted([*engines, *(_composite(path / name) for name in made)], key=lambda m: m.name)
 
 
+def _inspected(folder: Path, name: str, version: int, *, served: bool) -> InspectedModel:
+    engine = _read(folder)
+    labels = engine.labels if isinstance(engine, EngineCard) else None
+    return InspectedModel(name, version, engine, served, (*faults_beside(folder.parent, labels),))
+
+
 def _composite(folder: Path) -> InspectedModel:
+    labels = None
     try:
         read = read_composite(folder)
         cards = {name: _card(folder.parent, name, (folder.name,)) for name in read.models}
+        labels = cards[read.models[0]].labels
         stages: tuple[StageRow, ...] | FoveaError = read.described(cards)
     except FoveaError as error:
         stages = error
-    return InspectedModel(folder.name, 1, stages, True)
+    return InspectedModel(folder.name, 1, stages, True, (*faults_beside(folder, labels),))
 
 
 def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:

@@ -156,6 +156,10 @@ class Capturer:
 
     def _write_all(self) -> None:
         _OWN.set(True)
+        try:
+            self._store.look()
+        except OSError as error:
+            log.warning("the folder of captures cannot be read: %s", error)
         while True:
             with self._change:
                 self._change.wait_for(lambda: self._waiting or self._ending)

@@ -46,12 +46,17 @@ def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -
     Args:
         captured: at least one.
         form: coco, yolo, label-studio or cvat.
-        out: a folder; files that are there already are written anew.
+        out: a folder, which is empty or not there yet.
         images_at: of label-studio: the address of the folder of images.
 
     Raises:
-        InvalidOption: the captures are of several models, or the format cannot hold their task.
+        InvalidOption: the folder is in use, the captures are of several models, or the format
+            cannot hold their task.
     """
+    if out.is_dir() and any(out.iterdir()):
+        raise InvalidOption(
+            f"--out {out} has files already, and new ones would mix with them: name another folder"
+        )
     rows = [(one, one.about()) for one in captured]
     models = sorted({one.model for one in captured})
     if len(models) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -40,6 +40,17 @@ class Rule:
 
     text: str
     takes: Takes
+
+    def check(self, labels: Sequence[str] | None) -> None:
+        """Raise InvalidOption if it names classes that a model with these labels does not find."""
+        word, _, rest = self.text.partition(" ")
+        if labels is None or word != "classes":
+            return
+        for name in rest.split(","):
+            if (given := name.strip()) not in labels:
+                near = get_close_matches(given, labels, 1)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                raise InvalidOption(f"rule '{self.text}': the model has no class '{given}'{hint}")
 
 
 def parse_rule(text: str) -> Rule:

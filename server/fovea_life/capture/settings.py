@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fovea_life.capture.rules import Rule, parse_rule
 from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.mistakes import key_fault, meant
 
 FILE = "fovea.toml"
-DEFAULT_RULES = ("score 0.3..0.5",)
+_TABLES = ("capture",)
 
 
-class _Table(BaseModel):
+class CaptureTable(BaseModel):
     """`[capture]` of fovea.toml."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -53,17 +54,18 @@ def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
     """
     path = folder / FILE
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        document = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         document = {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidOption(f"{path}: {error}") from None
-    if unknown := sorted(set(document) - {"capture"}):
-        raise InvalidOption(f"{path}: [{unknown[0]}] is no table of it; it has [capture]")
+    if unknown := sorted(set(document) - {*_TABLES}):
+        raise InvalidOption(f"{path}: [{unknown[0]}] is no table of it{meant(unknown[0], _TABLES)}")
     try:
-        table = _Table.model_validate(document.get("capture", {}))
+        table = CaptureTable.model_validate(document.get("capture", {}))
     except ValidationError as error:
-        raise InvalidOption(f"{path}, [capture]: {_first(error)}") from None
+        fault = key_fault(error.errors()[0], CaptureTable.model_fields)
+        raise InvalidOption(f"{path}, [capture]: {fault}") from None
     given = usual if table.rules is None else tuple(table.rules)
     try:
         rules = tuple(parse_rule(text) for text in given)
@@ -72,11 +74,10 @@ def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
     return CaptureRules(rules, table.per_minute, table.blur)
 
 
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    key = ".".join(map(str, first["loc"]))
-    if first["type"] != "extra_forbidden":
-        return f"{key}: {first['msg']}"
-    near = get_close_matches(key, _Table.model_fields, n=1)
-    hint = f": did you mean '{near[0]}'?" if near else ""
-    return f"'{key}' is no key of it{hint} (keys: {', '.join(_Table.model_fields)})"
+def check(folder: Path, labels: Sequence[str] | None) -> None:
+    """Check the file of a model's folder (`fovea.checks`); raises as `read_rules`."""
+    for rule in read_rules(folder, ()).rules:
+        try:
+            rule.check(labels)
+        except InvalidOption as error:
+            raise InvalidOption(f"{folder / FILE}, [capture]: {error}") from None

@@ -101,12 +101,16 @@ class CaptureStore:
         self.bytes += size
         self._until_look -= size
 
+    def look(self) -> None:
+        """See which captures are there, also those of other servers; OSError if it cannot."""
+        self._kept = sorted(captures(self._folder), key=lambda each: each.folder.name)
+        self.bytes = sum(each.size for each in self._kept)
+        self._until_look = int(self._most * _LOOK_AGAIN)
+
     def _make_room(self, size: int) -> None:
         """Delete the oldest until one more of this size fits, and those that are too old."""
         if self._until_look <= 0:
-            self._kept = sorted(captures(self._folder), key=lambda each: each.folder.name)
-            self.bytes = sum(each.size for each in self._kept)
-            self._until_look = int(self._most * _LOOK_AGAIN)
+            self.look()
             _sweep(self._folder, self._server)
         oldest = datetime.now(UTC) - timedelta(days=self._days)
         leaving = 0

@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 
 from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.engine import Engine
 from fovea_engines.session import Array
 from fovea_preprocess.errors import (
     DeadlineExceeded,
     FoveaError,
+    InvalidOption,
     InvalidRequest,
     ModelNotReady,
     Unavailable,
@@ -199,10 +201,11 @@ class DataPlane:
         reason = "" if engine.head else engine.card.reason
         words = Vocabulary(options.labels or engine.labels, engine.card.skeleton, reason)
         if options.labels is None:
-            resolved = engine.resolve(options)
+            resolved = _resolved(model, engine, options)
         else:
             # A network reads the texts.
-            resolved = await _within(timeout_s, asyncio.to_thread(engine.resolve, options))
+            reading = asyncio.to_thread(_resolved, model, engine, options)
+            resolved = await _within(timeout_s, reading)
         turn = self.turn_of(model.name, options, len(images)) if options.track is not None else None
         write: Write | None = encode and (lambda result: encode(result, words, resolved))
         request = ImageRequest(
@@ -453,6 +456,18 @@ def _of_pipeline(results: Sequence[ImageResult | FoveaError]) -> dict[str, float
 
 # Of a network whose batch has no limit: a wrong shape costs no more.
 _MOST_ROWS = 1024
+
+
+def _resolved(model: ServedModel, engine: Engine, options: PredictOptions) -> PredictOptions:
+    try:
+        return engine.resolve(options)
+    except InvalidOption as error:
+        if not (stages := model.config.composing):
+            raise
+        raise error.with_text(
+            f"stage '{next(iter(stages))}': {error}; options of a request are for this stage of "
+            f"'{model.name}', and the other stages have theirs in its file"
+        ) from error
 
 
 def _charge(model: ServedModel, images: int) -> None:

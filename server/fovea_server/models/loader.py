@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from difflib import get_close_matches
 
 from fovea_preprocess.errors import FoveaError, InvalidModel, ShuttingDown
+from fovea_server.models.composites import PLATFORM
 from fovea_server.models.config.ensembles import check_ensemble
 from fovea_server.models.model import FindModel, ServedModel
 from fovea_server.models.opening import OpenEngine
@@ -86,7 +88,10 @@ class Loader:
         """
         slot = self.slot(name)
         try:
-            self._load_composing(name, source, above)
+            if source.config.platform == PLATFORM:
+                self._load_stages(name, source, above)
+            else:
+                self._load_composing(name, source, above)
             slot.wanted |= wanted
             fault = slot.load(source)
         except ShuttingDown:
@@ -174,19 +179,42 @@ class Loader:
         if source.config.platform == "ensemble":
             check_ensemble(source.config, lambda n, v: self._find(n, v).config)
 
+    def _load_stages(self, name: str, source: Source, above: tuple[str, ...]) -> None:
+        """Load the models of a composite that are not ready."""
+        for other in source.config.composing:
+            about = f"a stage of '{name}' runs '{other}'"
+            if other in (name, *above) or name in self._composing_of(other):
+                fault = f"{about}, which runs '{name}': name another model in one of them"
+                raise InvalidModel(fault)
+            if self.ready(other):
+                continue
+            try:
+                found = self.read(other)
+            except FoveaError as error:
+                near = get_close_matches(other, self._repositories.folders() - {name}, 1)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                raise InvalidModel(f"{about}: {error}{hint}") from error
+            try:
+                self._load_below(name, other, found, above)
+            except InvalidModel as error:
+                raise InvalidModel(f"{about}, which cannot be loaded: {error}") from error
+
     def _load_for(self, name: str, other: str, found: Source, above: tuple[str, ...]) -> None:
-        if len(above) >= _DEEPEST:
-            raise InvalidModel(f"more than {_DEEPEST} ensembles run one another: join their steps")
-        slot = self.slots.get(other)
         try:
-            if slot is not None and slot.fault and slot.tried == found:
-                raise InvalidModel(slot.fault)
-            self.load(other, found, wanted=False, above=(*above, name))
+            self._load_below(name, other, found, above)
         except InvalidModel as error:
             raise InvalidModel(
                 f"ensemble '{name}' depends on '{other}' which has no loaded version. Model "
                 f"'{other}' loading failed with error: {error}"
             ) from error
+
+    def _load_below(self, name: str, other: str, found: Source, above: tuple[str, ...]) -> None:
+        slot = self.slots.get(other)
+        if len(above) >= _DEEPEST:
+            raise InvalidModel(f"more than {_DEEPEST} ensembles run one another: join their steps")
+        if slot is not None and slot.fault and slot.tried == found:
+            raise InvalidModel(slot.fault)
+        self.load(other, found, wanted=False, above=(*above, name))
 
     def _composing_of(self, name: str) -> set[str]:
         slot = self.slots.get(name)
@@ -239,10 +267,12 @@ class Loader:
                 if below is not None and not below.wanted and not self._ensembles_of(other):
                     self.unload(other, dependents=True)
 
-    def _empty(self, slot: ModelSlot) -> None:
+    def _empty(self, slot: ModelSlot, reason: str = "unloaded") -> None:
         for above in self._ensembles_of(slot.name):
-            self._empty(above)
-        slot.close()
+            stages = above.source is not None and above.source.config.platform == PLATFORM
+            because = f"'{slot.name}', which a stage of it runs, was unloaded"
+            self._empty(above, f"{because}: load it again" if stages else "unloaded")
+        slot.close(reason=reason)
 
     def _ensembles_of(self, name: str) -> list[ModelSlot]:
         return [slot for slot in list(self.slots.values()) if slot.ready and name in slot.composing]

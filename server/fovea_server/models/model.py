@@ -12,6 +12,7 @@ from pathlib import Path
 from fovea_engines.backends.registry import get_backend, mismatch
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
+from fovea_engines.repository.beside import faults_beside
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.composites import composite_file
 from fovea_engines.repository.model_config import ModelConfig
@@ -264,6 +265,9 @@ class ServedModel:
             self._describe(),
             time.monotonic() - started,
         )
+        labels = None if self.engine is None else self.engine.labels
+        for fault in faults_beside(self.folder.parent, labels):
+            log.warning("model %s: %s", self.name, fault)
 
     def _of_engine(self) -> Scheduler:
         engine, settings = self.engine, self._settings

@@ -249,10 +249,10 @@ class ModelSlot:
         for model in [*self.versions.values(), *fresh]:
             model.cancel()
 
-    def close(self, fault: str = "") -> None:
+    def close(self, fault: str = "", reason: str = "unloaded") -> None:
         """Unload every version after its accepted requests; a rebuild is cancelled.
 
-        A `fault` is the reason if nobody requested it.
+        A `fault` is the reason if nobody requested it, and `reason` if somebody did.
         """
         self.cancel()
         with self._lock:
@@ -261,7 +261,7 @@ class ModelSlot:
             for model in live:
                 model.retire()
             for model in live:
-                model.close(self._timeout_s, fault or "unloaded")
+                model.close(self._timeout_s, fault or reason)
             if live:
                 trim()
 
