@@ -15,12 +15,14 @@ class ModelVersion:
         state: "LOADING", "READY", "UNLOADING" or "UNAVAILABLE".
         ready: True if it takes requests.
         reason: the error of an unready version or of its last reload; None otherwise.
+        current: True if it answers requests that name no version.
     """
 
     version: str
     state: str
     ready: bool
     reason: str | None
+    current: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class ModelSummary:
     """One model of the list. Fields that are unknown while a model is not ready are None.
 
     Attributes:
-        version: the described version: the newest ready one, or else the newest.
+        version: the described version: the current one, or the newest if none is ready.
         ready: True if that version takes requests.
         reason: the error of an unready version; None otherwise.
         versions: all of them, ascending.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from fovea_life.promotion.promoter import Promoter
 from fovea_server.dataplane.service import Service
 from fovea_server.statistics.family import Family
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LifePart:
-    """Captures, where the operator asks for them, as `dataplane.part.ServerPart` says.
+    """Captures where the operator asks for them, and promotions: a `dataplane.part.ServerPart`.
 
     Raises:
         InvalidOption: --capture-rule is no rule.
@@ -23,6 +24,7 @@ class LifePart:
 
     def __init__(self, service: Service) -> None:
         settings = service.settings
+        self._promoter = Promoter(service.plane)
         self._capture: Capturer | None = None
         if settings.capture is not None:
             # A server that keeps nothing starts without what writes results into files.
@@ -37,21 +39,23 @@ class LifePart:
             self._capture = Capturer(service.plane, store, settings.capture_rule)
 
     def routes(self) -> APIRouter:
-        """Make no routes: captures are read where they lie."""
-        from fastapi import APIRouter
+        """Make the routes of promotions; captures are read where they lie."""
+        from fovea_life.promotion.routes import promotion_routes
 
-        return APIRouter()
+        return promotion_routes(self._promoter)
 
     def families(self) -> Iterable[Family]:
         """Return the metrics of captures."""
         return () if self._capture is None else self._capture.families()
 
     async def start(self) -> None:
-        """Begin to keep images."""
+        """Begin to keep images, and to follow histories."""
+        self._promoter.start()
         if self._capture is not None:
             self._capture.start()
 
     async def stop(self) -> None:
         """Write those that wait."""
+        await self._promoter.stop()
         if self._capture is not None:
             await self._capture.stop()

@@ -32,6 +32,7 @@ OPERATIONS = {
     "server_live",
     "server_ready",
     "own_key",
+    *("model_history", "promote_model", "roll_model_back"),
     *("list_streams", "get_stream", "add_stream", "change_stream", "remove_stream"),
     *("stream_image", "stream_events", "stream_event_image"),
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.composites import composite_file, read_composite
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
+from fovea_engines.repository.history import History
 from fovea_engines.repository.locking import lock, locked
 from fovea_engines.repository.writing import swap, write_file
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
@@ -116,13 +117,18 @@ class ModelRepository:
         return versions[-1]
 
     def served(self, name: str) -> tuple[int, ...]:
-        """Return the versions that a server loads, ascending: config.pbtxt decides.
+        """Return the versions that a server loads: config.pbtxt decides, and the history.
 
-        The last of them answers requests that name none. InvalidModel: the file is damaged, or
-        names no version that is there.
+        The last of them answers requests that name none; the others are ascending. InvalidModel: a
+        file is damaged, or config.pbtxt names no version that is there.
         """
-        config = read_config(self.root / check_name(name) / CONFIG_FILE)
-        return replace(config, name=name).served(self.versions(name))
+        config, there = read_config(self.root / check_name(name) / CONFIG_FILE), self.versions(name)
+        chosen = replace(config, name=name).served(there)
+        return self.history(name).served(chosen, there)
+
+    def history(self, name: str) -> History:
+        """Read the history of a model, empty if none was promoted; raises as `History.read`."""
+        return History.read(self.root / check_name(name))
 
     def folder(self, name: str, version: int | None = None) -> Path:
         """Return the folder of a version, by default the latest; `NotFound` lists its versions."""

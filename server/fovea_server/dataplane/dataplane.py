@@ -43,7 +43,7 @@ from fovea_server.dataplane.model_documents import (
     model_document,
     model_list,
 )
-from fovea_server.dataplane.part import FrameTurn, FrameTurnOf
+from fovea_server.dataplane.part import CanaryTurns, FrameTurn, FrameTurnOf
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.v2_documents import (
@@ -92,6 +92,7 @@ class DataPlane:
         turn_of: of requests with `track`; a package that tracks sets it.
         observers: called with all images that are answered; packages that keep or count them add
             theirs.
+        canaries: by the name of their model.
     """
 
     def __init__(self, registry: Registry, trace: TraceSettings, room: PixelRoom) -> None:
@@ -101,11 +102,13 @@ class DataPlane:
         self.draining = False
         self.turn_of: FrameTurnOf = _not_tracked
         self.observers: list[Observe] = []
+        self.canaries: dict[str, CanaryTurns] = {}
         # Loads take seconds and wait for one another: other requests keep their threads.
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
         self.get, self.find = registry.get, registry.find
         self.cache, self.stop, self.close = registry.cache, registry.stop, registry.close
         self.availability, self.store_faults = registry.availability, registry.store_faults
+        self.folder, self.versions = registry.folder, registry.versions
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._registry)
@@ -132,6 +135,11 @@ class DataPlane:
         """Describe a model's versions, inputs and outputs for the v2 protocol."""
         return model_metadata(model, self._registry.versions(model.name))
 
+    def current_version(self, model: ServedModel) -> dict[str, str]:
+        """Tell which version was promoted; empty where the newest answers."""
+        promoted = self._registry.promoted(model.name)
+        return {} if promoted is None else {"current_version": str(promoted)}
+
     def image_outputs(self, model: ServedModel) -> dict[str, Any]:
         """List the tensors that images are answered with; empty for a model of tensors."""
         engine = model.engine
@@ -149,8 +157,12 @@ class DataPlane:
         """Unload a model in a thread; raises as `Registry.unload`."""
         await self._in_thread(partial(self._registry.unload, name, dependents=dependents))
 
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._load_threads, work)
+    async def follow(self, name: str, beside: int | None = None) -> bool:
+        """Take over what has happened in a model's history, in a thread; as `Registry.follow`."""
+        return await self._in_thread(partial(self._registry.follow, name, beside))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._load_threads, work)
 
     async def predict(
         self,
@@ -170,7 +182,7 @@ class DataPlane:
 
         Args:
             model: from `get` or `find`.
-            version: the version that the client named; None for the newest.
+            version: the version that the client named; None for the current one.
             images: an error stands for an image that could not be fetched, and is answered in its
                 place.
             options: of the detector.
@@ -186,6 +198,19 @@ class DataPlane:
                 of the request as a whole.
             OutOfOrder: with `track`, the frame does not follow the last of its stream.
         """
+        if version is None and (canary := self.canaries.get(model.name)) is not None:
+            return await canary.ask(
+                model,
+                lambda one: self.predict(
+                    *(one, one.version, images, options),
+                    timeout_s=timeout_s,
+                    keep_pixels=keep_pixels,
+                    encode=encode,
+                    request_id=request_id,
+                    priority=priority,
+                    timeout_us=timeout_us,
+                ),
+            )
         started = time.monotonic()
         if model.state is not State.READY:
             # It was replaced while the request was arriving: the successor answers.
@@ -241,9 +266,14 @@ class DataPlane:
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
             stages_ms=_of_pipeline(results),
         )
+        self._observed(model, images, prediction)
+        return prediction
+
+    def _observed(
+        self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
+    ) -> None:
         for observe in self.observers:
             observe(model, images, prediction)
-        return prediction
 
     async def read_texts(
         self,
@@ -306,9 +336,9 @@ class DataPlane:
         """Report counters as the v2 protocol; raises as `statistics_json`."""
         return statistics_json(self.visible(), name, version)
 
-    async def infer(
+    def infer(
         self, model: ServedModel, request: InferRequest, reservation: Reservation
-    ) -> InferResponse:
+    ) -> Coroutine[Any, Any, InferResponse]:
         """Run a model, as `find` returned it, on tensors.
 
         A large answer is counted in `reservation` from before it is computed; the caller releases
@@ -318,6 +348,18 @@ class DataPlane:
             NotFound, InvalidRequest, QueueFull, ModelNotReady, ShuttingDown, InferenceFailed:
                 in Triton's words where it has them.
         """
+        pinned = request.model_version is not None
+        if pinned or (canary := self.canaries.get(model.name)) is None:
+            return self._infer(model, request, reservation)
+
+        def infer(one: ServedModel) -> Coroutine[Any, Any, InferResponse]:
+            return self._infer(one, replace(request, model_version=one.version), reservation)
+
+        return canary.ask(model, infer)
+
+    async def _infer(
+        self, model: ServedModel, request: InferRequest, reservation: Reservation
+    ) -> InferResponse:
         if model.state is not State.READY:
             # It was replaced while the request was arriving: the successor answers.
             model = self.find(request.model_name, request.model_version)

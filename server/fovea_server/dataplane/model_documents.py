@@ -40,6 +40,7 @@ class ModelVersion(BaseModel):
         str | None,
         Field(description="why it is not ready, or why its last reload failed; null otherwise"),
     ]
+    current: Annotated[bool, Field(description="it answers requests that name no version")]
 
 
 class ModelSummary(BaseModel):
@@ -51,7 +52,8 @@ class ModelSummary(BaseModel):
     name: str
     version: str | None = Field(
         None,
-        description="the version that this is about: the newest that can answer, or the newest",
+        description="the version that this is about: the current one, or the newest if none can "
+        "answer",
     )
     ready: bool
     reason: str | None = Field(description="why that version is not ready; null where it is")
@@ -196,13 +198,18 @@ def model_document(registry: Registry, name: str, version: int | None) -> Model:
 def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
     engine = model.engine
     ready = model.state is State.READY
+    now = registry.get(model.name)
+    current = str(now.version) if now.state is State.READY else None
     return {
         "name": model.name,
         "version": str(model.version),
         "ready": ready,
         "reason": model.reason or None,
         "versions": [
-            ModelVersion(**asdict(entry), ready=entry.state == State.READY)
+            ModelVersion(
+                **{**asdict(entry), "current": entry.version == current},
+                ready=entry.state == State.READY,
+            )
             for entry in registry.entries(model.name)
             if entry.version is not None
         ],

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError
+from fovea_server.models.model import ServedModel
 from fovea_server.statistics.family import Family
 from fovea_server.tensors.image_messages import ImageResult
+
+T = TypeVar("T")
 
 
 class ServerPart(Protocol):
@@ -44,6 +47,13 @@ class FrameTurn(AbstractContextManager[None], Protocol):
 
     async def identify(self, results: Sequence[ImageResult | FoveaError]) -> None:
         """Wait until the frames before are over, and give the objects of these their ids."""
+
+
+class CanaryTurns(Protocol):
+    """Gives a share of the requests that name no version to a canary."""
+
+    async def ask(self, model: ServedModel, answer: Callable[[ServedModel], Awaitable[T]]) -> T:
+        """Choose a version for a request to a `model`, and await its answer."""
 
 
 FrameTurnOf = Callable[[str, PredictOptions, int], FrameTurn]

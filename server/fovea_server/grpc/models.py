@@ -93,7 +93,12 @@ async def statistics(service: Service, request: messages.ModelStatisticsRequest)
 async def index(service: Service, request: messages.RepositoryIndexRequest) -> Fields:
     """List every model of the repository, or those that are ready."""
     refuse_repository(request.repository_name)
-    return {"models": [asdict(entry) for entry in service.plane.index(request.ready)]}
+    return {"models": [_entry(**asdict(one)) for one in service.plane.index(request.ready)]}
+
+
+def _entry(*, current: bool, reason: str | None, **fields: str | None) -> Fields:
+    # Triton's message has no place of its own for it.
+    return {**fields, "reason": reason or ("current" if current else None)}
 
 
 async def load(service: Service, request: messages.RepositoryModelLoadRequest) -> Fields:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 
 from fovea_preprocess.errors import FoveaError, InvalidModel, ShuttingDown
@@ -99,9 +100,31 @@ class Loader:
         except FoveaError as error:
             self.refuse(name, error, source)
             raise InvalidModel(str(error)) from error
+        if slot.ready:
+            self._refresh(name, but=above)
         if fault:
             raise InvalidModel(fault)
-        self._refresh(name, but=above)
+
+    def follow(self, name: str, beside: int | None = None) -> bool:
+        """Take over what has happened in a model's history; one that is not served is let be.
+
+        Its configuration stays as it was loaded. A version `beside` is loaded as a canary would be.
+        Returns True if the model is served; raises as `load`, and as `read`.
+        """
+        slot = self.slots.get(name)
+        if slot is None or slot.tried is None:
+            return False
+        source = self.read(name)
+        if slot.source is not None:
+            if slot.source.folder != source.folder:  # its files came with a request
+                return False
+            source = replace(source, config=slot.source.config)
+        if beside is not None:
+            history = replace(source.history, canary={"version": beside})
+            source = replace(source, history=history)
+        if source != slot.tried:
+            self.load(name, source, wanted=False)
+        return True
 
     def refuse(self, name: str, error: Exception, source: Source | None = None) -> None:
         """Keep and log the reason why a model cannot be loaded."""

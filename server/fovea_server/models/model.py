@@ -42,7 +42,7 @@ from fovea_server.tensors.signature import AnswerSize, ModelSignature
 log = logging.getLogger(__name__)
 
 FindModel = Callable[[str, int | None], "ServedModel"]
-"""Looks up a model that can answer now, by name and version; None for the newest."""
+"""Looks up a model that can answer now, by name and version; None for the current one."""
 
 
 # Ensembles that run two of the level below double them with each level.

@@ -9,7 +9,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from difflib import get_close_matches
 from itertools import chain
+from pathlib import Path
 
+from fovea_engines.repository.history import HISTORY_FILE
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -142,7 +144,7 @@ class Registry:
                     yield model
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
-        """Look a model up; for a version of None, the newest that can answer.
+        """Look a model up; for a version of None, the current one, or else the newest.
 
         Raises:
             NotFound: there is no such model or version; the message lists those that exist.
@@ -163,7 +165,7 @@ class Registry:
         if not slot.versions:
             raise ModelNotReady(f"model '{name}': {slot.fault}")
         if version is None:
-            return slot.versions[max(slot.ready or slot.versions)]
+            return slot.current or slot.versions[max(slot.versions)]
         if version not in slot.versions:
             served = ", ".join(map(str, slot.ready)) or "none"
             raise NotFound(f"model '{name}' has no version {version}; served versions: {served}")
@@ -182,7 +184,7 @@ class Registry:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         about = f"Request for unknown model: '{name}' "
         if version is None:
-            if (model := slot.newest) is None:
+            if (model := slot.current) is None:
                 raise NotFound(f"{about}has no available versions")
             return model
         if (model := slot.versions.get(version)) is None:
@@ -195,6 +197,31 @@ class Registry:
         """Raise ModelNotReady while nobody knows what there is: a proxy asks another server."""
         if not self._scanned:
             raise ModelNotReady(f"model '{name}': {self.reason}")
+
+    def promoted(self, name: str) -> int | None:
+        """Return the version of a model that was promoted; None where its newest one answers."""
+        slot = self._slots.get(name)
+        return None if slot is None else slot.promoted
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a model, to write its history.
+
+        Raises:
+            NotFound: there is none.
+            Unavailable: it is a copy of what a store has.
+        """
+        if not (folder := self._repositories.folder(name)).is_dir():
+            raise NotFound(f"there is no model '{name}' in the repository")
+        if self._remotes.has(folder):
+            raise Unavailable(
+                f"model '{name}' is in a store, which this server only reads: promote in a folder "
+                f"that has the model, and copy {name}/{HISTORY_FILE} from there into the store"
+            )
+        return folder
+
+    def follow(self, name: str, beside: int | None = None) -> bool:
+        """Take over what has happened in a model's history, as `Loader.follow`; blocks."""
+        return self._loader.follow(name, beside)
 
     def versions(self, name: str) -> tuple[int, ...]:
         """List the versions of a model that can answer, ascending."""

@@ -45,6 +45,10 @@ class Remotes:
         for follower in self._followers:
             follower.start()
 
+    def has(self, folder: Path) -> bool:
+        """Return True for the folder of a model that was pulled."""
+        return any(folder.parent == each.folder for each in self._followers)
+
     def wait(self) -> None:
         """Wait until every store was pulled once, or can be served as it was pulled before."""
         for follower in self._followers:

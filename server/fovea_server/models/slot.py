@@ -6,8 +6,8 @@ import ctypes
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 
 from fovea_preprocess.errors import ShuttingDown
 from fovea_server.models.config.config_check import warn_of_settings
@@ -22,12 +22,16 @@ _GRACE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """A version of a model in the repository's index; None for unknown fields."""
+    """A version of a model in the repository's index; None for unknown fields.
+
+    It is `current` if it answers requests that name none, because it was promoted.
+    """
 
     name: str
     version: str | None = None
     state: str | None = None
     reason: str | None = None
+    current: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +45,19 @@ class _Replacement:
     @property
     def versions(self) -> dict[int, ServedModel]:
         return self.kept | self.fresh
+
+    def without(self, broken: Collection[int]) -> _Replacement:
+        """Leave versions out."""
+        return replace(self, fresh={v: m for v, m in self.fresh.items() if v not in broken})
+
+    def needs(self, broken: Collection[int], *, answers: bool) -> bool:
+        """Return True if nothing is replaced since these versions are broken.
+
+        Where one was promoted, no other is needed; nor is that one while no version `answers` yet.
+        """
+        promoted = self.source.history.current
+        none_left = not self.versions.keys() - {*broken}
+        return promoted is None or none_left or (answers and promoted in broken)
 
 
 class ModelSlot:
@@ -58,6 +75,7 @@ class ModelSlot:
         wanted: it was requested by name, and not unloaded since.
         required: the server is not ready without it.
         fault: the reason why the last load failed; empty if it did not.
+        promoted: the version that answers requests which name none, while it can; None: the newest.
     """
 
     def __init__(
@@ -73,6 +91,7 @@ class ModelSlot:
         self.tried: Source | None = None
         self.wanted = self.required = False
         self.fault = ""
+        self.promoted: int | None = None
         self._make = make
         self._timeout_s = timeout_s
         self._closing = closing
@@ -85,9 +104,12 @@ class ModelSlot:
         return tuple(v for v, m in self.versions.items() if m.state is State.READY)
 
     @property
-    def newest(self) -> ServedModel | None:
-        """The newest version that can answer now; None while none can."""
-        for model in reversed(self.versions.values()):
+    def current(self) -> ServedModel | None:
+        """The version that answers requests which name none; None while none can."""
+        versions, promoted = self.versions, self.promoted
+        if promoted in versions and versions[promoted].state is State.READY:
+            return versions[promoted]
+        for model in reversed(versions.values()):
             if model.state is State.READY:
                 return model
         return None
@@ -95,7 +117,7 @@ class ModelSlot:
     @property
     def composing(self) -> frozenset[str]:
         """Models that the ensemble runs, as it is served or else as it was last tried."""
-        source = self.source if self.newest else self.tried
+        source = self.source if self.current else self.tried
         return frozenset(source.config.composing if source is not None else ())
 
     @property
@@ -106,7 +128,7 @@ class ModelSlot:
     @property
     def pending(self) -> Source | None:
         """The source that should be served but could not be loaded so far; else None."""
-        return self.tried if not self.newest and (self.wanted or self.fault) else None
+        return self.tried if not self.current and (self.wanted or self.fault) else None
 
     def unserved(self) -> list[str]:
         """List the versions that the server is not ready without, with reasons."""
@@ -118,17 +140,29 @@ class ModelSlot:
 
     def entries(self, ready: bool = False) -> Iterator[IndexEntry]:
         """List its versions, or those that can answer; it has an entry if there are none."""
-        versions = self.versions
+        versions, current = self.versions, None if self.promoted is None else self.current
         for version, model in versions.items():
             state = model.state
             if state is State.READY or not ready:
                 reason = model.reason if state is State.UNAVAILABLE else None
-                if state is State.READY and self.fault:
-                    reason = f"the last reload failed: {self.fault}"
-                yield IndexEntry(self.name, str(version), state.value, reason)
+                if state is State.READY:
+                    reason = self._remark
+                yield IndexEntry(self.name, str(version), state.value, reason, model is current)
         if not versions and not ready:
             state_of_none = State.UNAVAILABLE.value if self.fault else None
             yield IndexEntry(self.name, None, state_of_none, self.fault or None)
+
+    @property
+    def _remark(self) -> str | None:
+        """A fault of a model whose versions answer all the same."""
+        if self.fault:
+            return f"the last reload failed: {self.fault}"
+        if self.promoted is None or self.promoted in self.versions:
+            return None
+        return (
+            f"version {self.promoted} was promoted, and its folder is gone, so the newest answers: "
+            "put it back, or promote another"
+        )
 
     def load(self, source: Source) -> str:
         """Serve the versions of a source instead of the present ones, as `begin` and `finish`.
@@ -148,7 +182,9 @@ class ModelSlot:
                 if model.failure:
                     # A dead version answers no request, and holds memory that its successor needs.
                     model.close(0)
-            chosen = source.config.served(source.versions)
+            chosen = {*source.served}
+            # Clients may pin the version before, and a rollback comes in a hurry.
+            chosen |= {*source.history.earlier[-1:]} & {*self.ready} & {*source.versions}
             kept = {
                 version: model
                 for version, model in self.versions.items()
@@ -160,6 +196,9 @@ class ModelSlot:
             }
             fresh = {v: self._make(source, v) for v in chosen if v not in kept}
             self._next = _Replacement(source, kept, fresh)
+            if source.history.current in kept:
+                # It need not wait for others.
+                self.promoted = source.history.current
             if not self.ready:
                 # No version in service is hidden by these.
                 self._show(source, fresh)
@@ -184,10 +223,19 @@ class ModelSlot:
             warn_of_settings(replacement.source.config)
         for model in replacement.fresh.values():
             model.load(rebuild=rebuild)
+        broken = {v: m for v, m in replacement.fresh.items() if m.state is State.UNAVAILABLE}
+        if broken:
+            self.fault = "".join(
+                f"version {v} is at {m.state} state: {m.reason};" for v, m in broken.items()
+            )
+            before = [v for v in self.ready if self.versions[v] is not replacement.fresh.get(v)]
+            if replacement.needs(broken, answers=bool(before)):
+                self._give_up(replacement)
+                return
+            replacement = replacement.without(broken)
+            self.versions = {v: m for v, m in self.versions.items() if m not in broken.values()}
         states = {model.state for model in replacement.fresh.values()}
-        if State.UNAVAILABLE in states:
-            self._give_up(replacement)
-        elif State.LOADING not in states or all(
+        if State.LOADING not in states or all(
             self.versions[v] is replacement.versions.get(v) for v in self.ready
         ):
             # Nothing in service has to make way for an engine that is still to be rebuilt.
@@ -195,10 +243,6 @@ class ModelSlot:
 
     def _give_up(self, replacement: _Replacement) -> None:
         self._next = None
-        broken = [m for m in replacement.fresh.values() if m.state is State.UNAVAILABLE]
-        self.fault = "".join(
-            f"version {m.version} is at {m.state} state: {m.reason};" for m in broken
-        )
         for model in replacement.fresh.values():
             if model.state is State.READY:
                 model.close(self._timeout_s)
@@ -209,6 +253,7 @@ class ModelSlot:
         past = [m for v, m in self.versions.items() if m is not new.get(v) and m.is_live]
         self._show(replacement.source, new)
         self.source = replacement.source
+        self.promoted = self.source.history.current
         if past:
             time.sleep(_GRACE_S)
             for model in past:

@@ -6,12 +6,13 @@ import logging
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from fovea_engines.repository.composites import composite_file
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, without_version_policy
+from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository, check_name
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, Unavailable
@@ -139,12 +140,14 @@ class Source:
         config: from config.pbtxt, or from the request.
         versions: on disk, ascending.
         stamps: of each entry of the folder, by its name.
+        history: of the versions that were promoted.
     """
 
     folder: Path
     config: ModelConfig
     versions: tuple[int, ...]
     stamps: dict[str, Stamp]
+    history: History = field(default_factory=History)
 
     @classmethod
     def read(cls, folder: Path, name: str, settings: Settings, config: str | None = None) -> Self:
@@ -172,6 +175,7 @@ class Source:
                 ),
                 ModelRepository(folder.parent).versions(folder.name),
                 stamps,
+                History.read(folder),
             )
         except OSError as error:
             failed: type[FoveaError] = InvalidModel
@@ -180,6 +184,11 @@ class Source:
             failed, reason = type(error), str(error)
         # Clients read this, and need not know where the repository lies.
         raise failed(reason.replace(f"{folder.parent}/", ""))
+
+    @property
+    def served(self) -> tuple[int, ...]:
+        """The versions to load; InvalidModel: the version policy names none that is there."""
+        return self.history.served(self.config.served(self.versions), self.versions)
 
     def same_version(self, other: Source, version: int) -> bool:
         """Return True if a version loaded from `other` need not be loaded again from this."""
@@ -194,7 +203,8 @@ class Source:
         return {
             name: stamp
             for name, stamp in self.stamps.items()
-            if name == str(version) or not (name.isdecimal() or name.endswith(".pbtxt"))
+            if name == str(version)
+            or not (name.isdecimal() or name.endswith(".pbtxt") or name == HISTORY_FILE)
         }
 
 

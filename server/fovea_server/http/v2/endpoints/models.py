@@ -37,10 +37,13 @@ async def server(service: Service, request: Request) -> Response:
 async def model(service: Service, request: Request) -> Response:
     """Answer with a model's versions, inputs and outputs.
 
-    Beside Triton's fields a model that takes images has `image_outputs`.
+    Beside Triton's fields a model that takes images has `image_outputs`, and one that was promoted
+    `current_version`.
     """
     found = service.plane.find(request.name("model"), request.version)
-    return json_answer(service.plane.metadata(found) | service.plane.image_outputs(found))
+    plane = service.plane
+    more = plane.image_outputs(found) | plane.current_version(found)
+    return json_answer(plane.metadata(found) | more)
 
 
 async def config(service: Service, request: Request) -> Response:
@@ -68,7 +71,7 @@ async def ready(service: Service, request: Request) -> Response:
 
 
 async def model_ready(service: Service, request: Request) -> Response:
-    """Report if a model is ready; its newest version unless the path names one."""
+    """Report if a model is ready; its current version unless the path names one."""
     try:
         model = service.plane.get(request.name("model"), request.version)
     except (NotFound, ModelNotReady) as error:

@@ -1,0 +1,1 @@
+"""Says which version of a model is current: promotions, canaries, and the way back."""

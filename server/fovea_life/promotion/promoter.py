@@ -1,0 +1,183 @@
+"""Follows the histories of the models of a server, and decides about canaries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from fovea_engines.repository.repository import ModelRepository
+from fovea_life.promotion.canary import RunningCanary
+from fovea_life.promotion.plan import CanaryPlan
+from fovea_life.promotion.record import FILE, Event, HistoryRecord
+from fovea_preprocess.errors import FoveaError, InvalidRequest
+from fovea_server.dataplane.dataplane import DataPlane
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+
+Stamps = dict[str, tuple[int, int]]
+"""Time of change (ns) and size of the history, of each model that has one."""
+
+
+class Promoter:
+    """Makes versions current, here and in whatever follows the same repository.
+
+    It looks at the files each second: others may have written them.
+
+    Attributes:
+        canaries: that run, by the name of their model.
+    """
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self.canaries: dict[str, RunningCanary] = {}
+        self._seen: Stamps = {}
+        # Of models: a look would unload what is loaded and not current yet.
+        self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End following; canaries go on where the server starts again."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def promote(
+        self, name: str, version: int, plan: CanaryPlan | None, who: str, why: str
+    ) -> None:
+        """Make a version current, or with a plan a canary, once this server has loaded it.
+
+        Raises:
+            NotFound: there is no such model or version.
+            InvalidRequest: the version cannot be loaded, or be a canary; nothing has changed.
+            Unavailable: the history cannot be written.
+        """
+        models, folder = self.place(name)
+        async with self._changing[name]:
+            record = await asyncio.to_thread(HistoryRecord(models, folder).__enter__)
+            with record:
+                if (event := record.promotion(version, plan)) is None:
+                    return
+                await self._load(name, version, plan)
+                await asyncio.to_thread(record.append, event, who, why)
+            await self._take_over(name)
+
+    async def rollback(self, name: str, who: str, why: str) -> None:
+        """End the canary, or make the version before current again; raises as `promote`."""
+        models, folder = self.place(name)
+        async with self._changing[name]:
+            record = await asyncio.to_thread(HistoryRecord(models, folder).__enter__)
+            with record:
+                await asyncio.to_thread(record.append, record.rollback(), who, why)
+            await self._take_over(name)
+
+    def place(self, name: str) -> tuple[ModelRepository, str]:
+        """Return the repository of a model and the name of its folder; raises as `promote`."""
+        folder = self._plane.folder(name)
+        return ModelRepository(folder.parent), folder.name
+
+    async def _load(self, name: str, version: int, plan: CanaryPlan | None) -> None:
+        """Load a version beside those that answer, where the model is served at all."""
+        fault = "it is not ready; `fovea versions` and the server's log say why"
+        try:
+            if not await self._plane.follow(name, version):
+                return
+            config = self._plane.get(name).config
+            if plan is not None and config.sequence_batching is not None:
+                fault = "it keeps state between requests, which versions do not share"
+            elif version in self._plane.versions(name):
+                return
+        except FoveaError as error:
+            if version in self._plane.versions(name):
+                return
+            fault = str(error)
+        with suppress(FoveaError):
+            await self._plane.follow(name)
+        kind = "be current" if plan is None else "be a canary"
+        raise InvalidRequest(f"version {version} of {name} cannot {kind}: {fault}")
+
+    async def _run(self) -> None:
+        fault = ""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self._look()
+                fault = ""
+            except Exception as error:  # one failed look must not end the others
+                if fault != (fault := repr(error)):
+                    log.exception("histories could not be followed")
+
+    async def _look(self) -> None:
+        stamps = await asyncio.to_thread(self._stamps)
+        for name in stamps.keys() | self._seen.keys():
+            if stamps.get(name) != self._seen.get(name) and not self._changing[name].locked():
+                await self._take_over(name)
+        for name, canary in list(self.canaries.items()):
+            if not self._changing[name].locked():
+                await self._judge(name, canary)
+
+    def _stamps(self) -> Stamps:
+        found: Stamps = {}
+        for name in self._plane.availability():
+            with suppress(FoveaError, OSError):
+                status = (self._plane.folder(name) / FILE).stat()
+                found[name] = status.st_mtime_ns, status.st_size
+        return found
+
+    async def _take_over(self, name: str) -> None:
+        """Serve what the history says; a fault is logged once for each change of the file."""
+        stamp = (await asyncio.to_thread(self._stamps)).get(name)
+        try:
+            await self._plane.follow(name)
+        except (FoveaError, OSError) as error:
+            log.error("model %s does not follow its history: %s", name, error)
+        canary: Event | None = None
+        with suppress(FoveaError, OSError):
+            models, folder = self.place(name)
+            canary = (await asyncio.to_thread(models.history, folder)).canary
+        if canary is None:
+            self._forget(name)
+        elif name not in self.canaries or self.canaries[name].event != canary:
+            self.canaries[name] = self._plane.canaries[name] = RunningCanary(self._plane, canary)
+        self._seen.pop(name, None)
+        if stamp is not None:
+            self._seen[name] = stamp
+
+    def _forget(self, name: str) -> None:
+        self.canaries.pop(name, None)
+        self._plane.canaries.pop(name, None)
+
+    async def _judge(self, name: str, canary: RunningCanary) -> None:
+        """End a canary that has a fault, or whose time is over."""
+        found = self._plane.versions(name)
+        fault = canary.fault()
+        if found and canary.version not in found:
+            fault = "it could not be loaded, or has died: the server's log says why"
+        if fault is None and not (datetime.now(UTC) >= canary.until and canary.seen_enough):
+            return
+        action = "canary_passed" if fault is None else "canary_failed"
+        why = fault or f"{canary.own.answered} requests answered within its limits"
+        log.warning("canary %d of model %s: %s: %s", canary.version, name, action[7:], why)
+        try:
+            await asyncio.to_thread(self._end, name, canary.event, action, why)
+        except (FoveaError, OSError) as error:
+            log.error("it is over on this server alone: %s", error)
+            self._forget(name)
+        else:
+            await self._take_over(name)
+
+    def _end(self, name: str, event: Event, action: str, why: str) -> None:
+        with HistoryRecord(*self.place(name)) as record:
+            # Another server may have been quicker.
+            if record.history.canary == event:
+                both = {"version": event["version"], "previous": event["previous"]}
+                record.append({"action": action, **both}, "fovea", why)

@@ -1,0 +1,116 @@
+"""Routes that change which version of a model is current, and that tell what happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
+
+from fovea_life.promotion.documents import (
+    CanaryFigures,
+    HistoryEvent,
+    ModelHistory,
+    Promotion,
+    Rollback,
+    described_change,
+)
+from fovea_life.promotion.plan import CanaryPlan
+from fovea_life.promotion.promoter import Promoter
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.http.v1.answered import answered
+from fovea_server.http.v1.body import json_object
+from fovea_server.http.v1.models import ModelName, call_of, check_control, restricted
+from fovea_server.http.v1.openapi import described
+
+_INDEX = [restricted("metadata"), restricted("model-repository")]
+
+Body = TypeVar("Body", bound=Rollback)
+
+
+def promotion_routes(promoter: Promoter) -> APIRouter:
+    """Make the routes; those that change something are for who may load models."""
+    router = APIRouter(tags=["models"], prefix="/v1/models", dependencies=_INDEX)
+
+    async def history(name: str) -> Response:
+        document = await _document(promoter, name)
+        return Response(document.model_dump_json(), media_type="application/json")
+
+    async def changed(
+        request: Request,
+        name: str,
+        kind: type[Body],
+        change: Callable[[Body, str], Awaitable[None]],
+    ) -> Response:
+        check_control(request, "model-repository")
+
+        async def work(body: bytes) -> Response:
+            given = _read(kind, body)
+            holder = call_of(request).holder
+            who = holder.name if holder is not None else (given.who or "")[:100]
+            await change(given, who or call_of(request).client or "")
+            return await history(name)
+
+        return await answered(request, work, None)
+
+    @router.get("/{name}/history", **described("model_history", ModelHistory, 403, 404, 503))
+    async def model_history(name: ModelName) -> Response:
+        """List who made which version current, when and why; and how a canary does."""
+        return await history(name)
+
+    @router.post("/{name}/promote", **described_change("promote_model", Promotion))
+    async def promote_model(request: Request, name: ModelName) -> Response:
+        """Make a version current: it answers all requests that name none, or a share of them."""
+
+        async def change(given: Promotion, who: str) -> None:
+            canary = given.canary
+            plan = None if canary is None else CanaryPlan(**canary.model_dump())
+            await promoter.promote(name, given.version, plan, who, given.why or "")
+
+        return await changed(request, name, Promotion, change)
+
+    @router.post("/{name}/rollback", **described_change("roll_model_back", Rollback))
+    async def roll_model_back(request: Request, name: ModelName) -> Response:
+        """End the canary, or make the version before current again."""
+
+        async def change(given: Rollback, who: str) -> None:
+            await promoter.rollback(name, who, given.why or "")
+
+        return await changed(request, name, Rollback, change)
+
+    return router
+
+
+def _read(kind: type[Body], body: bytes) -> Body:
+    try:
+        return kind.model_validate(json_object(body or b"{}"))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InvalidOption(f"{place}: {first['msg']}; see /docs for the fields") from None
+
+
+async def _document(promoter: Promoter, name: str) -> ModelHistory:
+    models, folder = promoter.place(name)
+    history = await asyncio.to_thread(models.history, folder)
+    canary, current = promoter.canaries.get(name), history.current
+    figures = None
+    if canary is not None:
+        figures = CanaryFigures(
+            version=str(canary.version),
+            until=canary.until,
+            answered=canary.own.answered,
+            failed=canary.own.failed,
+            p99_ms=canary.own.p99_ms,
+            current_answered=canary.others.answered,
+            current_failed=canary.others.failed,
+            current_p99_ms=canary.others.p99_ms,
+        )
+    return ModelHistory(
+        model=name,
+        current=None if current is None else str(current),
+        canary=figures,
+        events=[HistoryEvent(**event) for event in history.events],
+    )

@@ -1,0 +1,271 @@
+"""Promotions, canaries and the way back on a server that is asked without pause."""
+
+import json
+import shutil
+import subprocess
+
+import httpx
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tests.keyed import key, until
+from tests.load import Load, over_grpc, over_http
+from tests.server.registries import ADDER_CONFIG, adder
+from tests.serving import start_server
+from tritonclient import grpc
+
+MODES = {
+    "none": [],
+    "explicit": ["--model-control-mode=explicit", "--load-model=*"],
+    "poll": ["--model-control-mode=poll", "--repository-poll-secs=0.3"],
+}
+
+
+@pytest.fixture
+def versions(demo_versions, tmp_path):
+    """A repository with two versions of the demo model, to be written to."""
+    return shutil.copytree(demo_versions, tmp_path / "repository")
+
+
+def history(server, model="digits"):
+    answer = httpx.get(f"{server.url}/v1/models/{model}/history", timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def post(server, what, model="digits", headers=None, **given):
+    url = f"{server.url}/v1/models/{model}/{what}"
+    return httpx.post(url, json=given, timeout=60, headers=headers)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_promotions_and_rollbacks_fail_no_request(versions, serve, fovea, mode):
+    server = serve(versions, *MODES[mode])
+    clients = over_http(server.url), over_grpc(f"127.0.0.1:{server.grpc_port}")
+    pinned = over_http(server.url, "digits/versions/2")
+    with Load(clients[0], 2) as http, Load(clients[1], 2) as rpc, Load(pinned, 1) as other:
+        for load in (http, rpc):
+            load.wait_for_more(4)
+        for change, version in (("promote", "1"), ("rollback", "2")):
+            given = {"version": 1, "why": "a test"} if change == "promote" else {}
+            answer = post(server, change, **given)
+            assert (answer.status_code, answer.json()["current"]) == (200, version), answer.text
+            assert httpx.get(f"{server.url}/v1/models/digits").json()["version"] == version
+            # What a client asks from now on is answered by it alone.
+            before = http.answered[version], rpc.answered[version]
+            for load, answered in zip((http, rpc), before, strict=True):
+                until(lambda: load.failed or load.answered[version] > answered)  # noqa: B023
+        # A file that another process has written is followed, too.
+        code, out, err = fovea("promote", "digits", 1, "--repository", versions, "--why", "by file")
+        assert code == 0, err
+        assert "Version 1 of digits is current" in out
+        until(lambda: httpx.get(f"{server.url}/v1/models/digits").json()["version"] == "1")
+    assert not (http.failed + rpc.failed + other.failed)
+    assert set(http.answered) | set(rpc.answered) == {"1", "2"}
+    assert set(other.answered) == {"2"}
+    events = history(server)["events"]
+    assert [each["action"] for each in events] == ["promote", "rollback", "promote"]
+    assert {each["why"] for each in events} == {"a test", "", "by file"}
+    # The models that are listed, and Triton's index and metadata, tell which one it is.
+    [listed] = httpx.get(f"{server.url}/v1/models").json()["models"]
+    assert {each["version"]: each["current"] for each in listed["versions"]} == {
+        "1": True, "2": False,
+    }  # fmt: skip
+    index = httpx.post(f"{server.url}/v2/repository/index").json()
+    assert [each.get("current", False) for each in index] == [True, False]
+    assert httpx.get(f"{server.url}/v2/models/digits").json()["current_version"] == "1"
+    with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        models = client.get_model_repository_index().models
+        assert [each.reason for each in models] == ["current", ""]
+    # And it is remembered.
+    server.stop()
+    server = serve(versions, *MODES[mode])
+    assert httpx.get(f"{server.url}/v1/models/digits").json()["version"] == "1"
+    assert len(history(server)["events"]) == 3
+
+
+def slow(folder, version):
+    """Write a version that answers the same, and takes long."""
+    size = 700
+    ones = numpy_helper.from_array(np.ones((size, size), np.float32), "ones")
+    nodes = [helper.make_node("MatMul", ["ones", "ones"], ["t0"])]
+    nodes += [helper.make_node("MatMul", [f"t{i}", "ones"], [f"t{i + 1}"]) for i in range(3)]
+    # Of what depends on the input, nothing is computed beforehand.
+    nodes[0] = helper.make_node("Mul", ["scale", "ones"], ["t0"])
+    nodes.insert(0, helper.make_node("ReduceMax", ["Xf"], ["scale"], keepdims=0))
+    nodes.insert(0, helper.make_node("Cast", ["X"], ["Xf"], to=TensorProto.FLOAT))
+    nodes += [
+        helper.make_node("ReduceMax", ["t3"], ["top"], keepdims=0),
+        helper.make_node("Mul", ["top", "none"], ["nothing"]),
+        helper.make_node("Cast", ["nothing"], ["zero"], to=TensorProto.INT32),
+        helper.make_node("Add", ["X", "zero"], ["Y"]),
+    ]
+    given = [helper.make_tensor_value_info("X", TensorProto.INT32, ("N", 4))]
+    found = [helper.make_tensor_value_info("Y", TensorProto.INT32, ("N", 4))]
+    none = numpy_helper.from_array(np.array(0, np.float32), "none")
+    graph = helper.make_graph(nodes, "slow", given, found, [ones, none])
+    write(graph, folder, version)
+
+
+def failing(folder, version):
+    """Write a version that fails where the input is 9."""
+    table = numpy_helper.from_array(np.arange(5, dtype=np.int32), "table")
+    given = [helper.make_tensor_value_info("X", TensorProto.INT32, ("N", 4))]
+    found = [helper.make_tensor_value_info("Y", TensorProto.INT32, ("N", 4))]
+    node = helper.make_node("Gather", ["table", "X"], ["Y"])
+    write(helper.make_graph([node], "failing", given, found, [table]), folder, version)
+
+
+def write(graph, folder, version):
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9)
+    (folder / str(version)).mkdir()
+    onnx.save(model, folder / str(version) / "model.onnx")
+
+
+@pytest.fixture(scope="module")
+def adders(tmp_path_factory):
+    """A server with a model of tensors: version 1, one that is slow, one that fails, a good one."""
+    folder = tmp_path_factory.mktemp("canaries")
+    model = adder(folder / "r", "plus", version=1, add=0, config=ADDER_CONFIG)
+    slow(model, 2)
+    failing(model, 3)
+    adder(folder / "r", "plus", version=4, add=0)
+    adder(folder / "r", "one", version=1)
+    server = start_server(folder / "r", folder)
+    assert post(server, "promote", "plus", version=1).status_code == 200
+    yield server
+    server.stop()
+
+
+def ask(client, value=9):
+    """Ask the model of no version; the one that answers."""
+    given = {"name": "X", "datatype": "INT32", "shape": [1, 4], "data": [value] * 4}
+    answer = client.post("/v2/models/plus/infer", json={"inputs": [given]})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["model_version"]
+
+
+def until_over(server):
+    """Ask until no canary runs; the versions that answered, and the last event."""
+    seen = []
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        while True:
+            found = history(server, "plus")
+            if found["canary"] is None:
+                return seen, found
+            seen += [ask(client) for _ in range(40)]
+            assert len(seen) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("version", "limits", "why"),
+    [(3, {}, "requests failed"), (2, {"max_p99": 1.0}, "its p99 is"), (5, {}, "no version 5")],
+)
+def test_a_canary_over_a_limit_goes_back_by_itself(adders, version, limits, why):
+    plan = {"share": 0.5, "seconds": 600, **limits}
+    answer = post(adders, "promote", "plus", version=version, canary=plan)
+    if version == 5:
+        assert (answer.status_code, why in answer.text) == (404, True)
+        return
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["canary"]["version"] == str(version)
+    again = post(adders, "promote", "plus", version=version, canary=plan)
+    assert (again.status_code, "is a canary already" in again.text) == (400, True)
+    seen, found = until_over(adders)
+    # What the failing one cannot answer, the current one does.
+    assert set(seen) == ({"1"} if version == 3 else {"1", "2"})
+    assert found["current"] == "1"
+    last = found["events"][-1]
+    assert (last["action"], last["version"], last["who"]) == (
+        "canary_failed",
+        str(version),
+        "fovea",
+    )
+    assert why in last["why"]
+
+
+def test_a_good_canary_gets_its_share_and_becomes_current(adders):
+    answer = post(adders, "promote", "plus", version=4, canary={"share": 0.25, "seconds": 2})
+    assert answer.status_code == 200, answer.text
+    with httpx.Client(base_url=adders.url, timeout=60) as client:
+        seen = [ask(client) for _ in range(40)]
+    assert seen.count("4") == 10 or history(adders, "plus")["current"] == "4"
+    _, found = until_over(adders)
+    assert (found["current"], found["events"][-1]["action"]) == ("4", "canary_passed")
+    assert post(adders, "rollback", "plus").json()["current"] == "1"
+
+
+def test_what_cannot_be_promoted_says_why(adders, fovea):
+    model = adders.log.parent / "r" / "plus"
+    (model / "6").mkdir()
+    (model / "6" / "model.onnx").write_bytes(b"no model")
+    before = history(adders, "plus")
+    cases = [
+        ("promote", {"version": 6}, 400, "version 6 of plus cannot be current: version 6 is at"),
+        ("promote", {"version": 77}, 404, "no version 77 of model 'plus'"),
+        ("promote", {}, 422, "version: Field required"),
+        ("promote", {"version": 1, "now": True}, 422, "now: "),
+        ("promote", {"version": 4, "canary": {"share": 0.9}}, 422, "share of a canary is 0.1% to"),
+        ("promote", {"version": 1, "canary": {"share": 0.1}}, 400, "version 1 of plus is current"),
+    ]
+    for what, given, status, text in cases:
+        answer = post(adders, what, "plus", **given)
+        assert (answer.status_code, text in answer.text) == (status, True), answer.text
+    nothing = post(adders, "rollback", "one")
+    assert (nothing.status_code, "no version of one was promoted" in nothing.text) == (400, True)
+    assert post(adders, "promote", "nobody", version=1).status_code == 404
+    assert history(adders, "plus") == before
+    shutil.rmtree(model / "6")
+    code, _, err = fovea("promote", "plus", 1, "--max-p99", "+10%", "--url", adders.url)
+    assert (code, "--max-p99 has no effect without --canary" in err) == (2, True)
+    code, _, err = fovea("promote", "plus", 77, "--url", adders.url)
+    assert (code, "no version 77" in err) == (2, True)
+    code, _, err = fovea("promote", "plus", 4, "--canary", "half", "--url", adders.url)
+    assert (code, "write a percentage, for example 5%" in err) == (2, True)
+
+
+def test_the_commands_ask_a_server(adders, fovea):
+    code, out, err = fovea("promote", "plus", 4, "--url", adders.url, "--why", "it is better")
+    assert (code, out) == (0, "Version 4 of plus is current.\n"), err
+    code, out, _ = fovea("rollback", "plus", "--url", adders.url)
+    assert (code, out) == (0, "Version 1 of plus is current again.\n")
+    code, out, _ = fovea("history", "plus", "--url", adders.url)
+    assert (code, "it is better" in out, "current: 1" in out) == (0, True, True)
+    code, out, _ = fovea("promote", "plus", 4, "--canary", "5%", "--url", adders.url)
+    assert (code, "answers 0.05 of the requests" in out) == (0, True)
+    code, out, _ = fovea("history", "plus", "--url", adders.url)
+    assert (code, "canary 4: 0 requests answered" in out) == (0, True)
+    code, out, _ = fovea("rollback", "plus", "--url", adders.url, "--json")
+    assert (code, json.loads(out)["canary"], json.loads(out)["current"]) == (0, None, "1")
+
+
+def test_a_key_is_the_name_in_the_history(versions, tmp_path):
+    keys = tmp_path / "keys.json"
+    asking = key("add", "asking", "--keys", keys)
+    ruling = key("add", "anna", "--keys", keys, "--scope", "predict,control")
+    server = start_server(versions, tmp_path, ["--keys", str(keys)])
+    try:
+        given = {"version": 1, "who": "somebody"}
+        refused = post(server, "promote", headers={"authorization": f"Bearer {asking}"}, **given)
+        assert refused.status_code == 403
+        done = post(server, "promote", headers={"authorization": f"Bearer {ruling}"}, **given)
+        assert [each["who"] for each in done.json()["events"]] == ["anna"]
+    finally:
+        server.stop()
+
+
+def test_a_repository_that_cannot_be_written_says_what_to_do(adders, fovea, tmp_path):
+    disk = tmp_path / "disk"
+    shutil.copytree(adders.log.parent / "r" / "one", disk / "one")
+    mounted = ["mount", "--bind", str(disk), str(disk)], ["mount", "-o", "remount,ro", str(disk)]
+    if subprocess.run(mounted[0], capture_output=True, check=False).returncode:
+        pytest.skip("a file system can be mounted by root alone")
+    try:
+        if subprocess.run(mounted[1], capture_output=True, check=False).returncode:
+            subprocess.run(["mount", "-o", "remount,ro,bind", str(disk)], check=True)
+        code, _, err = fovea("promote", "one", 1, "--repository", disk)
+        assert code == 1
+        assert "one/history.jsonl cannot be written (Read-only file system): make the" in err
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
