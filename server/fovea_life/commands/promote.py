@@ -90,8 +90,9 @@ def promote(
         max_disagreement=parse_share("--max-disagreement", max_disagreement),
     )
     if url is not None:
-        given = {"version": version, **({"canary": asdict(plan)} if plan else {})}
-        done = _asked(url, model, "promote", _said(why) | given)
+        limits = asdict(plan) if plan else {}
+        given = _said(why) | {"version": version, "canary": limits.pop("share", None)} | limits
+        done = _asked(url, model, "promote", given)
     else:
         models, name = _found(context, repository, model)
         with HistoryRecord(models, name) as record:
@@ -160,14 +161,14 @@ def history(
         row = (each[key] for key in ("version", "previous", "who", "why"))
         table.add_row(at, each["action"].replace("_", " "), *row)
     Console().print(table)
-    current, running = found["current"], found["canary"]
+    current, running = found.get("current"), found.get("canary")
     typer.echo(f"current: {'the newest version' if current is None else current}; times are of UTC")
     if running is not None and "answered" in running:
         typer.echo(
             f"canary {running['version']}: {running['answered']} requests answered, "
-            f"{running['failed']} failed, p99 {_ms(running['p99_ms'])}; the current version: "
+            f"{running['failed']} failed, p99 {_ms(running.get('p99_ms'))}; the current version: "
             f"{running['current_answered']}, {running['current_failed']} failed, p99 "
-            f"{_ms(running['current_p99_ms'])}; until {running['until'][:16].replace('T', ' ')}"
+            f"{_ms(running.get('current_p99_ms'))}; until {running['until'][:16].replace('T', ' ')}"
         )
 
 
@@ -189,12 +190,12 @@ def _found(context: typer.Context, repository: Any, model: str) -> tuple[ModelRe
 def _read(models: ModelRepository, name: str) -> dict[str, Any]:
     """Make the document of a server, as far as the file has it."""
     found = models.history(name)
-    versions = ("version", "previous")
+    keys = ("version", "previous")
     return {
         "model": name,
-        "current": None if found.current is None else str(found.current),
-        "canary": found.canary and {"version": str(found.canary["version"])},
-        "events": [{**each, **{key: str(each[key]) for key in versions}} for each in found.events],
+        **({} if found.current is None else {"current": str(found.current)}),
+        **({} if found.canary is None else {"canary": {"version": str(found.canary["version"])}}),
+        "events": [{**each, **{key: str(each[key]) for key in keys}} for each in found.events],
     }
 
 

@@ -15,21 +15,6 @@ _WHO = "for the history; with a key it is the name of the key"
 _WHY = "for the history"
 
 
-class CanarySettings(BaseModel):
-    """Of a canary: its share, its time, its limits."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    share: float = Field(description="of the requests that name no version: 0.001 to 0.5")
-    seconds: float = Field(600, description="after which it becomes current")
-    max_p99: float | Absent = Field(
-        None, description="its p99 may be longer by this part of that of the current version"
-    )
-    max_disagreement: float | Absent = Field(
-        None, description="part of the images that may have other results"
-    )
-
-
 class Rollback(BaseModel):
     """Back to the version before."""
 
@@ -43,7 +28,16 @@ class Promotion(Rollback):
     """The version that is to be current."""
 
     version: int = Field(ge=1)
-    canary: CanarySettings | Absent = None
+    canary: float | Absent = Field(
+        None, description="at first it answers this share of the requests: 0.001 to 0.5"
+    )
+    seconds: float | Absent = Field(None, description="of a canary; default 600")
+    max_p99: float | Absent = Field(
+        None, description="of a canary: its p99 may be longer by this part of the current version's"
+    )
+    max_disagreement: float | Absent = Field(
+        None, description="of a canary: part of the images that may have other results"
+    )
 
 
 class HistoryEvent(BaseModel):
@@ -57,10 +51,10 @@ class HistoryEvent(BaseModel):
     version: str = Field(description="that is current from then on, or the canary")
     previous: str = Field(description="that was current, or the canary that was ended")
     why: str
-    share: float | None = None
-    seconds: float | None = None
-    max_p99: float | None = None
-    max_disagreement: float | None = None
+    share: float | Absent = Field(None, description="of the requests, and more of a canary")
+    seconds: float | Absent = None
+    max_p99: float | Absent = None
+    max_disagreement: float | Absent = None
 
 
 class CanaryFigures(BaseModel):
@@ -70,23 +64,47 @@ class CanaryFigures(BaseModel):
     until: datetime = Field(description="when it becomes current, unless it fails")
     answered: int
     failed: int
-    p99_ms: float | None
+    p99_ms: float | Absent = None
     current_answered: int
     current_failed: int
-    current_p99_ms: float | None
+    current_p99_ms: float | Absent = None
 
 
 class ModelHistory(BaseModel):
     """The versions of a model that were current, the oldest first."""
 
     model: str
-    current: str | None = Field(description="the version that was promoted; null: the newest")
-    canary: CanaryFigures | None
+    current: str | Absent = Field(None, description="the version that was promoted, if any was")
+    canary: CanaryFigures | Absent = None
     events: list[HistoryEvent]
 
 
-def described_change(name: str, body: type[BaseModel]) -> dict[str, Any]:
-    """Describe a route that changes the current version."""
-    made = described(name, ModelHistory, 400, 403, 404, 413, 422, 503)
-    content = {"application/json": {"schema": body.model_json_schema()}}
-    return made | {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
+_EVENT = {
+    "at": "2026-11-27T12:00:00.000Z",
+    "who": "anna",
+    "action": "promote",
+    "version": "7",
+    "previous": "6",
+    "why": "new cameras",
+}
+_EXAMPLES: dict[type[BaseModel], Any] = {
+    ModelHistory: {"model": "yolov8n", "current": "7", "events": [_EVENT]},
+    Promotion: {"version": 7, "canary": 0.05, "seconds": 600, "max_p99": 0.1, "why": "new cameras"},
+    Rollback: {"why": "it misses bicycles"},
+}
+
+
+def described_history(name: str, body: type[BaseModel] | None = None) -> dict[str, Any]:
+    """Describe a route that answers the history of a model."""
+    errors = () if body is None else (400, 413, 422)
+    made = described(name, ModelHistory, 403, 404, 503, *errors)
+    made["responses"][200] = {"content": _json(ModelHistory)}
+    if body is not None:
+        schema = {"schema": body.model_json_schema(), **_json(body)["application/json"]}
+        content = {"application/json": schema}
+        made["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
+    return made
+
+
+def _json(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"examples": {"one": {"value": _EXAMPLES[model]}}}}

@@ -15,7 +15,7 @@ from fovea_life.promotion.documents import (
     ModelHistory,
     Promotion,
     Rollback,
-    described_change,
+    described_history,
 )
 from fovea_life.promotion.plan import CanaryPlan
 from fovea_life.promotion.promoter import Promoter
@@ -23,7 +23,6 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import json_object
 from fovea_server.http.v1.models import ModelName, call_of, check_control, restricted
-from fovea_server.http.v1.openapi import described
 
 _INDEX = [restricted("metadata"), restricted("model-repository")]
 
@@ -36,7 +35,7 @@ def promotion_routes(promoter: Promoter) -> APIRouter:
 
     async def history(name: str) -> Response:
         document = await _document(promoter, name)
-        return Response(document.model_dump_json(), media_type="application/json")
+        return Response(document.model_dump_json(exclude_none=True), media_type="application/json")
 
     async def changed(
         request: Request,
@@ -55,23 +54,21 @@ def promotion_routes(promoter: Promoter) -> APIRouter:
 
         return await answered(request, work, None)
 
-    @router.get("/{name}/history", **described("model_history", ModelHistory, 403, 404, 503))
+    @router.get("/{name}/history", **described_history("model_history"))
     async def model_history(name: ModelName) -> Response:
         """List who made which version current, when and why; and how a canary does."""
         return await history(name)
 
-    @router.post("/{name}/promote", **described_change("promote_model", Promotion))
+    @router.post("/{name}/promote", **described_history("promote_model", body=Promotion))
     async def promote_model(request: Request, name: ModelName) -> Response:
         """Make a version current: it answers all requests that name none, or a share of them."""
 
         async def change(given: Promotion, who: str) -> None:
-            canary = given.canary
-            plan = None if canary is None else CanaryPlan(**canary.model_dump())
-            await promoter.promote(name, given.version, plan, who, given.why or "")
+            await promoter.promote(name, given.version, _plan(given), who, given.why or "")
 
         return await changed(request, name, Promotion, change)
 
-    @router.post("/{name}/rollback", **described_change("roll_model_back", Rollback))
+    @router.post("/{name}/rollback", **described_history("roll_model_back", body=Rollback))
     async def roll_model_back(request: Request, name: ModelName) -> Response:
         """End the canary, or make the version before current again."""
 
@@ -81,6 +78,19 @@ def promotion_routes(promoter: Promoter) -> APIRouter:
         return await changed(request, name, Rollback, change)
 
     return router
+
+
+def _plan(given: Promotion) -> CanaryPlan | None:
+    limits = {
+        key: value
+        for key in ("seconds", "max_p99", "max_disagreement")
+        if (value := getattr(given, key)) is not None
+    }
+    if given.canary is not None:
+        return CanaryPlan(given.canary, **limits)
+    if limits:
+        raise InvalidOption(f"{min(limits)} has no effect without canary, its share of requests")
+    return None
 
 
 def _read(kind: type[Body], body: bytes) -> Body:

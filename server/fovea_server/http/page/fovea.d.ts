@@ -188,7 +188,7 @@ export interface SearchAnswer {
 /** One model of the list. Fields that are unknown until the model is ready are null. */
 export interface ModelSummary {
   name: string;
-  /** the version that this is about: the newest that can answer, or the newest */
+  /** the version that this is about: the current one, or the newest if none can answer */
   version: string | null;
   ready: boolean;
   /** why that version is not ready; null where it is */
@@ -208,7 +208,7 @@ export interface ModelSummary {
 /** All that is known of one version of a model. */
 export interface Model {
   name: string;
-  /** the version that this is about: the newest that can answer, or the newest */
+  /** the version that this is about: the current one, or the newest if none can answer */
   version: string | null;
   ready: boolean;
   /** why that version is not ready; null where it is */
@@ -514,6 +514,8 @@ export interface ModelVersion {
   ready: boolean;
   /** why it is not ready, or why its last reload failed; null otherwise */
   reason: string | null;
+  /** it answers requests that name no version */
+  current: boolean;
 }
 
 /** An input or output of a model. */

@@ -1,0 +1,103 @@
+"""The record of promotions: whole after a kill, and written by one at a time."""
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from fovea_engines.repository.history import HISTORY_FILE, History
+from fovea_engines.repository.repository import ModelRepository
+from fovea_life.promotion.canary import _tail
+from fovea_life.promotion.plan import CanaryPlan, parse_share, parse_span
+from fovea_life.promotion.record import FILE, HistoryRecord
+from fovea_preprocess.errors import InvalidOption
+
+# Each promotion that is done is told.
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from fovea_engines.repository.repository import ModelRepository
+from fovea_life.promotion.record import HistoryRecord
+models = ModelRepository(Path(sys.argv[1]))
+for version in itertools.cycle((1, 2)):
+    with HistoryRecord(models, "m") as record:
+        if (event := record.promotion(version, None)) is not None:
+            record.append(event, sys.argv[2], "x" * 900)
+            print(version, flush=True)
+"""
+
+
+@pytest.fixture
+def models(tmp_path):
+    for version in ("1", "2"):
+        (tmp_path / "m" / version).mkdir(parents=True)
+    return ModelRepository(tmp_path)
+
+
+def events(models):
+    return models.history("m").events
+
+
+def test_what_was_promoted_outlasts_a_kill_and_writers_do_not_mix(models):
+    assert FILE == HISTORY_FILE
+    command = [sys.executable, "-c", WRITER, str(models.root)]
+    for most in (3, 20):
+        writers = [
+            subprocess.Popen([*command, name], stdout=subprocess.PIPE, text=True)
+            for name in ("anna", "ben")
+        ]
+        told = dict.fromkeys(("anna", "ben"), 0)
+        before = len(events(models))
+        for writer, name in zip(writers, told, strict=True):
+            for line in writer.stdout:
+                told[name] += bool(line)
+                if told[name] == most:
+                    writer.kill()
+                    told[name] += len(writer.stdout.readlines())
+                    writer.wait()
+                    writer.stdout.close()
+                    break
+        found = events(models)[before:]
+        for name, number in told.items():
+            # One more may have been written, and not been told.
+            assert number <= sum(each["who"] == name for each in found) <= number + 1
+        chain = [each["version"] for each in events(models)]
+        assert all(one != other for one, other in pairwise(chain))
+
+
+def test_after_a_torn_line_the_next_one_takes_its_place(models):
+    with HistoryRecord(models, "m") as record:
+        record.append(record.promotion(1, None), "anna", "")
+    path = models.root / "m" / FILE
+    with path.open("ab") as file:
+        file.write(b'{"at": "2026-11-27T1')
+    assert len(events(models)) == 1
+    with HistoryRecord(models, "m") as record:
+        record.append(record.rollback(), "anna", "")
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["action"] for line in lines] == ["promote", "rollback"]
+    assert History.read(path.parent).current == 2
+
+
+def test_a_rare_chance_is_computed_as_it_is():
+    assert _tail(20, 0, 0.01) == 1
+    assert _tail(1, 1, 0.25) == pytest.approx(0.25)
+    assert _tail(10, 9, 0.5) == pytest.approx(11 / 1024)
+    assert _tail(2000, 20, 0.01) == pytest.approx(0.5297, abs=1e-3)
+
+
+def test_plans_are_read_as_they_are_written():
+    assert (parse_share("--canary", "5%"), parse_share("--max-p99", "+10%")) == (0.05, 0.1)
+    assert [parse_span("--for", text) for text in ("90s", "10m", "2h", "1d")] == [
+        90, 600, 7200, 86_400,
+    ]  # fmt: skip
+    for text in ("5", "%", "-5%", "five%"):
+        with pytest.raises(InvalidOption, match="write a percentage"):
+            parse_share("--canary", text)
+    with pytest.raises(InvalidOption, match="write a number of s, m, h or d"):
+        parse_span("--for", "10")
+    for wrong in ({"share": 0.0}, {"share": 0.6}, {"share": True}, {"share": 0.1, "seconds": 0.5}):
+        with pytest.raises(InvalidOption, match="of a canary is"):
+            CanaryPlan(**wrong)
