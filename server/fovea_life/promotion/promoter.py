@@ -63,8 +63,7 @@ class Promoter:
         """
         models, folder = self.place(name)
         async with self._changing[name]:
-            record = await asyncio.to_thread(HistoryRecord(models, folder).__enter__)
-            with record:
+            with await asyncio.to_thread(HistoryRecord, models, folder) as record:
                 if (event := record.promotion(version, plan)) is None:
                     return
                 await self._load(name, version, plan)
@@ -75,8 +74,7 @@ class Promoter:
         """End the canary, or make the version before current again; raises as `promote`."""
         models, folder = self.place(name)
         async with self._changing[name]:
-            record = await asyncio.to_thread(HistoryRecord(models, folder).__enter__)
-            with record:
+            with await asyncio.to_thread(HistoryRecord, models, folder) as record:
                 await asyncio.to_thread(record.append, record.rollback(), who, why)
             await self._take_over(name)
 

@@ -22,22 +22,22 @@ Event = Mapping[str, Any]
 
 
 class HistoryRecord:
-    """The history of a model while nobody else writes it: a context manager, which may wait.
+    """The history of a model, which nobody else writes until this is closed; it may wait for that.
 
     Raises:
         Unavailable: the file cannot be written; the message says what to do.
         InvalidModel: it is damaged.
+
+    Attributes:
+        history: as it was when this was made.
     """
 
     def __init__(self, models: ModelRepository, name: str) -> None:
         self._models, self._name = models, name
         self._path = models.root / name / FILE
-        self._file: BinaryIO
-
-    def __enter__(self) -> Self:
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            self._file = os.fdopen(descriptor, "r+b", buffering=0)
+            self._file: BinaryIO = os.fdopen(descriptor, "r+b", buffering=0)
         except OSError as error:
             raise Unavailable(
                 f"{self._name}/{FILE} cannot be written ({error.strerror}): make the repository "
@@ -46,10 +46,12 @@ class HistoryRecord:
             ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
-            self.history = self._models.history(self._name)
+            self.history = models.history(name)
         except BaseException:
             self._file.close()
             raise
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
