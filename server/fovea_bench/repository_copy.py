@@ -24,6 +24,8 @@ def copied_model(folder: Path) -> Iterator[Path]:
         copy = root / folder.name
         copy.mkdir()
         for path in folder.iterdir():
+            if path.name == "history.jsonl":
+                continue  # another version may have been promoted
             if path.is_file():
                 shutil.copyfile(path, copy / path.name)
             else:

@@ -43,7 +43,7 @@ class History:
                     found = found.after(json.loads(line))
                 except (ValueError, KeyError, TypeError):
                     raise InvalidModel(
-                        f"line {number} of {path} is no event: take that line out"
+                        f"line {number} of {folder.name}/{HISTORY_FILE} is no event: take it out"
                     ) from None
         return found
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Self
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.repository.writing import writing
 from fovea_life.promotion.plan import CanaryPlan
-from fovea_preprocess.errors import InvalidRequest, Unavailable
+from fovea_preprocess.errors import InvalidRequest, NotFound, Unavailable
 
 FILE = "history.jsonl"
 _LONGEST = 1000
@@ -69,7 +69,7 @@ class HistoryRecord:
             NotFound: there is no such version.
             InvalidRequest: there is a canary already, or it would be the current version.
         """
-        self._models.folder(self._name, version)
+        self._check(version)
         current, running = self.current, self.history.canary
         if plan is None:
             if version == self.history.current and running is None:
@@ -101,11 +101,16 @@ class HistoryRecord:
                 f"no version of {self._name} was promoted, so there is none to go back to: `fovea "
                 f"promote {self._name} VERSION` makes any of them current"
             )
-        self._models.folder(self._name, history.earlier[-1])
+        self._check(history.earlier[-1])
         return {"action": "rollback", "version": history.earlier[-1], "previous": self.current}
 
+    def _check(self, version: int) -> None:
+        if version not in (there := self._models.versions(self._name)):
+            known = ", ".join(map(str, there)) or "none; of a pipeline, promote its models"
+            raise NotFound(f"{self._name} has no version {version}; versions there: {known}")
+
     def append(self, event: Event, who: str, why: str) -> None:
-        """Write an event, and wait until the disk has it; OSError names what the disk lacks."""
+        """Write an event, and wait until the disk has it; Unavailable names what it lacks."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"at": at, "who": who, **event, "why": why[:_LONGEST]}) + "\n"
         # A writer that was killed may have left a part of a line.
@@ -116,9 +121,9 @@ class HistoryRecord:
             with writing(self._path, len(line)):
                 self._file.write(line.encode())
                 os.fsync(self._file.fileno())
-        except OSError:
+        except OSError as error:
             self._file.truncate(whole)
-            raise
+            raise Unavailable(f"{self._name}/{FILE} is as it was: {error.strerror}") from error
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
