@@ -33,10 +33,8 @@ class History:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read the file of a model's folder; InvalidModel names a line that is no event."""
-        path, found = folder / HISTORY_FILE, cls()
-        if not path.exists():
-            return found
-        for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        found, lines = cls(), (folder / HISTORY_FILE).read_bytes().splitlines(keepends=True)
+        for number, line in enumerate(lines, 1):
             # A line without an end was never written to it: its writer was killed.
             if line.endswith(b"\n"):
                 try:

@@ -7,6 +7,8 @@ import logging
 from collections import defaultdict
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
 
 from fovea_engines.repository.repository import ModelRepository
 from fovea_life.promotion.canary import RunningCanary
@@ -18,6 +20,8 @@ from fovea_server.dataplane.dataplane import DataPlane
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
+# After so many looks the models are listed anew.
+_LOOKS = 15
 
 Stamps = dict[str, tuple[int, int]]
 """Time of change (ns) and size of the history, of each model that has one."""
@@ -36,6 +40,7 @@ class Promoter:
         self._plane = plane
         self.canaries: dict[str, RunningCanary] = {}
         self._seen: Stamps = {}
+        self._files: dict[str, Path] = {}
         # Of models: a look would unload what is loaded and not current yet.
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._task: asyncio.Task[None] | None = None
@@ -105,9 +110,11 @@ class Promoter:
 
     async def _run(self) -> None:
         fault = ""
-        while True:
+        for look in count():
             await asyncio.sleep(_LOOK_S)
             try:
+                if look % _LOOKS == 0:
+                    await asyncio.to_thread(self._find)
                 await self._look()
                 fault = ""
             except Exception as error:  # one failed look must not end the others
@@ -123,16 +130,23 @@ class Promoter:
             if not self._changing[name].locked():
                 await self._judge(name, canary)
 
+    def _find(self) -> None:
+        for name in self._plane.availability():
+            with suppress(FoveaError):
+                self._files[name] = self._plane.folder(name) / FILE
+
     def _stamps(self) -> Stamps:
         found: Stamps = {}
-        for name in self._plane.availability():
-            with suppress(FoveaError, OSError):
-                status = (self._plane.folder(name) / FILE).stat()
+        for name, file in list(self._files.items()):
+            with suppress(OSError):
+                status = file.stat()
                 found[name] = status.st_mtime_ns, status.st_size
         return found
 
     async def _take_over(self, name: str) -> None:
         """Serve what the history says; a fault is logged once for each change of the file."""
+        with suppress(FoveaError):
+            self._files[name] = self._plane.folder(name) / FILE
         stamp = (await asyncio.to_thread(self._stamps)).get(name)
         try:
             await self._plane.follow(name)

@@ -163,6 +163,7 @@ class Source:
             stamps = {entry.name: frozenset(_stamps(entry)) for entry in os.scandir(folder)}
             if config is None and (file := composite_file(folder)) is not None:
                 return cls(folder, composite_config(folder, name, file), (1,), stamps)
+            models = ModelRepository(folder.parent)
             return cls(
                 folder,
                 load_config(
@@ -173,9 +174,9 @@ class Source:
                     required=settings.disable_auto_complete_config,
                     renamed=name == settings.model_name,
                 ),
-                ModelRepository(folder.parent).versions(folder.name),
+                models.versions(folder.name),
                 stamps,
-                History.read(folder),
+                models.history(folder.name),
             )
         except OSError as error:
             failed: type[FoveaError] = InvalidModel
