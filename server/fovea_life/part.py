@@ -1,10 +1,12 @@
-"""The part of a server that keeps what it gets."""
+"""The part of a server that keeps what it gets, and compares it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from fovea_life.drift.watch import DriftWatch
 from fovea_life.promotion.promoter import Promoter
 from fovea_server.dataplane.service import Service
 from fovea_server.statistics.family import Family
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LifePart:
-    """Captures where the operator asks for them, and promotions: a `dataplane.part.ServerPart`.
+    """Captures where the operator asks for them, drift, and promotions: a `ServerPart`.
 
     Raises:
         InvalidOption: --capture-rule is no rule.
@@ -25,6 +27,7 @@ class LifePart:
     def __init__(self, service: Service) -> None:
         settings = service.settings
         self._promoter = Promoter(service.plane)
+        self._drift = DriftWatch(service.plane)
         self._capture: Capturer | None = None
         if settings.capture is not None:
             # A server that keeps nothing starts without what writes results into files.
@@ -39,23 +42,32 @@ class LifePart:
             self._capture = Capturer(service.plane, store, settings.capture_rule)
 
     def routes(self) -> APIRouter:
-        """Make the routes of promotions; captures are read where they lie."""
+        """Make the routes of drift and promotions; captures are read where they lie."""
+        from fastapi import APIRouter
+
+        from fovea_life.drift.routes import drift_routes
         from fovea_life.promotion.routes import promotion_routes
 
-        return promotion_routes(self._promoter)
+        router = APIRouter()
+        for routes in (drift_routes(self._drift), promotion_routes(self._promoter)):
+            router.include_router(routes)
+        return router
 
     def families(self) -> Iterable[Family]:
-        """Return the metrics of captures."""
-        return () if self._capture is None else self._capture.families()
+        """Return the metrics."""
+        captures = () if self._capture is None else self._capture.families()
+        return chain(captures, self._drift.families())
 
     async def start(self) -> None:
-        """Begin to keep images, and to follow histories."""
+        """Begin to keep and compare images, and to follow histories."""
         self._promoter.start()
+        self._drift.start()
         if self._capture is not None:
             self._capture.start()
 
     async def stop(self) -> None:
         """Write those that wait."""
         await self._promoter.stop()
+        self._drift.stop()
         if self._capture is not None:
             await self._capture.stop()

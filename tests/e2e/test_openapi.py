@@ -29,6 +29,7 @@ OPERATIONS = {
     "get_model_version",
     "model_ready",
     "model_statistics",
+    "model_drift",
     "server_live",
     "server_ready",
     "own_key",

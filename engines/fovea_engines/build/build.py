@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fovea_engines.backends.backend import CompilePlan
+from fovea_engines.build.baseline import measure_baseline
 from fovea_engines.build.calibration.calibrate import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE
 from fovea_engines.build.choose import open_chosen
@@ -95,6 +96,10 @@ def _build(
             for file, path in beside.items():
                 shutil.copyfile(path, folder / file)
             files = card.files | {file: file_sha256(folder / file) for file in beside}
+            # The photographs that ship with Fovea say nothing of the traffic.
+            if card.refused is None and (dataset or plan.check_images) is not None:
+                seen = measure_baseline(plan, chosen.engine, dataset, progress)
+                card = replace(card, baseline=seen)
             seconds = dict(progress.seconds)
             card = replace(card, content_key=key, files=files, build_seconds=seconds)
             ranking = graphs.quantisation.ranking if graphs.quantisation else ()

@@ -28,8 +28,9 @@ from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
 
-# Raised when the same source and options would give another engine; old ones are then rebuilt.
-BUILD_FORMAT = 4
+# Raised when the same source and options would give another engine, or more in its card; old ones
+# are then rebuilt.
+BUILD_FORMAT = 5
 MAX_BATCH = 1024
 MAX_SIDE = 8192
 

@@ -20,6 +20,11 @@ from fovea_engines.device import (
     sets_for,
 )
 from fovea_engines.repository.accuracy import AnyAccuracy
+from fovea_engines.repository.baseline import Baseline as Baseline
+from fovea_engines.repository.baseline import Distribution as Distribution
+from fovea_engines.repository.baseline import Floats as Floats
+from fovea_engines.repository.baseline import Found as Found
+from fovea_engines.repository.baseline import compared as compared
 from fovea_engines.repository.figures import (
     NO_FIGURE,
     Agreement,
@@ -110,6 +115,8 @@ class EngineCard:
         goal: speed that it chose by; None where it was told.
         unproven: operators of TensorRT's plugins, for which nothing compared the engine with the
             source; empty for a checked engine.
+        baseline: what it finds on the images of its build, which live images are compared with;
+            None without such images, of models without a head, and in cards of earlier builds.
         refused: reason why it was not published; None in every card of a repository's versions.
     """
 
@@ -154,6 +161,7 @@ class EngineCard:
     source_preprocess: PreprocessSpec | None = None
     head_doubt: str | None = None
     sizes: dict[str, Agreement] = field(default_factory=dict)
+    baseline: Baseline | None = None
 
     @property
     def cpu_mismatch(self) -> str | None:

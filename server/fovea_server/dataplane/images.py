@@ -35,6 +35,7 @@ class Prediction:
         images: a result for each image, in order; an error where only that image failed.
         timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
         stages_ms: the same of the stages of a pipeline, by their names; empty for a model alone.
+        options: of the request, with class ids in place of names.
     """
 
     model: str
@@ -44,6 +45,7 @@ class Prediction:
     images: tuple[ImageResult | FoveaError, ...]
     timing_ms: dict[str, float]
     stages_ms: dict[str, float] = field(default_factory=dict)
+    options: PredictOptions = field(default_factory=PredictOptions)
 
 
 def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:

@@ -591,6 +591,7 @@ export interface EngineCard {
   source_preprocess: PreprocessSpec | null;
   head_doubt: string | null;
   sizes: Record<string, Agreement>;
+  baseline: Baseline | null;
 }
 
 /** Counters of one version, under the names of Triton's statistics extension. */
@@ -897,6 +898,13 @@ export interface HeadCandidate {
   against: string | null;
 }
 
+/** The distributions of what an engine finds on the images of its build. */
+export interface Baseline {
+  images: number;
+  images_from: string;
+  quantities: Record<string, Distribution>;
+}
+
 /** Where the time of requests went. */
 export interface RequestStatistics {
   success: Duration;
@@ -1002,6 +1010,14 @@ export interface Profile {
 export interface Plugin {
   path: string;
   sha256: string;
+}
+
+/** The number of images in each bin; one with several objects is shared out among theirs. */
+export interface Distribution {
+  edges: number[];
+  counts: number[];
+  spread: number;
+  exact: boolean;
 }
 
 /** The number of times that something happened, and the total time it took. */

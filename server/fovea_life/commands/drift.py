@@ -1,0 +1,98 @@
+"""`fovea drift`: how far what a model gets is from the images of its build."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Annotated
+from urllib.parse import quote
+
+import httpx
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from fovea_client import server_address, with_key
+from fovea_engines.commands.options import AsJson, PlotOption, check_plot
+from fovea_life.drift.picture import draw
+from fovea_life.drift.report import DriftBin, DriftQuantity, DriftReport
+from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
+from fovea_preprocess.plural import counted
+
+# As users of the index have them: a change to look at, and another population.
+_CHANGED, _DRIFTED = 0.1, 0.25
+
+
+def drift(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
+    url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Ask this server; FOVEA_API_KEY may have its key."),
+    ] = "http://127.0.0.1:8000",
+    plot: PlotOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what a model gets from its clients with the images that it was built with.
+
+    The last 500 images of a running server are compared with those of --images, --calibration or
+    --data of the build: scores, classes, sizes, number of objects, brightness. The distance is the
+    population stability index, less what chance explains: from .1 on something has changed, from
+    .25 on the images are others. docs/drift.md says what to do then. --plot draws both.
+
+    Example: fovea drift yolov8n --url http://127.0.0.1:8000 --plot drift.svg
+    """
+    check_plot(plot)
+    report = _ask(url, model)
+    if plot is not None:
+        plot.write_text(draw(report), "utf-8")
+    if as_json:
+        typer.echo(report.model_dump_json(indent=2))
+        return
+    table = Table("quantity", "distance", "", "images", "changed most")
+    for each in report.quantities:
+        distance = "-" if each.distance is None else f"{each.distance:.2f}"
+        most = "" if each.distance is None else _changed_most(each)
+        table.add_row(each.quantity, distance, _verdict(each), str(each.images), most)
+    Console().print(table)
+    typer.echo(
+        f"{report.model}, version {report.version}, against {counted(report.images, 'image')} of "
+        f"{report.images_from}; left out for options of their requests: {report.left_out}"
+    )
+
+
+def _ask(url: str, model: str) -> DriftReport:
+    try:
+        address = f"{server_address(url)}/v1/models/{quote(model, safe='')}/drift"
+        answer = httpx.get(address, headers=with_key({}), timeout=30.0)
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None
+    except httpx.TransportError as error:
+        raise Unavailable(f"{url} does not answer ({error}): is a server there?") from None
+    try:
+        if answer.status_code == httpx.codes.OK:
+            return DriftReport.model_validate_json(answer.content)
+        kind = NotFound if answer.status_code == httpx.codes.NOT_FOUND else Unavailable
+        raise kind(str(answer.json()["error"]["message"]))
+    except (ValidationError, ValueError, LookupError, TypeError):
+        raise Unavailable(
+            f"{url} answers {answer.status_code}, and not as a server of this Fovea does: "
+            f"{answer.text[:200]}"
+        ) from None
+
+
+def _verdict(of: DriftQuantity) -> str:
+    if of.distance is None:
+        return "too few images"
+    if of.distance < _CHANGED:
+        return "as built"
+    return "changed" if of.distance < _DRIFTED else "drifted"
+
+
+def _changed_most(of: DriftQuantity) -> str:
+    def part(one: DriftBin) -> float:
+        """Return about what it adds to the index."""
+        least = 0.5 / max(1, of.images)
+        return (one.live - one.expected) * log((one.live + least) / (one.expected + least))
+
+    most = max(of.bins, key=part)
+    return f"{most.bin}: {most.expected:.0%} -> {most.live:.0%}"

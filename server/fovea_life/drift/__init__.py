@@ -1,0 +1,1 @@
+"""Compares what a model gets with the images of its build."""
