@@ -207,12 +207,20 @@ def check_effect(options: PredictOptions, model: str, task: str) -> None:
             tasks = tasks.get(value)
         if tasks is not None and value != option.default and task not in tasks:
             said = option.name if option.name != "mask" else f"mask={value}"
-            ranked = task in _RANKED and option.name in ("conf", "max_det")
-            instead = "; top_k says how many classes are answered" if ranked else ""
             raise InvalidOption(
                 f"{said} has no effect on model '{model}', whose task is {task}: leave it out"
-                f"{instead}"
+                f"{_instead(option.name, task)}"
             )
+
+
+def _instead(option: str, task: str) -> str:
+    if task in _RANKED and option in ("conf", "max_det"):
+        return "; top_k says how many classes are answered"
+    if task == "embed" and option in ("classes", "top_k"):
+        return "; a model of images and words classifies by labels=a cat,a dog (--texts)"
+    if option == "labels":
+        return "; models of images and words, such as CLIP, take it"
+    return ""
 
 
 _RANGES = [

@@ -98,6 +98,8 @@ def predict(
     texts: Annotated[
         str | None,
         typer.Option(
+            "--texts",
+            "--labels",
             metavar="TEXTS",
             help="Of a model of images and texts, such as CLIP: classify by these, e.g. "
             "'a cat,a dog'.",

@@ -74,7 +74,7 @@ def search_routes(find: FindIndex) -> APIRouter:
 async def _search_words(
     request: Request, name: str, version: int | None, find: FindIndex
 ) -> Response:
-    service, given = service_of(request), dict(request.query_params)
+    service, given = service_of(request), _given(request)
     model, began = service.plane.get(name, version), time.monotonic()
     text = given.pop("text", "")
     check_texts([text])
@@ -113,7 +113,7 @@ def _answer(
 async def _search(request: Request, name: str, version: int | None, find: FindIndex) -> Response:
     service = service_of(request)
     model = service.plane.get(name, version)
-    index_name, most, pictures = _options(request.query_params)
+    index_name, most, pictures = _options(_given(request))
     _check_task(model)
     # A missing index is told before an image is received.
     index = await run_in_threadpool(find, model.folder.parent, index_name)
@@ -160,6 +160,14 @@ def _check_model(index: VectorIndex, model: ServedModel, mending: str) -> None:
             f"the vectors of the index were made {how} than that of model '{model.name}', version "
             f"{model.version}, and cannot be compared with its own: {mending}"
         )
+
+
+def _given(request: Request) -> dict[str, str]:
+    query = request.query_params
+    for name in query:
+        if (count := len(query.getlist(name))) > 1:
+            raise InvalidOption(f"{name[:60]} is given {count} times; a search takes one")
+    return dict(query)
 
 
 def _options(given: Mapping[str, str]) -> tuple[str, int, bool]:

@@ -70,8 +70,10 @@ def init(
 
 def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
     from fovea_start.triton.migrate import migrate
+    from fovea_start.triton.models import check_root
     from fovea_start.triton.report import document, report_table
 
+    check_root(repository.resolve())
     if (folder / "models").resolve().is_relative_to(repository.resolve()):
         raise InvalidOption(
             f"{folder / 'models'} is in the repository that is read, which stays as it is: give "
@@ -90,7 +92,23 @@ def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
     for part in report_table(networks, problems):
         console.print(part, soft_wrap=isinstance(part, str), markup=False)
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
-    _show("Next:", *enter, *(network.build for network in networks), "fovea serve")
+    absent = {
+        one.name
+        for one in networks
+        if f"models/{one.name}.onnx" in one.build and f"models/{one.name}.onnx" not in one.files
+    }
+    builds = [
+        f"{one.build}{'  # once the file is there' * (one.name in absent)}"
+        for one in networks
+        if one.build
+    ]
+    _show("Next:", *enter, *builds, "fovea serve")
+    if not absent and not any(one.steps for one in networks):
+        typer.echo(
+            "\nNo network has steps around it, so nothing has to change: "
+            f"`fovea serve {shlex.quote(str(repository))}` serves the repository as it is. What is "
+            "built here takes images, and is checked."
+        )
     typer.echo(f"\n{folder / 'from-triton.json'} has all of this, with the line of each finding.")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fovea_engines.repository.config_edit import edited_text
-from fovea_engines.repository.config_pbtxt import fields_in_source
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, fields_in_source
 from fovea_engines.repository.labels import labels_text, read_labels
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound
@@ -24,6 +24,8 @@ _STEPS = ("python", "dali")
 _MOST_LABELS = 1 << 20
 # Fields that a build writes itself, and one that holds for Fovea as it is.
 _WRITTEN = {"name", "platform", "backend", "input", "output", "max_batch_size", "response_cache"}
+
+_TUNED = {"instance_group", "dynamic_batching", "optimization"}
 
 
 @dataclass(slots=True)
@@ -206,7 +208,9 @@ def _foreign(model: TritonModel) -> str:
             f"the ONNX file that it was built from, {target} (on its GPU with --backend tensorrt)"
         )
     if model.kind == "onnx":
-        return f"{model.version} has no model.onnx: {target}"
+        return f"{model.version} has no model.onnx (Triton's examples fetch theirs): {target}"
+    if model.kind == "unknown":
+        return f"{model.version} has no file that is known, such as model.onnx: {target}"
     return f"{model.name} is of the backend {model.kind}: export it to ONNX, {target}"
 
 
@@ -271,6 +275,9 @@ def _settle(
     """Decide what is written for a network, and the build that takes it."""
     name, report.preprocess = model.name, read.fields
     source, build = f"models/{name}.onnx", list[str]()
+    if network is not None and network.image is None and not report.steps:
+        _settle_tensors(report, model, network)
+        return
     if network is not None and model.file is not None:
         report.takes, report.family = network.takes, network.family
         report.contradictions += network.contradictions(read, len(labels))
@@ -301,6 +308,22 @@ def _settle(
     _keep_config(report, model.config)
 
 
+def _settle_tensors(report: MigratedNetwork, model: TritonModel, network: MiddleNetwork) -> None:
+    """Keep a network of tensors as it is, with its configuration: a build takes images."""
+    assert model.file is not None, "it was read"
+    report.takes = f"{network.takes}; it takes tensors, and goes on without a build"
+    if network.external:
+        report.left.append(
+            f"{model.file} has weights in other files: copy {model.folder} to repository/ yourself"
+        )
+        return
+    place = f"repository/{model.name}"
+    version = model.version.name if model.version != model.folder else "1"
+    report.files[f"{place}/{version}/{model.file.name}"] = model.file
+    if (config := model.folder / CONFIG_FILE).is_file():
+        report.files[f"{place}/{CONFIG_FILE}"] = config
+
+
 def _keep_config(report: MigratedNetwork, config: ModelConfig) -> None:
     """Keep what a build does not write itself and holds here; name what does not."""
     given = {each.partition(".")[0] for each in fields_in_source(config)}
@@ -308,7 +331,12 @@ def _keep_config(report: MigratedNetwork, config: ModelConfig) -> None:
         kept = ModelConfig(name=report.name, response_cache=config.response_cache)
         path = f"repository/{report.name}/config.pbtxt"
         report.files[path] = edited_text("", kept).encode()
-    if lost := sorted(given - _WRITTEN):
+    if tuned := sorted(given & _TUNED):
         report.left.append(
-            f"not kept of config.pbtxt: {', '.join(lost)}; `fovea tune` finds its own"
+            f"not kept of config.pbtxt: {', '.join(tuned)}; `fovea tune` finds its own"
+        )
+    if lost := sorted(given - _WRITTEN - _TUNED):
+        report.left.append(
+            f"not kept of config.pbtxt: {', '.join(lost)}; after the build, write it into "
+            f"repository/{report.name}/config.pbtxt if you need it"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository
-from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.errors import InvalidModel, InvalidOption
 
 # Name of the file that each kind of model has in its version, by the kind that is reported.
 _FILES = {"onnx": "model.onnx", "plan": "model.plan", "python": "model.py", "dali": "model.dali"}
@@ -44,6 +44,30 @@ def triton_models(root: Path) -> dict[str, TritonModel]:
     """Read all models of a repository, by name; an unreadable one has a `problem`."""
     repository = ModelRepository(root)
     return {name: _model(repository, name) for name in repository.folders()}
+
+
+def check_root(root: Path) -> None:
+    """Raise InvalidOption for a folder that holds a repository, or a model of one."""
+    repository = ModelRepository(root)
+    if _is_model(root):
+        raise InvalidOption(
+            f"{root} is the folder of one model: give the repository, {root.parent}"
+        )
+    folders = [root / name for name in repository.folders()]
+    if any(map(_is_model, folders)):
+        return
+    for folder in folders:
+        if any(_is_model(folder / name) for name in ModelRepository(folder).folders()):
+            raise InvalidOption(
+                f"{root} has no model, and its folder {folder.name} has: give {folder}"
+            )
+
+
+def _is_model(folder: Path) -> bool:
+    if (folder / CONFIG_FILE).exists():
+        return True
+    versions = (path for path in folder.glob("[1-9]*") if path.name.isdecimal())
+    return any((path / file).exists() for path in versions for file in _FILES.values())
 
 
 def inside(root: Path, path: Path) -> Path | None:

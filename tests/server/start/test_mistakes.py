@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from onnx import TensorProto, helper
 from tests.server.start import steps
 from tests.server.start.written import ENSEMBLE, NETWORK, PYTHON, ensemble, python, step
 
@@ -127,6 +128,45 @@ def test_a_pipe_and_a_circle_of_links_are_not_read(start, triton):
     os.mkfifo(folder / "pre/1/model.py")
     (folder / "post/1/model.py").symlink_to("model.py")
     assert start()[0] == 0
+
+
+def test_a_folder_around_a_repository_and_one_inside(fovea, triton):
+    folder = triton(digits=NETWORK)
+    code, _, err = fovea("init", "new", "--from-triton", folder.parent)
+    assert (code, f"its folder triton has: give {folder}" in err) == (2, True), err
+    code, _, err = fovea("init", "new", "--from-triton", folder / "digits")
+    assert (code, f"the folder of one model: give the repository, {folder}" in err) == (2, True)
+
+
+def test_a_network_that_was_not_fetched_and_one_of_another_backend(fovea, triton):
+    folder = triton(
+        densenet={"config.pbtxt": 'platform: "onnxruntime_onnx"'},
+        simple={"config.pbtxt": 'platform: "tensorflow_graphdef"\nsequence_batching {}'},
+    )
+    code, out, _ = fovea("init", "new", "--from-triton", folder)
+    assert code == 0
+    assert "densenet/1 has no model.onnx" in out
+    assert out.count("# once the file is there") == 2
+    assert "sequence_batching; after the build, write it into repository/simple/config" in out
+    assert "serves the repository as it is" not in out
+
+
+def test_what_takes_tensors_stays_as_it_is(fovea, triton, tmp_path, monkeypatch):
+    row = helper.make_tensor_value_info("in", TensorProto.FLOAT, [1, 3])
+    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, [1, 3])
+    graph = helper.make_graph([helper.make_node("Relu", ["in"], ["out"])], "g", [row], [out])
+    model = helper.make_model(graph).SerializeToString()
+    config = 'platform: "onnxruntime_onnx"\nmax_batch_size: 0\n'
+    folder = triton(simple={"1/model.onnx": model, "config.pbtxt": config}, digits=NETWORK)
+    monkeypatch.chdir(tmp_path)
+    code, said, _ = fovea("init", "new", "--from-triton", folder)
+    assert code == 0
+    assert "goes on without a build" in said
+    assert f"`fovea serve {folder}` serves the repository as it is" in said
+    kept = tmp_path / "new" / "repository" / "simple"
+    assert (kept / "config.pbtxt").read_text() == config
+    assert (kept / "1" / "model.onnx").read_bytes() == model
+    assert "fovea build models/simple.onnx" not in said
 
 
 def test_without_a_network(start):
