@@ -30,16 +30,24 @@ _UPRIGHT = 1.5
 
 
 def box_crop(pixels: Pixels, found: Detections, index: int, padding: float) -> Pixels:
-    """Cut an upright box, with `padding` of its sides on each side, as far as the image goes."""
+    """Cut an upright box, with `padding` of its sides on each side, as far as the image goes.
+
+    It is a view of the image.
+    """
     # As an answer has them, so that a client cuts the same.
     x1, y1, x2, y2 = (round(each, 2) for each in found.boxes[index].tolist())
     wide, high = padding * (x2 - x1), padding * (y2 - y1)
     left, top = max(0, math.floor(x1 - wide)), max(0, math.floor(y1 - high))
-    return pixels[top : math.ceil(y2 + high), left : math.ceil(x2 + wide)].copy()
+    return pixels[top : math.ceil(y2 + high), left : math.ceil(x2 + wide)]
 
 
-def rotated_crop(pixels: Pixels, found: Detections, index: int, padding: float) -> Pixels:
-    """Cut a rotated box and turn it upright, by the smaller angle; a text lies along its line."""
+def rotated_crop(
+    pixels: Pixels, found: Detections, index: int, padding: float, *, scale: float = 1.0
+) -> Pixels:
+    """Cut a rotated box and turn it upright, by the smaller angle; a text lies along its line.
+
+    What is cut is smaller than on the image by `scale`.
+    """
     assert found.rotated is not None, "the stage was checked"
     row = found.rotated[index : index + 1].astype(np.float64)
     row[:, 2:4] *= 1 + 2 * padding
@@ -47,8 +55,8 @@ def rotated_crop(pixels: Pixels, found: Detections, index: int, padding: float) 
     # The side that runs to the right most is the top.
     sides = np.roll(outline, -1, axis=0) - outline
     outline = np.roll(outline, -int(np.argmax(sides[:, 0] / np.hypot(*sides.T))), axis=0)
-    wide = max(1, round(float(np.hypot(*(outline[1] - outline[0])))))
-    high = max(1, round(float(np.hypot(*(outline[3] - outline[0])))))
+    wide = max(1, round(scale * float(np.hypot(*(outline[1] - outline[0])))))
+    high = max(1, round(scale * float(np.hypot(*(outline[3] - outline[0])))))
     crop = _warped(pixels, outline, (wide, high))
     return np.ascontiguousarray(np.rot90(crop)) if high >= _UPRIGHT * wide else crop
 

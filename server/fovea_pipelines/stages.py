@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,8 @@ from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption
 if TYPE_CHECKING:
     from fovea_pipelines.recipe import StageTable
 
+# Of an image, that crops of it may have together.
+_MOST_PIXELS = 2
 _FINDS = ("detect", "segment", "pose", "obb", "text")
 # Task of a stage's model -> where its answer may go, the usual place first.
 _PLACES: Mapping[str, tuple[str, ...]] = {
@@ -86,10 +89,21 @@ class BoundStage:
             case "box":
                 cut = partial(box_crop, padding=self.table.padding)
             case "rotated":
-                cut = partial(rotated_crop, padding=self.table.padding)
+                assert found.rotated is not None, "the stage was checked"
+                # Boxes that lie on each other, or far over the edge, would fill the memory.
+                area = (
+                    found.rotated[wanted, 2:4].prod(axis=1).sum()
+                    * (1 + 2 * self.table.padding) ** 2
+                )
+                scale = min(1.0, math.sqrt(_MOST_PIXELS * pixels[..., 0].size / max(1.0, area)))
+                cut = partial(rotated_crop, padding=self.table.padding, scale=scale)
             case "keypoints":
                 cut = partial(point_crop, size=self.size)
-        return {index: cut(pixels, found, index) for index in np.flatnonzero(wanted).tolist()}
+        crops = {index: cut(pixels, found, index) for index in np.flatnonzero(wanted).tolist()}
+        if self.table.crop == "box" and sum(each.size for each in crops.values()) <= pixels.size:
+            # The image, which views of it would keep, takes more.
+            return {index: crop.copy() for index, crop in crops.items()}
+        return crops
 
     def of_base(self, crop: Pixels, said: Finding) -> Pixels | None:
         """Return the crop of its base as it sees it; None if it is not for such an object."""

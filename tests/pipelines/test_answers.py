@@ -23,6 +23,9 @@ from tests.serving import start_server
 from fovea_client import Box, Client, as_json
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.detections import Detections
+from fovea_pipelines.recipe import StageTable
+from fovea_pipelines.stages import BoundStage
 from fovea_preprocess.image import decode_image
 from fovea_server.http.v1.schemas import PredictAnswer
 
@@ -245,3 +248,20 @@ def test_a_pipeline_of_a_pipeline_in_a_queue_of_one(repository, scene, found, tm
     assert server.stop() == 0
     assert [each.attributes for each in own] == [each.attributes for each in found.detections]
     assert all(each.text for each in own)
+
+
+@pytest.mark.parametrize("crop", ["box", "rotated"])
+def test_objects_that_lie_on_each_other_do_not_fill_the_memory(crop):
+    """Hundreds of boxes as large as the image are found where scores of .001 count."""
+    image = np.arange(300 * 400 * 3, dtype=np.uint8).reshape(300, 400, 3)
+    rows = np.tile(np.float32([200, 150, 400, 300, 0]), (200, 1))
+    boxes = np.tile(np.float32([0, 0, 400, 300]), (200, 1))
+    found = Detections(boxes, np.ones(200, np.float32), np.zeros(200, np.int32), rotated=rows)
+    table = StageTable(model="m", crop=crop, padding=2.0)
+    stage = BoundStage(table, "", None, (64, 64), {}, "classes")
+    crops = stage.crops(image, found)
+    assert len(crops) == 200
+    held = sum(each.nbytes for each in crops.values() if each.base is None)
+    assert held <= 2.1 * image.nbytes
+    if crop == "box":
+        assert all((each == image).all() for each in crops.values())
