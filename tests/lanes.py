@@ -64,9 +64,10 @@ _SLOW = frozenset(("demo_batches", "demo_model", "demo_repository", "demo_versio
 
 def lane_of(file: Path) -> str:
     """The lane of a file: check, test or real."""
+    if _is_in(file, _FOREIGN) or any(word in file.read_text() for word in _FOREIGN_WORDS):
+        return "real"
     used = _fixtures_of(file)
-    foreign = _is_in(file, _FOREIGN) or any(word in file.read_text() for word in _FOREIGN_WORDS)
-    if foreign or "shared" in used:
+    if "shared" in used:
         return "real"
     slow = _is_in(file, _SLOW_PLACES) or _SLOW & used
     return "test" if slow and file != _SMOKE else "check"
@@ -100,10 +101,13 @@ def _fixtures_of(file: Path) -> frozenset[str]:
 
 @cache
 def _functions(file: Path) -> dict[str, frozenset[str]]:
-    return dict(_parameters(ast.parse(file.read_text())))
+    return dict(_parameters(ast.parse(file.read_text()).body))
 
 
-def _parameters(tree: ast.AST) -> Iterator[tuple[str, frozenset[str]]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+def _parameters(nodes: Iterable[ast.stmt]) -> Iterator[tuple[str, frozenset[str]]]:
+    """Fixtures and tests are not inside functions, which are most of a file."""
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            yield from _parameters(node.body)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, frozenset(arg.arg for arg in (*node.args.args, *node.args.kwonlyargs))

@@ -3,6 +3,7 @@
 To make one is most of a build.
 """
 
+import fcntl
 import os
 from hashlib import sha256
 from pathlib import Path
@@ -22,11 +23,14 @@ def share_slimmed(folder: Path) -> None:
     def slimmed(model: onnx.ModelProto) -> onnx.ModelProto:
         digest = sha256(model.SerializeToString(deterministic=True)).hexdigest()
         kept = folder / f"slim-{digest}.onnx"
-        if not kept.exists():
-            new = kept.with_suffix(f".{os.getpid()}")
-            # A graph that cannot be converted is tried, and remarked upon, again by `normalise`.
-            new.write_bytes(_convert(_slim(model), lambda _: None).SerializeToString())
-            new.replace(kept)
+        # Files of tests that build the same models begin together: one waits for the other.
+        with kept.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                new = kept.with_suffix(f".{os.getpid()}")
+                # A graph that cannot be converted is tried, and remarked upon, by `normalise`.
+                new.write_bytes(_convert(_slim(model), lambda _: None).SerializeToString())
+                new.replace(kept)
         return onnx.load_model(kept)
 
     global shared_folder

@@ -20,9 +20,10 @@ from fovea_engines.evaluate.samples import read_image
 from fovea_lab.diff.diff import diff
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
-pytestmark = pytest.mark.skipif(
-    not FILES, reason=f"the collected models are absent: {HEADS} is not there"
-)
+pytestmark = [
+    pytest.mark.skipif(not FILES, reason=f"the collected models are absent: {HEADS} is not there"),
+    pytest.mark.usefixtures("one_core"),
+]
 # Of any size; a smaller one makes the tests quick.
 SMALLER = {"centerface", "retinaface-mnet025", "scrfd-500m", "yunet-n-dynamic"}
 # Their images are resized without rounding, so that decoded images cannot be taken.
@@ -64,7 +65,9 @@ def plan(name, repository, bus, **options):
     return BuildPlan(source, name, repository, "onnxruntime", images=bus, **given, **options)
 
 
-@pytest.fixture(scope="module", params=DETECTORS)
+# Backwards: another process simplifies the same graphs for tests/e2e/test_every_head.py meanwhile,
+# so that each makes those of one half.
+@pytest.fixture(scope="module", params=DETECTORS[::-1])
 def whole(request, tmp_path_factory, bus):
     """An engine that takes decoded images, and suppresses boxes itself where they need it."""
     front = request.param not in IN_FLOATS
