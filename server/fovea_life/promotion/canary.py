@@ -10,13 +10,16 @@ from math import exp, lgamma, log
 from typing import TypeVar
 
 from fovea_life.promotion.record import Event
-from fovea_preprocess.errors import DeadlineExceeded, FoveaError, NotFound, QueueFull, RateLimited
+from fovea_preprocess.errors import DeadlineExceeded, FoveaError, QueueFull, RateLimited
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.models.model import ServedModel, State
 
 T = TypeVar("T")
+
+Disagreement = Callable[[], float | None]
+"""Tells the least part of the images on which two versions surely differ; None: not known yet."""
 
 # It fails when so rare a chance alone would explain what is seen: it is looked at each second.
 _CHANCE = 1e-4
@@ -53,6 +56,8 @@ class RunningCanary:
         version: of the canary.
         until: the time at which it becomes current.
         own, others: figures of the canary and of the current version.
+        disagreement: of both; None where it has no limit.
+        trouble: a reason to go back that nothing has to be seen for; else empty.
     """
 
     def __init__(self, plane: DataPlane, event: Event) -> None:
@@ -60,6 +65,8 @@ class RunningCanary:
         self.version: int = event["version"]
         self.until = datetime.fromisoformat(event["at"]) + timedelta(seconds=event["seconds"])
         self.own, self.others = VersionFigures(), VersionFigures()
+        self.disagreement: Disagreement | None = None
+        self.trouble = ""
         self._plane = plane
         self._due = 0.0
 
@@ -93,12 +100,14 @@ class RunningCanary:
         self._due -= 1
         try:
             found = self._plane.get(model.name, self.version)
-        except (NotFound, FoveaError):
+        except FoveaError:
             return model
         return found if found.state is State.READY else model
 
     def fault(self) -> str | None:
         """Return the reason to go back, a sentence; None while there is none."""
+        if self.trouble:
+            return self.trouble
         own, others = self.own, self.others
         total, total_others = own.answered + own.failed, others.answered + others.failed
         usual = max(_USUAL_ERRORS, others.failed / max(1, total_others))
@@ -107,6 +116,9 @@ class RunningCanary:
                 f"{own.failed} of {total} requests failed, and {others.failed} of {total_others} "
                 "of the current version"
             )
+        differs = self.disagreement and self.disagreement()
+        if differs is not None and differs > self.event["max_disagreement"]:
+            return f"on {differs:.1%} of the images, or more, its results differ"
         limit, p99, usual_p99 = self.event.get("max_p99"), own.p99_ms, others.p99_ms
         if limit is None or p99 is None or usual_p99 is None or len(others.seconds) < _ENOUGH:
             return None
@@ -122,6 +134,7 @@ class RunningCanary:
     def seen_enough(self) -> bool:
         """True once it has answered enough to become current."""
         compared = self.event.get("max_p99") is None or len(self.others.seconds) >= _ENOUGH
+        compared &= self.disagreement is None or self.disagreement() is not None
         return compared and self.own.answered >= _FEWEST
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
 from fovea_engines.repository.repository import ModelRepository
-from fovea_life.promotion.canary import RunningCanary
+from fovea_life.promotion.canary import Disagreement, RunningCanary
 from fovea_life.promotion.plan import CanaryPlan
 from fovea_life.promotion.record import FILE, Event, HistoryRecord
-from fovea_preprocess.errors import FoveaError, InvalidRequest
+from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest
 from fovea_server.dataplane.dataplane import DataPlane
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 # After so many looks the models are listed anew.
 _LOOKS = 15
+
+Compare = Callable[[str, int, int], Awaitable[Disagreement]]
+"""Begins to compare two versions of a model on live images: its name, a canary, the current one."""
 
 Stamps = dict[str, tuple[int, int]]
 """Time of change (ns) and size of the history, of each model that has one."""
@@ -32,12 +36,15 @@ class Promoter:
 
     It looks at the files each second: others may have written them.
 
+    Args:
+        compare: for canaries with a limit of disagreement; None where nothing can compare.
+
     Attributes:
         canaries: that run, by the name of their model.
     """
 
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
+    def __init__(self, plane: DataPlane, compare: Compare | None = None) -> None:
+        self._plane, self._compare = plane, compare
         self.canaries: dict[str, RunningCanary] = {}
         self._seen: Stamps = {}
         self._files: dict[str, Path] = {}
@@ -67,11 +74,13 @@ class Promoter:
             Unavailable: the history cannot be written.
         """
         models, folder = self.place(name)
+        if plan is not None and plan.max_disagreement is not None and self._compare is None:
+            raise InvalidOption("this server cannot compare versions: leave max_disagreement out")
         async with self._changing[name]:
             with await asyncio.to_thread(HistoryRecord, models, folder) as record:
                 if (event := record.promotion(version, plan)) is None:
                     return
-                await self._load(name, version, plan)
+                await self._load(name, version, canary=plan is not None)
                 await asyncio.to_thread(record.append, event, who, why)
             await self._take_over(name)
 
@@ -80,7 +89,9 @@ class Promoter:
         models, folder = self.place(name)
         async with self._changing[name]:
             with await asyncio.to_thread(HistoryRecord, models, folder) as record:
-                await asyncio.to_thread(record.append, record.rollback(), who, why)
+                event = record.rollback()
+                await self._load(name, event["version"])
+                await asyncio.to_thread(record.append, event, who, why)
             await self._take_over(name)
 
     def place(self, name: str) -> tuple[ModelRepository, str]:
@@ -88,14 +99,14 @@ class Promoter:
         folder = self._plane.folder(name)
         return ModelRepository(folder.parent), folder.name
 
-    async def _load(self, name: str, version: int, plan: CanaryPlan | None) -> None:
+    async def _load(self, name: str, version: int, *, canary: bool = False) -> None:
         """Load a version beside those that answer, where the model is served at all."""
         fault = "it is not ready; `fovea versions` and the server's log say why"
         try:
             if not await self._plane.follow(name, version):
                 return
             config = self._plane.get(name).config
-            if plan is not None and config.sequence_batching is not None:
+            if canary and config.sequence_batching is not None:
                 fault = "it keeps state between requests, which versions do not share"
             elif version in self._plane.versions(name):
                 return
@@ -105,8 +116,8 @@ class Promoter:
             fault = str(error)
         with suppress(FoveaError):
             await self._plane.follow(name)
-        kind = "be current" if plan is None else "be a canary"
-        raise InvalidRequest(f"version {version} of {name} cannot {kind}: {fault}")
+        kind = "a canary" if canary else "current"
+        raise InvalidRequest(f"version {version} of {name} cannot be {kind}: {fault}")
 
     async def _run(self) -> None:
         fault = ""
@@ -159,10 +170,24 @@ class Promoter:
         if canary is None:
             self._forget(name)
         elif name not in self.canaries or self.canaries[name].event != canary:
-            self.canaries[name] = self._plane.canaries[name] = RunningCanary(self._plane, canary)
+            began = self.canaries[name] = RunningCanary(self._plane, canary)
+            if "max_disagreement" in canary:
+                await self._guard(name, began)
+            self._plane.canaries[name] = began
         self._seen.pop(name, None)
         if stamp is not None:
             self._seen[name] = stamp
+
+    async def _guard(self, name: str, canary: RunningCanary) -> None:
+        """Have the results of a canary compared with those of the current version."""
+        if self._compare is None:
+            canary.trouble = "this server cannot compare its results"
+            return
+        try:
+            both = canary.version, canary.event["previous"]
+            canary.disagreement = await self._compare(name, *both)
+        except FoveaError as error:
+            canary.trouble = f"its results cannot be compared: {error}"
 
     def _forget(self, name: str) -> None:
         self.canaries.pop(name, None)
