@@ -10,12 +10,16 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import DEMO
+from tests.crops import write_crops
 from tests.monitoring.prometheus import Prometheus, shorten, wait_for
 from tests.monitoring.promql import MONITORING, OWN
 from tests.serving import RunningServer, free_ports, start_server
 from tests.streams.conftest import write_moving_scene
 from tests.system import program
 
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.repository.baseline import LEAST_LIVE
 from fovea_server.metrics.machine import _GPU_METRICS
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
@@ -52,10 +56,11 @@ def series(text: str) -> dict[str, list[dict[str, str]]]:
 
 
 @pytest.fixture(scope="module")
-def cached_repository(demo_batches, tmp_path_factory) -> Path:
-    """The demo model, whose answers are kept, and a stream."""
+def cached_repository(demo_model, tmp_path_factory) -> Path:
+    """The demo model, whose answers are kept, built with images; and a stream."""
     repository = tmp_path_factory.mktemp("cached") / "repository"
-    shutil.copytree(demo_batches, repository)
+    images = write_crops(repository.with_name("crops"), 50)
+    build(BuildPlan(demo_model, "digits", repository, "onnxruntime", max_batch=4, images=images))
     with (repository / "digits" / "config.pbtxt").open("a") as config:
         config.write("\nresponse_cache { enable: true }\n")
     write_moving_scene(repository / "clip.avi", 6, 3)
@@ -76,7 +81,8 @@ def served(cached_repository, tmp_path_factory) -> Iterator[RunningServer]:
     control(server, "unload")
     assert predict(server) == 503
     control(server, "load")
-    assert predict(server) == 200
+    for _ in range(LEAST_LIVE):
+        assert predict(server) == 200
     wait_for(lambda: 'fovea_streams{state="ended"}' in scrape(server))
     yield server
     server.process.kill()

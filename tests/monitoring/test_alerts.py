@@ -114,6 +114,12 @@ CASES = {
         {of("fovea_stream_receiver_up", RECEIVER): FLAT},
         RECEIVER,
     ),
+    "FoveaDrift": Case(
+        {of("fovea_drift", VERSION, quantity="sizes"): "0.5x20"},
+        {of("fovea_drift", VERSION, quantity="sizes"): "0.2x20"},
+        VERSION | {"quantity": "sizes"},
+        "0.5",
+    ),
 }
 
 
