@@ -189,6 +189,7 @@ def test_the_command_classifies_by_words(repository, server, tmp_path, fovea):
         ("clip/embed", {"text": "a" * 2001}, 422, "2001 letters"),
         ("clip/embed", {"text": "a", "k": 1}, 422, "is not an option"),
         ("clip/embed", {}, 400, "a list of texts"),
+        ("clip/embed", {"text": "a", "top_k": 2}, 422, "is not an option of texts"),
     ],
 )
 def test_what_is_wrong_is_refused(server, path, body, status, says):

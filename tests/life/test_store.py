@@ -1,5 +1,6 @@
 """The folder of captures: bounds, several servers, and servers that are killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -46,6 +47,26 @@ def test_a_new_server_sees_what_is_there(tmp_path):
     store = CaptureStore(tmp_path, 1_000_000, 30)
     store.look()
     assert store.bytes == 100
+
+
+def test_what_is_damaged_or_no_capture_stops_nothing(tmp_path, fovea):
+    store = CaptureStore(tmp_path, 1_000_000, 30)
+    store.add("m", writer(100))
+    [first] = kept(tmp_path)
+    (first.folder / "capture.json").write_text("{")
+    (first.folder.parent / "20201301T000000.000000Z-00000000-1-5").mkdir()
+    (tmp_path / "stray").write_text("")
+    store.look()
+    assert store.bytes == 100
+    code, out, err = fovea("capture", "ls", tmp_path, "--json")
+    assert code == 0, err
+    assert [each["rule"] for each in json.loads(out)["captures"]] == ["damaged"]
+    code, _, err = fovea("capture", "export", tmp_path, "--out", tmp_path / "out")
+    assert (code, "left out: 1 image whose files are damaged" in err) == (2, True), err
+    code, out, err = fovea("capture", "purge", tmp_path, "--yes", "--json")
+    assert (code, json.loads(out)["deleted"]) == (0, 1), err
+    with pytest.raises(OSError, match="no folder that this user may write to"):
+        CaptureStore(tmp_path / "stray" / "below", 1_000_000, 30).look()
 
 
 def test_what_is_too_old_goes(tmp_path):

@@ -159,7 +159,7 @@ class Capturer:
         try:
             self._store.look()
         except OSError as error:
-            log.warning("the folder of captures cannot be read: %s", error)
+            log.warning("nothing can be kept for now: %s", error)
         while True:
             with self._change:
                 self._change.wait_for(lambda: self._waiting or self._ending)
@@ -179,6 +179,9 @@ class Capturer:
             self._drop(record, "disk", error)
         except (FoveaError, TimeoutError, ValueError) as error:
             self._drop(record, "blur" if record.blur else "image", error)
+        except Exception as error:  # one image must not end the thread that writes all
+            log.exception("an image could not be written")
+            self._drop(record, "image", error)
 
     def _drop(self, record: Record, reason: str, error: Exception) -> None:
         self._dropped[record.model, reason] += 1

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -25,6 +26,8 @@ from fovea_preprocess.errors import NotFound
 
 ABOUT = "capture.json"
 _WRITING = ".writing-"
+DAMAGED = "damaged"
+_DAMAGED = {"version": "-", "task": DAMAGED, "rule": DAMAGED, "request_id": ""}
 _NAME = re.compile(r"(?P<time>\d{8}T\d{6}\.\d{6})Z-[0-9a-f]{8}-\d+-(?P<bytes>\d+)")
 _TIME = "%Y%m%dT%H%M%S.%f"
 # What a server that was killed has left of a capture.
@@ -47,9 +50,15 @@ class Captured:
         return self.folder.parent.parent.name
 
     def about(self) -> dict[str, Any]:
-        """Read what is known of it: model, version, rule, request id, and the result."""
-        about: dict[str, Any] = json.loads((self.folder / ABOUT).read_bytes())
-        return about
+        """Read what is known of it: model, version, rule, request id, and the result.
+
+        Of one that is damaged, as disks leave it that lose power, little is known.
+        """
+        try:
+            about: dict[str, Any] = json.loads((self.folder / ABOUT).read_bytes())
+            return about if isinstance(about, dict) else dict(_DAMAGED)
+        except ValueError:
+            return dict(_DAMAGED)
 
     def image(self) -> Path:
         """Return the file of the image."""
@@ -102,7 +111,13 @@ class CaptureStore:
         self._until_look -= size
 
     def look(self) -> None:
-        """See which captures are there, also those of other servers; OSError if it cannot."""
+        """See which captures are there, also those of other servers; OSError if it cannot.
+
+        So it is where the folder cannot be written to.
+        """
+        there = next(each for each in (self._folder, *self._folder.parents) if each.exists())
+        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+            raise OSError(f"{there} is no folder that this user may write to")
         self._kept = sorted(captures(self._folder), key=lambda each: each.folder.name)
         self.bytes = sum(each.size for each in self._kept)
         self._until_look = int(self._most * _LOOK_AGAIN)
@@ -135,8 +150,9 @@ def captures(folder: Path, model: str | None = None) -> Iterator[Captured]:
         for day in _folders(of_model):
             for each in _folders(day):
                 if found := _NAME.fullmatch(each.name):
-                    taken = datetime.strptime(found["time"], _TIME).replace(tzinfo=UTC)
-                    yield Captured(each, taken, int(found["bytes"]))
+                    with suppress(ValueError):  # no date
+                        taken = datetime.strptime(found["time"], _TIME).replace(tzinfo=UTC)
+                        yield Captured(each, taken, int(found["bytes"]))
 
 
 def _folders(folder: Path) -> list[Path]:

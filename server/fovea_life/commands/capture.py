@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fovea_life.capture.store import Captured, captures
+from fovea_life.capture.store import DAMAGED, Captured, captures
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
 from fovea_server.commands.command import Command
@@ -114,7 +114,10 @@ def export_(
     """
     if form not in FORMATS:
         raise InvalidOption(f"--format {form!r} is none of {', '.join(FORMATS)}")
-    found = [one for one, _ in _chosen(folder, model, rule, since)]
+    chosen = list(_chosen(folder, model, rule, since))
+    found = [one for one, about in chosen if about["task"] != DAMAGED]
+    if damaged := len(chosen) - len(found):
+        typer.echo(f"left out: {counted(damaged, 'image')} whose files are damaged", err=True)
     if not found:
         raise NotFound(f"no capture in {folder} is chosen, so there is nothing to export")
     # What it imports takes seconds, and `ls` none of them.
@@ -189,5 +192,5 @@ def _row(one: Captured, about: dict[str, Any]) -> dict[str, Any]:
         **{key: about[key] for key in keys},
         "taken": one.taken.isoformat(),
         "bytes": one.size,
-        "image": str(one.image()),
+        "image": str(next(one.folder.glob("image.*"), "")),
     }

@@ -13,7 +13,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
+from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidOption, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_preprocess.plural import counted
 from fovea_preprocess.size import size_text
@@ -138,6 +138,8 @@ def parse_texts(body: bytes) -> tuple[list[str], PredictOptions]:
     texts = [sent] if isinstance(sent, str) else sent
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
         raise InvalidRequest('the body must be {"text": "a cat"}, or a list of texts in its place')
+    if other := sorted(given.keys() - {"normalise", "vector"}):
+        raise InvalidOption(f"'{other[0][:60]}' is not an option of texts: normalise, vector")
     return texts, parse_options(given)
 
 
