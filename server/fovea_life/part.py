@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fovea_life.drift.watch import DriftWatch
 from fovea_life.promotion.promoter import Promoter
+from fovea_life.shadow.shadows import Shadows
 from fovea_server.dataplane.service import Service
 from fovea_server.statistics.family import Family
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LifePart:
-    """Captures where the operator asks for them, drift, and promotions: a `ServerPart`.
+    """Captures where the operator asks for them, drift, shadows, promotions: a `ServerPart`.
 
     Raises:
         InvalidOption: --capture-rule is no rule.
@@ -26,6 +27,7 @@ class LifePart:
 
     def __init__(self, service: Service) -> None:
         settings = service.settings
+        self.shadows = Shadows(service.plane, settings)
         self._promoter = Promoter(service.plane)
         self._drift = DriftWatch(service.plane)
         self._capture: Capturer | None = None
@@ -42,21 +44,23 @@ class LifePart:
             self._capture = Capturer(service.plane, store, settings.capture_rule)
 
     def routes(self) -> APIRouter:
-        """Make the routes of drift and promotions; captures are read where they lie."""
+        """Make the routes of drift, shadows and promotions; captures are read where they lie."""
         from fastapi import APIRouter
 
         from fovea_life.drift.routes import drift_routes
         from fovea_life.promotion.routes import promotion_routes
+        from fovea_life.shadow.routes import shadow_routes
 
         router = APIRouter()
-        for routes in (drift_routes(self._drift), promotion_routes(self._promoter)):
-            router.include_router(routes)
+        router.include_router(drift_routes(self._drift))
+        router.include_router(promotion_routes(self._promoter))
+        router.include_router(shadow_routes(self.shadows))
         return router
 
     def families(self) -> Iterable[Family]:
         """Return the metrics."""
         captures = () if self._capture is None else self._capture.families()
-        return chain(captures, self._drift.families())
+        return chain(captures, self._drift.families(), self.shadows.families())
 
     async def start(self) -> None:
         """Begin to keep and compare images, and to follow histories."""
@@ -66,8 +70,9 @@ class LifePart:
             self._capture.start()
 
     async def stop(self) -> None:
-        """Write those that wait."""
+        """Stop the candidates, and write the captures that wait."""
         await self._promoter.stop()
         self._drift.stop()
+        await self.shadows.stop()
         if self._capture is not None:
             await self._capture.stop()

@@ -15,6 +15,7 @@ from referencing.jsonschema import DRAFT202012
 IMAGE, FORM = ["application/octet-stream"], ["multipart/form-data"]
 DRAWN = ["image/jpeg", "image/png", "image/webp"]
 OF_STREAMS = [["image/jpeg"], ["text/event-stream", "application/x-ndjson"]]
+OF_SHADOWS = [["text/markdown"]]
 OPERATIONS = {
     *(
         f"{name}{version}"
@@ -36,6 +37,7 @@ OPERATIONS = {
     *("model_history", "promote_model", "roll_model_back"),
     *("list_streams", "get_stream", "add_stream", "change_stream", "remove_stream"),
     *("stream_image", "stream_events", "stream_event_image"),
+    *("begin_shadow", "get_shadow", "end_shadow", "shadow_report", "shadow_worst"),
 }
 
 
@@ -71,7 +73,7 @@ def test_every_json_body_has_a_named_schema_and_examples_that_fit_it(spec, opera
             contents.append(operation["requestBody"]["content"])
         for content in contents:
             if not (body := content.get("application/json")):
-                assert list(content) in (IMAGE, FORM, DRAWN, *OF_STREAMS), name
+                assert list(content) in (IMAGE, FORM, DRAWN, *OF_STREAMS, *OF_SHADOWS), name
                 continue
             assert body["examples"], name
             for example in body["examples"].values():

@@ -23,9 +23,8 @@ from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.identity import IdentityCheck
+from fovea_engines.evaluate.agreement.matching import CONF, MARGIN
 from fovea_engines.evaluate.agreement.measure import (
-    CONF,
-    MARGIN,
     NO_NUMBER,
     difference,
     finite,

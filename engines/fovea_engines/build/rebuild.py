@@ -21,8 +21,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.words import TEXT_FILE, TOKENIZER_FILE
 from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.agreement.matching import Matching, match
-from fovea_engines.evaluate.agreement.measure import CONF, measure_outputs
+from fovea_engines.evaluate.agreement.matching import CONF, Matching, match
+from fovea_engines.evaluate.agreement.measure import measure_outputs
 from fovea_engines.evaluate.samples import Pixels, sample_images
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress

@@ -21,8 +21,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.dataset import read_class_names
-from fovea_engines.evaluate.agreement.matching import match
-from fovea_engines.evaluate.agreement.measure import CONF, MARGIN
+from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, match
 from fovea_engines.evaluate.samples import Pixels, sample_image
 from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard

@@ -13,7 +13,6 @@ from fovea_bench.tune.candidates import BuiltVersion
 from fovea_bench.tune.run import Run, compared, folded, frontier
 from fovea_bench.tune.search import Search
 from fovea_bench.tune.setting import Setting
-from fovea_engines.repository.figures import NO_FIGURE
 from fovea_preprocess.plural import counted
 
 # Share of the cores that others may take from a run before it tells little.
@@ -132,7 +131,7 @@ def table(
             "p99 ms (range)": _ranged(run.p99_ms, run.p99s_ms),
             "clients": str(run.clients),
             "version": f"{setting.version}: {candidate.title}",
-            decides: NO_FIGURE if figure is None else f"{figure:.3f}",
+            decides: "-" if figure is None else f"{figure:.3f}",
             "cores": str(setting.threads or "-"),
             "parallel": str(setting.streams or "-"),
             "batch": _batches(setting),

@@ -21,6 +21,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_life.capture.record import Record
 from fovea_life.capture.settings import CaptureRules, read_rules
 from fovea_life.capture.store import CaptureStore
+from fovea_life.keeping import may_keep
 from fovea_preprocess.errors import FoveaError, InferenceFailed
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
@@ -30,8 +31,6 @@ from fovea_server.tensors.image_messages import ImageResult, SentImage
 from fovea_server.traffic.call import CALL
 
 log = logging.getLogger(__name__)
-
-NO_CAPTURE = "x-fovea-no-capture"
 
 _HELD = 64 << 20
 _WARN_EVERY_S = 60.0
@@ -85,11 +84,8 @@ class Capturer:
         if (rules := self._rules_of(model)) is None or not rules.rules:
             return
         call = CALL.get()
-        if call is not None:
-            if call.header(NO_CAPTURE) is not None:
-                return
-            if call.holder is not None and "capture" not in call.holder.scopes:
-                return
+        if not may_keep(call):
+            return
         for image, result in zip(images, prediction.images, strict=True):
             if isinstance(image, FoveaError) or not isinstance(result, ImageResult):
                 continue

@@ -265,7 +265,7 @@ class DataPlane:
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
             stages_ms=_of_pipeline(results),
-            options=resolved,
+            options=request.options,
         )
         self._observed(model, images, prediction)
         return prediction

@@ -35,7 +35,7 @@ class Prediction:
         images: a result for each image, in order; an error where only that image failed.
         timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
         stages_ms: the same of the stages of a pipeline, by their names; empty for a model alone.
-        options: of the request, with class ids in place of names.
+        options: that the model followed.
     """
 
     model: str

@@ -10,8 +10,8 @@ from fovea_engines.build.gate import MIN_QUALITY, objection
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.classifier import ClassifierLogits
 from fovea_engines.detect.heads.yolov10 import YoloV10
-from fovea_engines.evaluate.agreement.matching import match
-from fovea_engines.evaluate.agreement.measure import CONF, MARGIN, NO_NUMBER, measure
+from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, match
+from fovea_engines.evaluate.agreement.measure import NO_NUMBER, measure
 from fovea_engines.evaluate.agreement.overlap import iou
 from fovea_engines.evaluate.reference import Sample
 from fovea_engines.repository.accuracy import Accuracy

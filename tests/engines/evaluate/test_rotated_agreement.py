@@ -8,8 +8,7 @@ import pytest
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.rotated import bounds, regular
 from fovea_engines.evaluate.agreement.identity import compare_detections
-from fovea_engines.evaluate.agreement.matching import match
-from fovea_engines.evaluate.agreement.measure import CONF, MARGIN
+from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, match
 from fovea_engines.evaluate.agreement.overlap import rotated_iou
 from fovea_preprocess.errors import Disagreement
 

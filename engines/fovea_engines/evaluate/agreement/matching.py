@@ -11,6 +11,8 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.evaluate.agreement.overlap import overlap, overlap_of
 from fovea_engines.repository.figures import Overlap
 
+CONF = 0.25
+MARGIN = 0.05
 MIN_OVERLAP = 0.5
 
 

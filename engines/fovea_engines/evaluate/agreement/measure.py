@@ -13,7 +13,7 @@ from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
-from fovea_engines.evaluate.agreement.matching import Matching, match
+from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, Matching, match
 from fovea_engines.evaluate.agreement.rows import aligned
 from fovea_engines.evaluate.reference import Outputs, Sample
 from fovea_engines.repository.figures import Agreement, WorstImage
@@ -24,8 +24,6 @@ NO_NUMBER = 1e30
 
 Floats = NDArray[np.float64]
 
-CONF = 0.25
-MARGIN = 0.05
 _WORST = 5
 # Of a classifier, so many classes of the source are compared.
 _FIRST = 5

@@ -1,0 +1,152 @@
+"""`fovea shadow`: a candidate beside the version that answers, on live images."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import httpx
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.markdown import Markdown
+
+from fovea_client import server_address, with_key
+from fovea_engines.commands.options import AsJson
+from fovea_life.shadow.documents import OVER, ShadowDocument
+from fovea_life.shadow.markdown import headline, markdown
+from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
+
+_EVERY_S = 1.0
+_DISAGREES = 1
+
+
+def shadow(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
+    version: Annotated[
+        int | None,
+        typer.Argument(metavar="[VERSION]", min=1, help="The candidate; without: the one there."),
+    ] = None,
+    url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Address of the server; FOVEA_API_KEY may have its key."),
+    ] = "http://127.0.0.1:8000",
+    share: Annotated[
+        float, typer.Option(metavar="0..1", help="Share of the live images that it sees.")
+    ] = 0.1,
+    images: Annotated[int, typer.Option(metavar="N", help="It ends after so many.")] = 1000,
+    max_disagreement: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="It ends once the disagreement is surely less, or more: 2%. More: exit status 1.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            file_okay=False,
+            help="Write shadow.json, shadow.md and the worst images at the end.",
+        ),
+    ] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop it, and show the report.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a version on live images beside the one that answers, and compare both.
+
+    It takes only CPU that nobody wants, and no answer waits for it. Ctrl-C leaves it running;
+    `fovea shadow MODEL` shows it again. docs/shadow.md has the figures.
+
+    Example: fovea shadow yolov8n 7 --share 0.1 --out shadow
+    """
+    if stop and version is not None:
+        raise InvalidOption("--stop takes no version: there is one shadow of a model")
+    server = _Server(url, model)
+    if stop:
+        document = server.ask("DELETE")
+    elif version is None:
+        document = server.ask("GET")
+    else:
+        asked = {"version": version, "share": share, "images": images}
+        limit = None if max_disagreement is None else _share(max_disagreement)
+        document = server.ask("PUT", asked | {"max_disagreement": limit})
+    document = _followed(server, document, quiet=as_json)
+    if out is not None:
+        server.write(document, out)
+    if as_json:
+        typer.echo(document.model_dump_json(indent=2))
+    else:
+        Console().print(Markdown(markdown(document)))
+    if document.state == "failed":
+        raise Unavailable(document.reason)
+    if _is_over_limit(document):
+        raise typer.Exit(_DISAGREES)
+
+
+class _Server:
+    def __init__(self, url: str, model: str) -> None:
+        try:
+            self._url = server_address(url)
+        except ValueError as error:
+            raise InvalidOption(str(error)) from None
+        self._http = httpx.Client(base_url=self._url, headers=with_key({}), timeout=30.0)
+        self._path = f"/v1/models/{quote(model, safe='')}/shadow"
+
+    def ask(self, method: str, body: dict[str, Any] | None = None) -> ShadowDocument:
+        answer = self._answer(method, "", body)
+        return ShadowDocument.model_validate_json(answer.content)
+
+    def _answer(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        try:
+            answer = self._http.request(method, self._path + path, json=body)
+        except httpx.TransportError as error:
+            raise Unavailable(
+                f"{self._url} does not answer ({error}): is a server there?"
+            ) from None
+        if answer.status_code == httpx.codes.OK:
+            return answer
+        try:
+            said = answer.json()["error"]["message"]
+        except (ValueError, LookupError, TypeError):
+            said = answer.text[:200]
+        kind = {404: NotFound, 422: InvalidOption}.get(answer.status_code, Unavailable)
+        raise kind(f"{self._url} answers {answer.status_code}: {said}")
+
+    def write(self, document: ShadowDocument, folder: Path) -> None:
+        (folder / "worst").mkdir(parents=True, exist_ok=True)
+        for one in document.report.worst if document.report else ():
+            picture = self._answer("GET", f"/worst/{one.picture}").content
+            (folder / "worst" / one.picture).write_bytes(picture)
+        (folder / "shadow.json").write_text(document.model_dump_json(indent=2) + "\n", "utf-8")
+        (folder / "shadow.md").write_text(markdown(document), "utf-8")
+
+
+def _followed(server: _Server, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
+    """Wait until it is over, and show how it goes."""
+    show = not quiet and sys.stderr.isatty()
+    with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
+        while document.state not in OVER:
+            if show:
+                live.update(headline(document), refresh=True)
+            time.sleep(_EVERY_S)
+            document = server.ask("GET")
+    return document
+
+
+def _is_over_limit(document: ShadowDocument) -> bool:
+    report, limit = document.report, document.max_disagreement
+    if limit is None or report is None or report.interval is None:
+        return False
+    return document.state == "decided" and report.interval[0] > limit
+
+
+def _share(text: str) -> float:
+    """Read 2% or 0.02."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise InvalidOption(f"--max-disagreement is {text!r}; write 2% or 0.02") from None

@@ -1,0 +1,95 @@
+"""A shadow as /v1 describes it: what is asked for, how it is, and its report."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+State = Literal["starting", "running", "finished", "decided", "stopped", "failed"]
+OVER = ("finished", "decided", "stopped", "failed")
+
+
+class ShadowRequest(BaseModel):
+    """A version to run beside the one that answers."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: int = Field(ge=1, description="the candidate, in the model's folder; loaded or not")
+    share: float = Field(0.1, gt=0, le=1, description="share of the live images that it sees")
+    images: int = Field(1000, ge=1, le=1_000_000, description="after which it ends")
+    max_disagreement: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="it ends sooner, once the disagreement is surely less than this, or more",
+    )
+
+
+class ShadowFigures(BaseModel):
+    """The comparison of some objects; of a classifier, of images."""
+
+    objects: int = Field(description="that the live version finds")
+    missed: int = Field(description="of them, those that the candidate does not find")
+    extra: int = Field(description="that the candidate alone finds")
+    overlap: float | None = Field(description="mean of those that both find; null: none")
+    score_drift: float | None = Field(description="mean change of their scores; null: none")
+
+
+class ClassChange(BaseModel):
+    """Things that the candidate finds under another class."""
+
+    live: str
+    candidate: str
+    count: int
+
+
+class ShadowWorst(BaseModel):
+    """An image on which the versions differ most."""
+
+    picture: str = Field(description="below .../shadow/worst/; both results are drawn")
+    request_id: str
+    missed: int
+    extra: int
+    lost: float = Field(description="how bad it is; the largest comes first")
+
+
+class ShadowReport(BaseModel):
+    """The comparison so far."""
+
+    images: int = Field(description="that both versions have answered")
+    disagreement: float | None = Field(
+        description="share of objects, or of images of a classifier, that differ; of other tasks "
+        "how far results differ, 0 to 1; null where there was nothing to compare"
+    )
+    interval: list[float] | None = Field(description="its ends, of 95 % confidence")
+    overlap_of: str = Field(description='"IoU", "mask IoU", "OKS", ...; empty: no objects')
+    shared: float | None = Field(
+        None, description="mean likeness, of tasks without objects and classes"
+    )
+    all: ShadowFigures
+    classes: dict[str, ShadowFigures]
+    sizes: dict[str, ShadowFigures]
+    changes: list[ClassChange] = Field(description="the most frequent first")
+    failed: int = Field(description="images that the candidate could not answer")
+    error: str = Field(description="its last error; empty where there is none")
+    worst: list[ShadowWorst]
+
+
+class ShadowDocument(BaseModel):
+    """A shadow, running or over."""
+
+    model: str
+    version: int
+    against: int = Field(description="the version that answers")
+    share: float
+    images: int
+    max_disagreement: float | None = None
+    state: State
+    reason: str = Field(description="of the state; empty while it runs")
+    began: datetime
+    skipped: dict[str, int] = Field(
+        description='images of the share that it left out: "waiting" (requests waited), "busy"'
+    )
+    report: ShadowReport | None

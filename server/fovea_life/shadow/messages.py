@@ -1,0 +1,44 @@
+"""The messages between a server and the process of a candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.task_result import TaskResult
+from fovea_life.shadow.documents import ShadowReport
+from fovea_server.settings import Settings
+from fovea_server.tensors.image_messages import SentImage, Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowCandidate:
+    """The version to open, and what it is compared with."""
+
+    folder: Path
+    model: str
+    version: int
+    against: int
+    task: str
+    words: Vocabulary
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class LiveImage:
+    """An image that was answered, its answer, and whether its picture may be kept."""
+
+    image: SentImage
+    found: TaskResult
+    options: PredictOptions
+    request_id: str
+    keep: bool
+
+
+@dataclass(slots=True)
+class ShadowProgress:
+    """The answer to an image, or to None, which asks for a report."""
+
+    report: ShadowReport | None = None
+    pictures: dict[str, bytes] = field(default_factory=dict)
