@@ -16,6 +16,7 @@ from rich.markdown import Markdown
 
 from fovea_client import server_address, with_key
 from fovea_engines.commands.options import AsJson
+from fovea_engines.session import Closing
 from fovea_life.shadow.documents import OVER, ShadowDocument
 from fovea_life.shadow.markdown import headline, markdown
 from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
@@ -65,18 +66,18 @@ def shadow(
     """
     if stop and version is not None:
         raise InvalidOption("--stop takes no version: there is one shadow of a model")
-    server = _Server(url, model)
-    if stop:
-        document = server.ask("DELETE")
-    elif version is None:
-        document = server.ask("GET")
-    else:
-        asked = {"version": version, "share": share, "images": images}
-        limit = None if max_disagreement is None else _share(max_disagreement)
-        document = server.ask("PUT", asked | {"max_disagreement": limit})
-    document = _followed(server, document, quiet=as_json)
-    if out is not None:
-        server.write(document, out)
+    limit = None if max_disagreement is None else _share(max_disagreement)
+    with _Server(url, model) as server:
+        if stop:
+            document = server.ask("DELETE")
+        elif version is None:
+            document = server.ask("GET")
+        else:
+            asked = {"version": version, "share": share, "images": images}
+            document = server.ask("PUT", asked | {"max_disagreement": limit})
+        document = _followed(server, document, quiet=as_json)
+        if out is not None:
+            server.write(document, out)
     if as_json:
         typer.echo(document.model_dump_json(indent=2))
     else:
@@ -87,7 +88,7 @@ def shadow(
         raise typer.Exit(_DISAGREES)
 
 
-class _Server:
+class _Server(Closing):
     def __init__(self, url: str, model: str) -> None:
         try:
             self._url = server_address(url)
@@ -115,6 +116,9 @@ class _Server:
             said = answer.text[:200]
         kind = {404: NotFound, 422: InvalidOption}.get(answer.status_code, Unavailable)
         raise kind(f"{self._url} answers {answer.status_code}: {said}")
+
+    def close(self) -> None:
+        self._http.close()
 
     def write(self, document: ShadowDocument, folder: Path) -> None:
         (folder / "worst").mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,298 @@
+"""A candidate beside the version that answers: what is compared, and all that may go wrong."""
+
+import json
+import os
+import re
+import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import cv2
+import httpx
+import numpy as np
+import onnx
+import psutil
+import pytest
+from onnx import numpy_helper
+from tests.conftest import DEMO
+from tests.docs.pages import ROOT
+from tests.keyed import key, until
+from tests.serving import start_server
+
+from fovea_engines.build.build import build
+from fovea_engines.build.gate import compare_engines
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.engine import Engine
+
+SCENES = [(DEMO / f"scene-{number}.jpg").read_bytes() for number in (1, 2)]
+WORSE, CLASSIFIER, OTHER_LABELS, DAMAGED, SAME, LIVE = 1, 2, 3, 4, 5, 6
+OVER = ("finished", "decided", "stopped", "failed")
+
+
+@pytest.fixture(scope="module")
+def repository(demo_repository, demo_batches, tmp_path_factory):
+    """The demo model with candidates of all kinds, and one whose requests wait for others."""
+    made = tmp_path_factory.mktemp("shadow")
+    graph, rng = onnx.load(DEMO / "digits.onnx"), np.random.default_rng(1)
+    for weights in graph.graph.initializer:
+        values = numpy_helper.to_array(weights)
+        if values.ndim == 4:
+            noisy = values * (1 + 0.15 * rng.standard_normal(values.shape))
+            named = numpy_helper.from_array(noisy.astype(values.dtype), weights.name)
+            weights.CopyFrom(named)
+    onnx.save(graph, made / "worse.onnx")
+    folder = made / "r"
+    build(BuildPlan(made / "worse.onnx", "digits", folder, "onnxruntime"))
+    build(BuildPlan(DEMO / "digits-classify.onnx", "digits", folder, "onnxruntime"))
+    for version in (OTHER_LABELS, DAMAGED, SAME, LIVE):
+        shutil.copytree(demo_repository / "digits" / "1", folder / "digits" / str(version))
+    shutil.copy(demo_repository / "digits" / "config.pbtxt", folder / "digits")
+    card = folder / "digits" / str(OTHER_LABELS) / "card.json"
+    document = json.loads(card.read_text())
+    document["labels"][3] = "three"
+    card.write_text(json.dumps(document))
+    with (folder / "digits" / str(DAMAGED) / "model.onnx").open("ab") as file:
+        file.write(b"more")
+    shutil.copytree(demo_batches / "digits", folder / "waiting")
+    config = folder / "waiting" / "config.pbtxt"
+    text = config.read_text().replace('name: "digits"', 'name: "waiting"', 1)
+    delay = "dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 60000000 }"
+    config.write_text(re.sub(r"dynamic_batching \{[^}]*\}", "", text) + delay)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(repository, tmp_path_factory):
+    server = start_server(repository, tmp_path_factory.mktemp("server"))
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def http(server):
+    with httpx.Client(base_url=server.url, timeout=120) as client:
+        yield client
+
+
+PATH = "/v1/models/digits/shadow"
+
+
+def begin(http, version, **more):
+    answer = http.put(PATH, json={"version": version, "share": 1, **more})
+    assert answer.status_code == 200, answer.text
+    until(lambda: http.get(PATH).json()["state"] != "starting")
+    return http.get(PATH).json()
+
+
+def predict(http, image=SCENES[0], model="digits", **more):
+    answer = http.post(f"/v1/models/{model}/predict", content=image, **more)
+    assert answer.status_code == 200, answer.text
+
+
+def workers(server):
+    """The processes of candidates that the server has."""
+    return [
+        each
+        for each in psutil.Process(server.process.pid).children(recursive=True)
+        if each.status() == psutil.STATUS_ZOMBIE or "fovea_life.shadow.worker" in each.cmdline()
+    ]
+
+
+def compared(http):
+    report = http.get(PATH).json()["report"]
+    return 0 if report is None else report["images"]
+
+
+def test_the_report_has_the_figures_of_the_agreement(server, http, repository, tmp_path):
+    images = tmp_path / "images"
+    images.mkdir()
+    rng = np.random.default_rng(2)
+    for number in range(12):
+        scene = cv2.imdecode(np.frombuffer(SCENES[number % 2], np.uint8), 1)
+        x, y = rng.integers(1, 120, 2)
+        cut = (scene[y:, x:] * rng.uniform(0.4, 1)).astype(np.uint8)
+        cv2.imwrite(str(images / f"{number:02}.png"), cut)
+    folder = repository / "digits"
+    with Engine.open(folder / str(LIVE)) as live, Engine.open(folder / str(WORSE)) as worse:
+        want = compare_engines(live, worse, images)
+    assert want.missed + want.extra > 3
+    assert begin(http, WORSE, images=12)["state"] == "running"
+    [worker] = workers(server)
+    assert os.sched_getscheduler(worker.pid) == os.SCHED_IDLE
+    for number, path in enumerate(sorted(images.iterdir())):
+        # As low as the agreement looks, and one after the other, so that none is left out.
+        answer = http.post(
+            "/v1/models/digits/predict?conf=0.2",
+            content=path.read_bytes(),
+            headers={"x-request-id": path.name},
+        )
+        assert answer.status_code == 200
+        until(lambda number=number: compared(http) == number + 1)
+    until(lambda: http.get(PATH).json()["state"] == "finished")
+    document = http.get(PATH).json()
+    report = document["report"]
+    assert (report["all"]["missed"], report["all"]["extra"]) == (want.missed, want.extra)
+    assert report["all"]["overlap"] == pytest.approx(want.mean_iou, abs=1e-4)
+    assert {one["request_id"] for one in report["worst"]} >= {
+        one.name for one in want.worst if one.missed + one.extra
+    }
+    picture = http.get(f"{PATH}/worst/{report['worst'][0]['picture']}")
+    both = cv2.imdecode(np.frombuffer(picture.content, np.uint8), 1)
+    assert both.shape[1] > 1.5 * both.shape[0] > 100
+    page = http.get(f"{PATH}/report.md")
+    assert page.headers["content-type"].startswith("text/markdown")
+    assert f"| all | {report['all']['objects']} | {want.missed} | {want.extra} |" in page.text
+    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
+    labels = f'model="digits",outcome="compared",version="{WORSE}"'
+    assert f"fovea_shadow_images_total{{{labels}}} 12" in metrics
+    assert f'fovea_shadow_disagreement{{model="digits",version="{WORSE}"}}' in metrics
+    until(lambda: not workers(server))
+
+
+def test_it_never_runs_while_requests_wait(server, http):
+    begin(http, SAME)
+    statistics = "/v1/models/waiting/statistics"
+
+    def pending():
+        return http.get(statistics).json()["versions"][0]["pending"]
+
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(predict, http, model="waiting")
+        until(pending)
+        for _ in range(5):
+            predict(http)
+        assert http.get(PATH).json()["skipped"]["waiting"] == 5
+        rest = [pool.submit(predict, http, model="waiting") for _ in range(3)]
+        for each in (first, *rest):
+            each.result()
+    assert compared(http) == 0
+    predict(http)
+    until(lambda: compared(http) == 1)
+    assert http.delete(PATH).json()["state"] == "stopped"
+    assert not workers(server)
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        (CLASSIFIER, "the task of version 2 is classify, and that of version 6 is detect"),
+        (OTHER_LABELS, "class 3 is 'three' in place of '3'"),
+        (DAMAGED, "not the file that was built"),
+    ],
+)
+def test_a_candidate_that_cannot_be_compared_says_why(server, http, version, reason):
+    document = begin(http, version)
+    assert document["state"] == "failed"
+    assert reason in document["reason"]
+    until(lambda: not workers(server))
+    predict(http)
+    assert http.delete(PATH).json()["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"version": LIVE}, 422, "answers already"),
+        ({"version": 9}, 404, "versions in its folder: 1, 2, 3, 4, 5, 6"),
+        ({"version": 1, "share": 0}, 422, "share: "),
+        ({"verion": 1}, 422, "keys are version, share"),
+        ([], 400, "object"),
+    ],
+)
+def test_a_bad_request_says_what_is_wrong(http, body, status, says):
+    answer = http.put(PATH, json=body)
+    assert (answer.status_code, says in answer.text) == (status, True), answer.text
+    missing = http.get("/v1/models/waiting/shadow")
+    assert (missing.status_code, "has no shadow" in missing.text) == (404, True)
+
+
+def test_a_candidate_that_crashes_leaves_the_server_alone(server, http):
+    begin(http, SAME)
+    [worker] = workers(server)
+    worker.send_signal(signal.SIGSEGV)
+    predict(http)
+    until(lambda: http.get(PATH).json()["state"] == "failed")
+    assert "ended with SIGSEGV" in http.get(PATH).json()["reason"]
+    assert not workers(server)
+
+
+def test_a_version_that_is_deleted_meanwhile_ends_it(server, http, repository):
+    gone = repository / "digits" / "7"
+    shutil.copytree(repository / "digits" / str(SAME), gone)
+    begin(http, 7)
+    shutil.rmtree(gone)
+    until(lambda: http.get(PATH).json()["state"] == "failed")
+    assert http.get(PATH).json()["reason"] == "version 7 was deleted"
+    until(lambda: not workers(server))
+
+
+def test_it_ends_when_it_is_decided_and_the_command_says_so(server, http, fovea, tmp_path):
+    """The commands are those of the page."""
+    page = (ROOT / "docs" / "shadow.md").read_text()
+    first, second = re.findall(r"^    fovea (shadow yolov8n 7 .*)$", page, re.MULTILINE)
+    stop = re.search(r"`fovea (shadow yolov8n --stop)`", page)[1]
+
+    def typed(line, version):
+        words = line.replace("yolov8n 7", f"digits {version}").replace("yolov8n", "digits")
+        return [*re.sub("--share [0-9.]+", "--share 1", words).split(), "--url", server.url]
+
+    ended = []
+
+    def traffic():
+        while not ended:
+            predict(http, SCENES[1])
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(traffic)
+        try:
+            code, out, err = fovea(*typed(second, WORSE), "--json")
+            assert "is over the limit of 2.0%" in json.loads(out)["reason"], err
+            assert (code, json.loads(out)["state"]) == (1, "decided")
+            code, out, _ = fovea(*typed(first, SAME), "--images", "8")
+            assert (code, "8 images" in out) == (0, True)
+        finally:
+            ended.append(True)
+    written = tmp_path / "shadow"
+    assert json.loads((written / "shadow.json").read_text())["report"]["disagreement"] == 0
+    assert "version 5 beside version 6" in (written / "shadow.md").read_text()
+    begin(http, SAME)
+    code, out, _ = fovea(*typed(stop, 0))
+    assert (code, "stopped" in out) == (0, True)
+    code, _, err = fovea("shadow", "digits", "9", "--url", server.url)
+    assert (code, "has no version 9" in err) == (1, True)
+
+
+def test_pictures_are_kept_of_those_who_allow_it_and_shown_to_those_who_control(
+    repository, tmp_path
+):
+    keys = tmp_path / "keys.json"
+    private, shared, owner = (
+        key("add", name, "--keys", keys, *scope)
+        for name, *scope in (
+            ("private",),
+            ("shared", "--scope", "predict,capture"),
+            ("owner", "--scope", "control"),
+        )
+    )
+    server = start_server(repository, tmp_path, ["--keys", str(keys)])
+    clients = [
+        httpx.Client(base_url=server.url, timeout=60, headers={"authorization": f"Bearer {token}"})
+        for token in (private, shared, owner)
+    ]
+    closed, open_, control = clients
+    assert closed.put(PATH, json={"version": WORSE}).status_code == 403
+    begin(control, WORSE)
+    for number, client in enumerate((closed, open_)):
+        predict(client, SCENES[0], headers={"x-request-id": f"of-{number}"})
+        until(lambda number=number: compared(control) == number + 1)
+    [worst] = control.get(PATH).json()["report"]["worst"]
+    assert worst["request_id"] == "of-1"
+    picture = f"{PATH}/worst/{worst['picture']}"
+    assert [each.get(picture).status_code for each in clients] == [403, 403, 200]
+    # And a server that stops takes its candidate along.
+    [worker] = workers(server)
+    for client in clients:
+        client.close()
+    assert server.stop() == 0
+    assert not worker.is_running()
+    assert "is over: the server stops" in server.log.read_text()
