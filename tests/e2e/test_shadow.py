@@ -16,8 +16,9 @@ import pytest
 from onnx import numpy_helper
 from tests.conftest import DEMO
 from tests.docs.pages import ROOT
-from tests.keyed import key, until
+from tests.keyed import key, tensor, until
 from tests.serving import start_server
+from tritonclient import grpc
 
 from fovea_engines.build.build import build
 from fovea_engines.build.gate import compare_engines
@@ -84,8 +85,8 @@ def begin(http, version, **more):
     return http.get(PATH).json()
 
 
-def predict(http, image=SCENES[0], model="digits", **more):
-    answer = http.post(f"/v1/models/{model}/predict", content=image, **more)
+def predict(http, image=SCENES[0], **more):
+    answer = http.post("/v1/models/digits/predict", content=image, **more)
     assert answer.status_code == 200, answer.text
 
 
@@ -156,13 +157,17 @@ def test_it_never_runs_while_requests_wait(server, http):
     def pending():
         return http.get(statistics).json()["versions"][0]["pending"]
 
+    def wait():
+        with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+            client.infer("waiting", [tensor()])
+
     with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(predict, http, model="waiting")
+        first = pool.submit(wait)
         until(pending)
         for _ in range(5):
             predict(http)
         assert http.get(PATH).json()["skipped"]["waiting"] == 5
-        rest = [pool.submit(predict, http, model="waiting") for _ in range(3)]
+        rest = [pool.submit(wait) for _ in range(3)]
         for each in (first, *rest):
             each.result()
     assert compared(http) == 0
@@ -259,7 +264,7 @@ def test_it_ends_when_it_is_decided_and_the_command_says_so(server, http, fovea,
     code, out, _ = fovea(*typed(stop, 0))
     assert (code, "stopped" in out) == (0, True)
     code, _, err = fovea("shadow", "digits", "9", "--url", server.url)
-    assert (code, "has no version 9" in err) == (1, True)
+    assert (code, "has no version 9" in err) == (2, True)
 
 
 def test_pictures_are_kept_of_those_who_allow_it_and_shown_to_those_who_control(
