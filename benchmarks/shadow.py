@@ -31,6 +31,7 @@ from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import image_files
 
+PERCENTILES = ("p50", "p99")
 _IMAGES = 64
 _LONG = 1_000_000
 _PROGRAM = "from fovea_server.commands.cli import main; main()"
@@ -82,7 +83,7 @@ class Bench:
 
 def paired(bench: Bench, candidate: int, share: float, pairs: int, seconds: float) -> Any:
     """Measure turns with and without a candidate."""
-    most = bench.load(seconds, "--clients", "4")["answers_per_s"]
+    most = bench.load(seconds, "--clients", "4")["rate"]
     rate = f"{most / 2:.1f}"
     rows = []
     for number in range(pairs):
@@ -91,7 +92,7 @@ def paired(bench: Bench, candidate: int, share: float, pairs: int, seconds: floa
             if turn == "with":
                 bench.begin(candidate, share)
             level = bench.load(seconds, "--rate", rate)
-            row[turn] = {key: level[key] for key in ("p50_ms", "p99_ms")}
+            row[turn] = {key: level["latency_ms"][key] for key in PERCENTILES}
             if turn == "with":
                 ended = bench.end()
                 row["compared"] = (ended["report"] or {"images": 0})["images"]
@@ -100,7 +101,7 @@ def paired(bench: Bench, candidate: int, share: float, pairs: int, seconds: floa
         rows.append(row)
     ratios = {
         key: statistics.median(row["with"][key] / row["without"][key] for row in rows)
-        for key in ("p50_ms", "p99_ms")
+        for key in PERCENTILES
     }
     return {"rate": float(rate), "share": share, "seconds": seconds, "pairs": rows, "ratio": ratios}
 
@@ -144,14 +145,10 @@ def main() -> None:
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}",
             "model": given.model,
-            "figures": agreed(
-                bench, given.repository / given.model, given.candidate, given.images
-            ),
+            "figures": agreed(bench, given.repository / given.model, given.candidate, given.images),
         }
         if given.pairs:
-            found["cost"] = paired(
-                bench, given.candidate, given.share, given.pairs, given.seconds
-            )
+            found["cost"] = paired(bench, given.candidate, given.share, given.pairs, given.seconds)
     text = json.dumps(found, indent=1)
     print(text)
     if given.json:
