@@ -9,7 +9,7 @@ PORT   ?= 8000
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test lint foreign test-real test-cluster test-images test-bare test-fiftyone locks sbom audit clean
+.PHONY: help run check test lint foreign test-real test-cluster test-images test-bare test-circle test-fiftyone locks sbom audit clean
 
 help:
 	@echo "make run    build the demo engine, serve it, send it an image, go on serving"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-cluster  serve on three nodes of Ray, replace and kill them under load"
 	@echo "make test-images  build the container images, and run them and 'make run' in containers"
 	@echo "make test-bare    'make run' and 'make test' in a container with nothing else in it"
+	@echo "make test-circle  capture, label, train, build, shadow, promote: it takes PyTorch, and two minutes"
 	@echo "make test-fiftyone  check that FiftyOne takes the client's results"
 	@echo "make sbom   list the packages of an installation, as CycloneDX has it: sbom.cdx.json"
 	@echo "make audit  look up advisories about the packages that are installed"
@@ -170,6 +171,14 @@ test-images: $(VENV)/compose
 # Three nodes of Ray on this machine; it takes some minutes, most of them to start processes.
 test-cluster: $(VENV)/dev $(VENV)/remote
 	$(BIN)/python -m pytest tests/server/ray tests/cluster
+
+# PyTorch trains the demo's detector on.
+$(VENV)/train: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade \
+	    --target $@/site-packages "torch==2.13.0" || rm -rf $@
+
+test-circle: $(VENV)/train
+	$(BIN)/python -m pytest tests/circle
 
 test-fiftyone: $(VENV)/fiftyone
 	$(BIN)/python -m pytest tests/client/test_fiftyone.py

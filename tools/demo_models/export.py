@@ -42,15 +42,24 @@ class Decoded(nn.Module):
 def export(task: str, weights: Path, detector: Path | None, target: Path) -> None:
     """Fold batch norm, trace, simplify, describe, check, save."""
     network, side = _network(task, weights, detector)
-    added = TASKS.get(task, Detect)
-    outputs = Answered.outputs if isinstance(network, Answered) else added.outputs
+    outputs = Answered.outputs if isinstance(network, Answered) else TASKS.get(task, Detect).outputs
+    _save(task, network, side, outputs, target)
+
+
+def save_detector(model: DigitDetector, target: Path) -> None:
+    """Export a detector that is trained."""
+    added = Detect()
+    _save("detect", Decoded(fold(model), fold(added)), SIDE, added.outputs, target)
+
+
+def _save(task: str, network: nn.Module, side: int, outputs: tuple[str, ...], target: Path) -> None:
     traced = onnxslim.slim(trace(network, (side, side), outputs))
     # Shapes in between are known from the operators, and take a tenth of the file.
     del traced.graph.value_info[:]
     # The detector is older than the limit of a megabyte; INT8 is judged on true float weights.
     if task not in ("detect", "transformer"):
         halve(traced)
-    onnx.helper.set_model_props(traced, _metadata(task, side) | added.metadata)
+    onnx.helper.set_model_props(traced, _metadata(task, side) | TASKS.get(task, Detect).metadata)
     onnx.checker.check_model(traced, full_check=True)
     onnx.save(traced, target)
 
