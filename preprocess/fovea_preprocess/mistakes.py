@@ -47,7 +47,7 @@ def key_fault(error: ErrorDetails, keys: Iterable[str]) -> str:
         return "it must be a table"
     key = next((str(each) for each in reversed(place) if each in keys), str(place[-1]))
     if error["type"] == "extra_forbidden":
-        return f"'{key}' is not a key{meant(key, keys)}"
+        return f"'{key[:_SHOWN]}' is not a key{meant(key, keys)}"
     if error["type"] == "missing":
         return f"'{key}' is missing"
     given, allowed = error["input"], str(error.get("ctx", {}).get("expected", ""))
@@ -69,5 +69,5 @@ def _shown(given: object) -> str:
             return f"a list of {len(given)}"
         case dict():
             return "a table"
-    shown = repr(given)
+    shown = repr(given) if isinstance(given, str) else str(given)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."

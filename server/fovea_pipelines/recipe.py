@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.repository import check_name
 from fovea_pipelines.run import Ask, PipelineRun, Results
 from fovea_pipelines.stages import BoundStage, bound
-from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.errors import InvalidModel, InvalidOption
 from fovea_preprocess.mistakes import key_fault, meant
 from fovea_server.tensors.image_messages import ImageRequest
 
@@ -33,7 +34,7 @@ class StageTable(BaseModel):
     base: str = Field("", alias="from")
     classes: list[str | int] = []
     least_score: float = Field(0.0, alias="if", ge=0, le=1)
-    min_size: int = Field(1, ge=1)
+    min_size: int = Field(1, ge=1, le=100_000)
     padding: float = Field(0.0, ge=0, le=2)
     crop: Literal["box", "rotated", "keypoints"] = "box"
     turn: Mapping[str, float] = {}
@@ -69,6 +70,11 @@ class Pipeline(BaseModel):
 
     def _fault(self) -> str | None:
         first, *later = self.stages
+        for number, stage in enumerate(self.stages, 1):
+            try:
+                check_name(stage.model)
+            except InvalidOption as error:
+                return f"stage {number}: {error}"
         if extra := first.model_fields_set - {"model", "name"}:
             key = _key(min(extra))
             return f"{key} is not for the first stage, which sees the whole image: leave it out"

@@ -24,7 +24,7 @@ class CaptureTable(BaseModel):
 
     rules: list[str] | None = None
     per_minute: int = Field(60, ge=0)
-    blur: str | None = None
+    blur: str | None = Field(None, min_length=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,11 @@ def migrate(root: Path) -> tuple[list[MigratedNetwork], list[str]]:
         NotFound: it is no folder, or has no network that could be served.
     """
     root = root.resolve()
-    models = triton_models(root)
+    every = triton_models(root)
+    models = {name: model for name, model in every.items() if not model.is_empty}
     problems = [f"{model.name}: {model.problem}" for model in models.values() if model.problem]
+    empty = sorted(every.keys() - models.keys())
+    problems += [f"{name} is no model: no config.pbtxt and no {name}/1" for name in empty]
     reports = {name: _report(model, root) for name, model in models.items()}
     for model in [each for each in models.values() if each.kind in _STEPS]:
         problems += _add_loaded(model, root, models, reports)

@@ -39,6 +39,12 @@ class TritonModel:
     config: ModelConfig
     problem: str = ""
 
+    @property
+    def is_empty(self) -> bool:
+        """True for a folder that has nothing of a model."""
+        here = self.folder == self.version and self.file is None
+        return here and not (self.folder / CONFIG_FILE).exists()
+
 
 def triton_models(root: Path) -> dict[str, TritonModel]:
     """Read all models of a repository, by name; an unreadable one has a `problem`."""

@@ -139,6 +139,7 @@ def test_a_folder_around_a_repository_and_one_inside(fovea, triton):
 
 
 def test_a_network_that_was_not_fetched_and_one_of_another_backend(fovea, triton):
+    (triton() / "scripts").mkdir(parents=True)
     folder = triton(
         densenet={"config.pbtxt": 'platform: "onnxruntime_onnx"'},
         simple={"config.pbtxt": 'platform: "tensorflow_graphdef"\nsequence_batching {}'},
@@ -146,6 +147,8 @@ def test_a_network_that_was_not_fetched_and_one_of_another_backend(fovea, triton
     code, out, _ = fovea("init", "new", "--from-triton", folder)
     assert code == 0
     assert "densenet/1 has no model.onnx" in out
+    assert "not read: scripts is no model" in out
+    assert "fovea build models/scripts.onnx" not in out
     assert out.count("# once the file is there") == 2
     assert "sequence_batching; after the build, write it into repository/simple/config" in out
     assert "serves the repository as it is" not in out
