@@ -31,6 +31,7 @@ with os.fdopen(reader) as report:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     code = int(report.readline())
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 os._exit(code)

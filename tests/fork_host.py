@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -115,9 +116,14 @@ def become(
     if read_at_start(variables) != read_at_start(dict(os.environ)):
         program = [sys.executable, "-m", "fovea_server.commands.cli", *arguments]
         os.execve(sys.executable, program, variables)
-    sys.argv = ["fovea", *arguments]
+    sys.argv = arguments if _is_program(arguments) else ["fovea", *arguments]
     os.environ.clear()
     os.environ.update(variables)
+
+
+def _is_program(arguments: list[str]) -> bool:
+    """Return whether a Python file is given, which changes `fovea` before it runs it."""
+    return arguments[0].endswith(".py")
 
 
 if __name__ == "__main__":
@@ -128,4 +134,7 @@ if __name__ == "__main__":
         given, streams = asked
         del given["run"]
         become(streams, **given)
-        main()
+        if _is_program(given["arguments"]):
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        else:
+            main()

@@ -4,12 +4,12 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import httpx
 import pytest
+from tests.forked import forked_fovea
 
 from fovea_engines.repository.config_pbtxt import read_config
 
@@ -18,8 +18,9 @@ QUICK = ("--clients", "1,4", "--seconds", 0.3)
 
 
 def tune(*words: object) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "tune", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(
+        [*forked_fovea(), "tune", *map(str, words)], capture_output=True, text=True, timeout=250
+    )
     return done.returncode, done.stdout, done.stderr
 
 

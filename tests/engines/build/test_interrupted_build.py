@@ -12,6 +12,7 @@ import onnx
 import pytest
 from tests.drawn import draw
 from tests.engines.sabotage import plant_outlier
+from tests.forked import CAN_FORK, forked_fovea
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
@@ -49,9 +50,12 @@ def fovea_build(model, repository, images, labels):
         "build", model, "--repository", repository, "--precision", "int8",
         "--calibration", images, "--images", images, "--data", labels, "--max-drop", "0.5",
     ]  # fmt: skip
-    program = [sys.executable, Path(__file__).parents[1] / "dying_build.py"]
+    script = Path(__file__).parents[1] / "dying_build.py"
 
     def run(action: str, place: str, backend="onnxruntime", **options) -> tuple[int, str]:
+        # Limits reach no fork.
+        forked = CAN_FORK and not options
+        program = [*(forked_fovea() if forked else [sys.executable]), script]
         done = subprocess.run(
             [*program, action, place, *fixed, "--backend", backend],
             capture_output=True,
