@@ -267,6 +267,16 @@ def test_it_ends_when_it_is_decided_and_the_command_says_so(server, http, fovea,
     assert (code, "has no version 9" in err) == (2, True)
 
 
+def test_a_server_that_is_killed_leaves_no_candidate(repository, tmp_path):
+    server = start_server(repository, tmp_path)
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        begin(http, SAME)
+    [worker] = workers(server)
+    server.process.kill()
+    server.process.wait()
+    until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+
+
 def test_pictures_are_kept_of_those_who_allow_it_and_shown_to_those_who_control(
     repository, tmp_path
 ):
