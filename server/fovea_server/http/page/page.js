@@ -5,6 +5,7 @@ import { film, withoutCamera } from "./camera.js";
 import { choicesOf, firstChoice, keepChoice, rivalOf } from "./choices.js";
 import { showCode } from "./codebox.js";
 import { colourByName } from "./colours.js";
+import { make } from "./dom.js";
 import { fetchExample } from "./examples.js";
 import { filtered, ofClasses, rowsOf } from "./found.js";
 import { Fovea } from "./fovea.js";
@@ -332,6 +333,20 @@ async function changeModel(pane) {
   }
 }
 
+/** Show a candidate in a card that is opened, and lead to its report. */
+async function onCard({ target }) {
+  const model = panes.find(({ card }) => card === target && card.open)?.model;
+  if (!model) return;
+  const path = `${fovea.url}/v1/models/${model.name}/shadow`;
+  const answer = await fetch(path, { headers: fovea.headers });
+  if (!answer.ok) return;
+  const { version, state } = await answer.json();
+  const list = target.querySelector("dl");
+  const link = list.querySelector("a") ?? make("a", { href: `${path}/report.md` });
+  link.textContent = `version ${version}: ${state}`;
+  if (!link.parentNode) list.append(make("dt", { textContent: "Candidate" }), make("dd", {}, link));
+}
+
 function toggleCompare() {
   const comparing = panes.length === 2;
   at("compare").setAttribute("aria-pressed", !comparing);
@@ -449,4 +464,5 @@ at("clear").addEventListener("click", () => remove(state.images));
 at("panes").addEventListener("click", onPanes);
 wireLayers(at("layers"), at("panes"));
 addEventListener("keydown", onKey);
+addEventListener("toggle", onCard, true);
 followModels();
