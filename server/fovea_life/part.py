@@ -28,7 +28,7 @@ class LifePart:
     def __init__(self, service: Service) -> None:
         settings = service.settings
         self.shadows = Shadows(service.plane, settings)
-        self._promoter = Promoter(service.plane)
+        self._promoter = Promoter(service.plane, self.shadows)
         self._drift = DriftWatch(service.plane)
         self._capture: Capturer | None = None
         if settings.capture is not None:

@@ -311,3 +311,21 @@ def test_pictures_are_kept_of_those_who_allow_it_and_shown_to_those_who_control(
     assert server.stop() == 0
     assert not worker.is_running()
     assert "is over: the server stops" in server.log.read_text()
+
+
+def test_a_canary_goes_back_when_its_results_differ_and_else_becomes_current(server, http):
+    for version, limit, action in ((WORSE, 0.001, "canary_failed"), (SAME, 0.5, "canary_passed")):
+        plan = {"version": version, "canary": 0.3, "seconds": 1, "max_disagreement": limit}
+        answer = http.post("/v1/models/digits/promote", json=plan)
+        assert answer.status_code == 200, answer.text
+        document = answer.json()
+        for turn in range(3000):
+            if "canary" not in document:
+                break
+            predict(http, SCENES[turn % 2])
+            document = http.get("/v1/models/digits/history").json()
+        last = document["events"][-1]
+        assert (last["action"], last["version"]) == (action, str(version)), last
+        until(lambda: http.get(PATH).json()["state"] in OVER and not workers(server))
+        assert ("over the limit of 0.1%" in last["why"]) == (version == WORSE), last
+    assert http.post("/v1/models/digits/rollback", json={}).json()["current"] == str(LIVE)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from math import exp, lgamma, log
 from typing import TypeVar
 
+from fovea_life.promotion.comparison import Comparison
 from fovea_life.promotion.record import Event
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, QueueFull, RateLimited
 from fovea_server.dataplane.dataplane import DataPlane
@@ -17,9 +18,6 @@ from fovea_server.error_status import http_status
 from fovea_server.models.model import ServedModel, State
 
 T = TypeVar("T")
-
-Disagreement = Callable[[], float | None]
-"""Tells the least part of the images on which two versions surely differ; None: not known yet."""
 
 # It fails when so rare a chance alone would explain what is seen: it is looked at each second.
 _CHANCE = 1e-4
@@ -56,7 +54,7 @@ class RunningCanary:
         version: of the canary.
         until: the time at which it becomes current.
         own, others: figures of the canary and of the current version.
-        disagreement: of both; None where it has no limit.
+        comparison: of the results of both; None where it has no limit.
         trouble: a reason to go back that nothing has to be seen for; else empty.
     """
 
@@ -65,7 +63,7 @@ class RunningCanary:
         self.version: int = event["version"]
         self.until = datetime.fromisoformat(event["at"]) + timedelta(seconds=event["seconds"])
         self.own, self.others = VersionFigures(), VersionFigures()
-        self.disagreement: Disagreement | None = None
+        self.comparison: Comparison | None = None
         self.trouble = ""
         self._plane = plane
         self._due = 0.0
@@ -116,9 +114,8 @@ class RunningCanary:
                 f"{own.failed} of {total} requests failed, and {others.failed} of {total_others} "
                 "of the current version"
             )
-        differs = self.disagreement and self.disagreement()
-        if differs is not None and differs > self.event["max_disagreement"]:
-            return f"on {differs:.1%} of the images, or more, its results differ"
+        if self.comparison is not None and (differs := self.comparison.fault()) is not None:
+            return differs
         limit, p99, usual_p99 = self.event.get("max_p99"), own.p99_ms, others.p99_ms
         if limit is None or p99 is None or usual_p99 is None or len(others.seconds) < _ENOUGH:
             return None
@@ -134,7 +131,7 @@ class RunningCanary:
     def seen_enough(self) -> bool:
         """True once it has answered enough to become current."""
         compared = self.event.get("max_p99") is None or len(self.others.seconds) >= _ENOUGH
-        compared &= self.disagreement is None or self.disagreement() is not None
+        compared &= self.comparison is None or self.comparison.seen_enough
         return compared and self.own.answered >= _FEWEST
 
 

@@ -16,7 +16,7 @@ _RANGES = {
     "share": (0.001, 0.5, "0.1% to 50%, so that there is something to compare with"),
     "seconds": (1.0, inf, "from 1s up"),
     "max_p99": (0.0, 100.0, "0% to 10000%"),
-    "max_disagreement": (0.0, 1.0, "0% to 100%"),
+    "max_disagreement": (0.0001, 0.99, "0.01% to 99%"),
 }
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
 from fovea_engines.repository.repository import ModelRepository
-from fovea_life.promotion.canary import Disagreement, RunningCanary
+from fovea_life.promotion.canary import RunningCanary
+from fovea_life.promotion.comparison import Comparison
 from fovea_life.promotion.plan import CanaryPlan
 from fovea_life.promotion.record import FILE, Event, HistoryRecord
-from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest
+from fovea_life.shadow.shadows import Shadows
+from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.dataplane import DataPlane
 
 log = logging.getLogger(__name__)
@@ -23,9 +24,6 @@ log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 # After so many looks the models are listed anew.
 _LOOKS = 15
-
-Compare = Callable[[str, int, int], Awaitable[Disagreement]]
-"""Begins to compare two versions of a model on live images: its name, a canary, the current one."""
 
 Stamps = dict[str, tuple[int, int]]
 """Time of change (ns) and size of the history, of each model that has one."""
@@ -36,15 +34,12 @@ class Promoter:
 
     It looks at the files each second: others may have written them.
 
-    Args:
-        compare: for canaries with a limit of disagreement; None where nothing can compare.
-
     Attributes:
         canaries: that run, by the name of their model.
     """
 
-    def __init__(self, plane: DataPlane, compare: Compare | None = None) -> None:
-        self._plane, self._compare = plane, compare
+    def __init__(self, plane: DataPlane, shadows: Shadows) -> None:
+        self._plane, self._shadows = plane, shadows
         self.canaries: dict[str, RunningCanary] = {}
         self._seen: Stamps = {}
         self._files: dict[str, Path] = {}
@@ -74,8 +69,6 @@ class Promoter:
             Unavailable: the history cannot be written.
         """
         models, folder = self.place(name)
-        if plan is not None and plan.max_disagreement is not None and self._compare is None:
-            raise InvalidOption("this server cannot compare versions: leave max_disagreement out")
         async with self._changing[name]:
             with await asyncio.to_thread(HistoryRecord, models, folder) as record:
                 if (event := record.promotion(version, plan)) is None:
@@ -167,31 +160,26 @@ class Promoter:
         with suppress(FoveaError, OSError):
             models, folder = self.place(name)
             canary = (await asyncio.to_thread(models.history, folder)).canary
-        if canary is None:
-            self._forget(name)
-        elif name not in self.canaries or self.canaries[name].event != canary:
+        running = self.canaries.get(name)
+        if running is not None and running.event != canary:
+            await self._forget(name)
+        if canary is not None and name not in self.canaries:
             began = self.canaries[name] = RunningCanary(self._plane, canary)
             if "max_disagreement" in canary:
-                await self._guard(name, began)
+                try:
+                    began.comparison = await Comparison.begin(name, canary, self._shadows)
+                except FoveaError as error:
+                    began.trouble = f"its results cannot be compared: {error}"
             self._plane.canaries[name] = began
         self._seen.pop(name, None)
         if stamp is not None:
             self._seen[name] = stamp
 
-    async def _guard(self, name: str, canary: RunningCanary) -> None:
-        """Have the results of a canary compared with those of the current version."""
-        if self._compare is None:
-            canary.trouble = "this server cannot compare its results"
-            return
-        try:
-            both = canary.version, canary.event["previous"]
-            canary.disagreement = await self._compare(name, *both)
-        except FoveaError as error:
-            canary.trouble = f"its results cannot be compared: {error}"
-
-    def _forget(self, name: str) -> None:
-        self.canaries.pop(name, None)
+    async def _forget(self, name: str) -> None:
+        canary = self.canaries.pop(name)
         self._plane.canaries.pop(name, None)
+        if canary.comparison is not None:
+            await canary.comparison.end()
 
     async def _judge(self, name: str, canary: RunningCanary) -> None:
         """End a canary that has a fault, or whose time is over."""
@@ -208,7 +196,7 @@ class Promoter:
             await asyncio.to_thread(self._end, name, canary.event, action, why)
         except (FoveaError, OSError) as error:
             log.error("it is over on this server alone: %s", error)
-            self._forget(name)
+            await self._forget(name)
         else:
             await self._take_over(name)
 

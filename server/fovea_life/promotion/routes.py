@@ -95,7 +95,7 @@ def _plan(given: Promotion) -> CanaryPlan | None:
 
 def _read(kind: type[Body], body: bytes) -> Body:
     try:
-        return kind.model_validate(json_object(body or b"{}"))
+        return kind.model_validate(json_object(body))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
