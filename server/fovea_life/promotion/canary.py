@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from math import exp, lgamma, log
 from typing import TypeVar
 
-from fovea_life.promotion.comparison import Comparison
+from fovea_life.promotion.comparison import CanaryComparison
 from fovea_life.promotion.record import Event
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, QueueFull, RateLimited
 from fovea_server.dataplane.dataplane import DataPlane
@@ -63,7 +63,7 @@ class RunningCanary:
         self.version: int = event["version"]
         self.until = datetime.fromisoformat(event["at"]) + timedelta(seconds=event["seconds"])
         self.own, self.others = VersionFigures(), VersionFigures()
-        self.comparison: Comparison | None = None
+        self.comparison: CanaryComparison | None = None
         self.trouble = ""
         self._plane = plane
         self._due = 0.0

@@ -16,7 +16,7 @@ _MOST = 1_000_000
 _ENOUGH = 50
 
 
-class Comparison:
+class CanaryComparison:
     """The candidate of a shadow is the canary; it sees images that the current version answers."""
 
     def __init__(self, name: str, limit: float, shadows: Shadows, shadow: Shadow) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fovea_engines.repository.repository import ModelRepository
 from fovea_life.promotion.canary import RunningCanary
-from fovea_life.promotion.comparison import Comparison
+from fovea_life.promotion.comparison import CanaryComparison
 from fovea_life.promotion.plan import CanaryPlan
 from fovea_life.promotion.record import FILE, Event, HistoryRecord
 from fovea_life.shadow.shadows import Shadows
@@ -167,7 +167,7 @@ class Promoter:
             began = self.canaries[name] = RunningCanary(self._plane, canary)
             if "max_disagreement" in canary:
                 try:
-                    began.comparison = await Comparison.begin(name, canary, self._shadows)
+                    began.comparison = await CanaryComparison.begin(name, canary, self._shadows)
                 except FoveaError as error:
                     began.trouble = f"its results cannot be compared: {error}"
             self._plane.canaries[name] = began
