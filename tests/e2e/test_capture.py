@@ -138,6 +138,8 @@ FAULTS = {
     '[capture]\nrules = "empty"': "rules is 'empty'; it must be a list, as",
     "[capture]\nrules = [1]": "rules has 1; it must be text in quotes",
     '[capture]\nrules = ["classes 7,digit"]': "the model has no class 'digit'",
+    '[capture]\nblur = "digit"': "blur is 'digit', which is no model here, and without it nothing "
+    "is kept; did you mean 'digits'?",
     "[capture]\nper_minute = -1": "per_minute is -1; it must be greater than or equal to 0",
     "[capture]\nper_minut = 1": "'per_minut' is not a key; did you mean 'per_minute'?",
     "[captures]": "[captures] is no table of it; did you mean 'capture'?",

@@ -63,6 +63,8 @@ def test_what_is_damaged_or_no_capture_stops_nothing(tmp_path, fovea):
     assert [each["rule"] for each in json.loads(out)["captures"]] == ["damaged"]
     code, _, err = fovea("capture", "export", tmp_path, "--out", tmp_path / "out")
     assert (code, "left out: 1 image whose files are damaged" in err) == (2, True), err
+    code, _, err = fovea("capture", "purge", tmp_path / "m", "--model", "..", "--yes")
+    assert (code, "no captures of a model '..'" in err) == (2, True), err
     code, out, err = fovea("capture", "purge", tmp_path, "--yes", "--json")
     assert (code, json.loads(out)["deleted"]) == (0, 1), err
     with pytest.raises(OSError, match="no folder that this user may write to"):

@@ -76,7 +76,14 @@ def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
 
 def check(folder: Path, labels: Sequence[str] | None) -> None:
     """Check the file of a model's folder (`fovea.checks`); raises as `read_rules`."""
-    for rule in read_rules(folder, ()).rules:
+    read = read_rules(folder, ())
+    if read.blur is not None and not (folder.parent / read.blur).is_dir():
+        there = [each.name for each in folder.parent.iterdir() if each.is_dir()]
+        raise InvalidOption(
+            f"{folder / FILE}, [capture]: blur is '{read.blur}', which is no model here, and "
+            f"without it nothing is kept{meant(read.blur, there)}"
+        )
+    for rule in read.rules:
         try:
             rule.check(labels)
         except InvalidOption as error:

@@ -143,10 +143,12 @@ def captures(folder: Path, model: str | None = None) -> Iterator[Captured]:
 
     A folder that is not there yet has none.
     """
-    if model is not None and not (folder / model).is_dir():
-        have = ", ".join(sorted(each.name for each in _folders(folder))) or "none"
+    models = _folders(folder)
+    chosen = [each for each in models if model is None or each.name == model]
+    if model is not None and not chosen:
+        have = ", ".join(sorted(each.name for each in models)) or "none"
         raise NotFound(f"no captures of a model '{model}' in {folder}; models there: {have}")
-    for of_model in _folders(folder) if model is None else [folder / model]:
+    for of_model in chosen:
         for day in _folders(of_model):
             for each in _folders(day):
                 if found := _NAME.fullmatch(each.name):
