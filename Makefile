@@ -143,7 +143,7 @@ lint: $(VENV)/dev
 # that wait for the next product would take the cores from the other process. tests/lanes.py says
 # which files are in which run.
 check test test-real test-cluster: export PYTHONDONTWRITEBYTECODE =
-check test test-real: export OPENBLAS_NUM_THREADS = 1
+check test test-real test-cluster: export OPENBLAS_NUM_THREADS = 1
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 check: lint

@@ -46,10 +46,11 @@ def import_of_others(folder: str) -> None:
         import_module(name)
     if folder:
         from tests.slimmed import share_slimmed
-        from tests.timed_briefly import time_briefly
+        from tests.timed_briefly import search_coarsely, time_briefly
 
         share_slimmed(Path(folder))
         time_briefly()
+        search_coarsely()
     _keep()
 
 

@@ -3,9 +3,15 @@
 Else each takes some seconds of every core, and no test depends on which of them is kept.
 """
 
+from fovea_engines.build import search
 from fovea_engines.evaluate import speed
 
 
 def time_briefly() -> None:
     """Let this process time candidates so."""
     speed._SECONDS = speed._LONGEST_S = 0.0
+
+
+def search_coarsely() -> None:
+    """Let this process search a few blocks for those that lose in INT8, and not some twenty."""
+    search._FEWEST, search._MOST = 2, 4
