@@ -92,6 +92,7 @@ def paired(bench: Bench, candidate: int, share: float, pairs: int, seconds: floa
             if turn == "with":
                 bench.begin(candidate, share)
             level = bench.load(seconds, "--rate", rate)
+            assert level["latency_ms"]["p99"], "a p99 takes 100 answers: give more --seconds"
             row[turn] = {key: level["latency_ms"][key] for key in PERCENTILES}
             if turn == "with":
                 ended = bench.end()
