@@ -40,7 +40,7 @@ def requests(images: Path, header: str) -> list[bytes]:
     for path in sorted(images.glob("*.jpg")):
         body = path.read_bytes()
         head = (
-            f"POST /v1/models/{NAME}/predict HTTP/1.1\r\nHost: bench\r\n"
+            f"POST /v1/models/{NAME}/predict HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             f"Content-Type: image/jpeg\r\nContent-Length: {len(body)}\r\n{header}\r\n"
         )
         made.append(head.encode() + body)
