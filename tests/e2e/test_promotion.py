@@ -1,8 +1,10 @@
 """Promotions, canaries and the way back on a server that is asked without pause."""
 
+import http.client
 import json
 import shutil
 import subprocess
+from contextlib import closing
 
 import httpx
 import numpy as np
@@ -208,6 +210,7 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
         ("promote", {"version": 1, "now": True}, 422, "now: "),
         ("promote", {"version": 4, "canary": 0.9}, 422, "share of a canary is 0.1% to 50%"),
         ("promote", {"version": 4, "max_p99": 0.1}, 422, "max_p99 has no effect without canary"),
+        ("promote", {"version": 4, "canary": 0.1, "seconds": 1e300}, 422, "is 1s to 365d"),
         ("promote", {"version": 1, "canary": 0.1}, 400, "version 1 of plus is current"),
     ]
     for what, given, status, text in cases:
@@ -217,6 +220,13 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
     assert (nothing.status_code, "no version of one was promoted" in nothing.text) == (400, True)
     assert post(adders, "promote", "nobody", version=1).status_code == 404
     assert history(adders, "plus") == before
+    # Names that lead out of the repository.
+    for name in ("%2e%2e", "%2e", ".hidden"):
+        address = ("127.0.0.1", int(adders.url.rpartition(":")[2]))
+        with closing(http.client.HTTPConnection(*address, timeout=60)) as raw:
+            raw.request("POST", f"/v1/models/{name}/promote", '{"version": 1}')
+            assert raw.getresponse().status == 404
+    assert not [*model.parents[1].glob("history.jsonl"), *model.parent.glob("history.jsonl")]
     shutil.rmtree(model / "6")
     code, _, err = fovea("promote", "plus", 1, "--max-p99", "+10%", "--url", adders.url)
     assert (code, "--max-p99 has no effect without --canary" in err) == (2, True)
@@ -224,6 +234,32 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
     assert (code, "no version 77" in err) == (2, True)
     code, _, err = fovea("promote", "plus", 4, "--canary", "half", "--url", adders.url)
     assert (code, "write a percentage, for example 5%" in err) == (2, True)
+
+
+def test_a_history_that_is_no_canary_stops_no_other_model(adders):
+    """Somebody has edited the file of one model."""
+    one = adders.log.parent / "r" / "one"
+    at = {"at": "2026-11-27T12:00:00+00:00", "who": "x", "why": "", "previous": 1}
+    canary = {"action": "canary", "version": 1, "share": "much", "seconds": 1e300, **at}
+    (one / "history.jsonl").write_text(json.dumps(canary) + "\n")
+    until(lambda: "the canary in the history of model one does not run" in adders.log.read_text())
+    answer = httpx.get(f"{adders.url}/v1/models/one/history")
+    assert (answer.status_code, "line 1 of one/history.jsonl is no event" in answer.text) == (
+        500,
+        True,
+    )
+    record = adders.log.parent / "r" / "plus" / "history.jsonl"
+    for version, previous in ((4, 1), (1, 4)):
+        with record.open("a") as file:
+            event = {"action": "promote", "version": version, **at, "previous": previous}
+            file.write(json.dumps(event) + "\n")
+        until(
+            lambda version=version: (
+                httpx.get(f"{adders.url}/v1/models/plus").json()["version"] == str(version)
+            )
+        )
+    (one / "history.jsonl").unlink()
+    until(lambda: httpx.get(f"{adders.url}/v1/models/one/history").status_code == 200)
 
 
 def test_the_commands_ask_a_server(adders, fovea):

@@ -5,11 +5,12 @@ import subprocess
 import sys
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.repository import ModelRepository
-from fovea_life.promotion.canary import _tail
+from fovea_life.promotion.canary import RunningCanary, _tail
 from fovea_life.promotion.plan import CanaryPlan, parse_share, parse_span
 from fovea_life.promotion.record import FILE, HistoryRecord
 from fovea_preprocess.errors import InvalidOption
@@ -84,8 +85,31 @@ def test_after_a_torn_line_the_next_one_takes_its_place(models):
 def test_a_rare_chance_is_computed_as_it_is():
     assert _tail(20, 0, 0.01) == 1
     assert _tail(1, 1, 0.25) == pytest.approx(0.25)
-    assert _tail(10, 9, 0.5) == pytest.approx(11 / 1024)
-    assert _tail(2000, 20, 0.01) == pytest.approx(0.5297, abs=1e-3)
+    # Never less than it is, and not much more.
+    assert 11 / 1024 < _tail(10, 9, 0.5) < 0.03
+    # Also where all requests fail, of both versions, and of very many.
+    assert _tail(5, 5, 1.0) == 1
+    assert _tail(10**7, 10**6, 0.0999) < 1
+
+
+def test_a_good_canary_stays_and_a_slow_one_is_found():
+    """Each second of ten minutes is looked at; both versions are slow together for a while."""
+    rng = np.random.default_rng(0)
+    plan = {"version": 2, "share": 0.05, "seconds": 600, "max_p99": 0.0}
+    found = []
+    for slowness in (1.0, 2.0):
+        canary = RunningCanary(None, {"at": "2026-11-27T12:00:00+00:00", **plan})
+        fault = None
+        for second in range(120):
+            busy = 3 if 20 < second < 50 else 1
+            for figures, count, longer in ((canary.own, 10, slowness), (canary.others, 190, 1)):
+                took = rng.lognormal(0, 0.5, count) * busy * longer
+                figures.answered += count
+                figures._took.extend((second, each) for each in took.tolist())
+            fault = fault or canary.fault()
+        found.append(fault)
+    assert found[0] is None
+    assert "its p99 is" in found[1]
 
 
 def test_plans_are_read_as_they_are_written():

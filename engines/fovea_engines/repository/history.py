@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import index
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +14,9 @@ from fovea_preprocess.errors import InvalidModel
 
 HISTORY_FILE = "history.jsonl"
 """In the model's folder: a line of JSON for each event, and lines are only added."""
+
+# So many rollbacks lead back.
+_MOST_EARLIER = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +38,35 @@ class History:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read the file of a model's folder; InvalidModel names a line that is no event."""
-        found, lines = cls(), (folder / HISTORY_FILE).read_bytes().splitlines(keepends=True)
+        found, events, lines = (
+            cls(),
+            [],
+            (folder / HISTORY_FILE).read_bytes().splitlines(keepends=True),
+        )
         for number, line in enumerate(lines, 1):
             # A line without an end was never written to it: its writer was killed.
             if line.endswith(b"\n"):
                 try:
-                    found = found.after(json.loads(line))
-                except (ValueError, KeyError, TypeError):
+                    events.append(json.loads(line))
+                    found = found._after(events[-1])
+                except (ValueError, KeyError, TypeError, RecursionError):
                     raise InvalidModel(
                         f"line {number} of {folder.name}/{HISTORY_FILE} is no event: take it out"
                     ) from None
-        return found
+        return replace(found, events=tuple(events))
 
-    def after(self, event: Mapping[str, Any]) -> Self:
-        """Add an event; KeyError, TypeError or ValueError where it is none."""
-        action, version, previous = event["action"], int(event["version"]), int(event["previous"])
+    def _after(self, event: Mapping[str, Any]) -> Self:
+        """Return what follows from an event; KeyError, TypeError or ValueError where it is none."""
+        action, version, previous = event["action"], event["version"], event["previous"]
+        if (
+            min(index(version), index(previous)) < 1
+            or not datetime.fromisoformat(event["at"]).tzinfo
+        ):
+            raise ValueError(event)
         earlier, current, canary = self.earlier, version, None
         match action:
             case "promote" | "canary_passed":
-                earlier = (*earlier, previous)
+                earlier = (*earlier, previous)[-_MOST_EARLIER:]
             case "rollback":
                 # That of a canary ends it, and no more.
                 earlier = earlier if self.canary else earlier[:-1]
@@ -61,8 +76,7 @@ class History:
                 current = previous
             case _:
                 raise ValueError(action)
-        events = (*self.events, event)
-        return replace(self, events=events, current=current, earlier=earlier, canary=canary)
+        return replace(self, current=current, earlier=earlier, canary=canary)
 
     def served(self, chosen: Iterable[int], there: Sequence[int]) -> tuple[int, ...]:
         """Add the current version and the canary to those that a policy has chosen.

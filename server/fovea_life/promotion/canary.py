@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from math import exp, lgamma, log
+from math import exp, log, sqrt
 from typing import TypeVar
 
 from fovea_life.promotion.comparison import CanaryComparison
+from fovea_life.promotion.plan import CanaryPlan
 from fovea_life.promotion.record import Event
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, QueueFull, RateLimited
 from fovea_server.dataplane.dataplane import DataPlane
@@ -23,9 +24,10 @@ T = TypeVar("T")
 _CHANCE = 1e-4
 # Errors that nobody is alarmed by.
 _USUAL_ERRORS = 0.001
-_LATENCIES = 2000
+_LATENCIES = 5000
 # With fewer answers there is no p99 to compare with, and with fewer of its own it does not pass.
 _ENOUGH, _FEWEST = 100, 20
+_BEYOND = 0.01
 
 
 class VersionFigures:
@@ -33,13 +35,27 @@ class VersionFigures:
 
     def __init__(self) -> None:
         self.answered = self.failed = 0
-        self.seconds: deque[float] = deque(maxlen=_LATENCIES)
+        self._took: deque[tuple[float, float]] = deque(maxlen=_LATENCIES)
+
+    def add(self, seconds: float, *, failed: bool) -> None:
+        """Count an answer that came now."""
+        self.failed += failed
+        self.answered += not failed
+        self._took.append((time.monotonic(), seconds))
+
+    @property
+    def since(self) -> float:
+        """The time of the oldest answer whose time is kept; there is one."""
+        return self._took[0][0]
+
+    def seconds(self, since: float = 0.0) -> list[float]:
+        """Return how long the answers since then took, ascending."""
+        return sorted(took for at, took in self._took if at >= since)
 
     @property
     def p99_ms(self) -> float | None:
         """The time within which 99 % were answered; None without any."""
-        ordered = sorted(self.seconds)
-        return 1e3 * ordered[int(0.99 * len(ordered))] if ordered else None
+        return _p99_ms(self.seconds())
 
 
 class RunningCanary:
@@ -48,7 +64,7 @@ class RunningCanary:
     A request that the canary fails is answered by the current version.
 
     Args:
-        event: began it.
+        event: began it; InvalidOption where it is no canary's.
 
     Attributes:
         version: of the canary.
@@ -59,6 +75,7 @@ class RunningCanary:
     """
 
     def __init__(self, plane: DataPlane, event: Event) -> None:
+        CanaryPlan.of(event)
         self.event = event
         self.version: int = event["version"]
         self.until = datetime.fromisoformat(event["at"]) + timedelta(seconds=event["seconds"])
@@ -83,9 +100,7 @@ class RunningCanary:
                     raise
         else:
             failed = _lost(found)
-            figures.failed += failed
-            figures.answered += not failed
-            figures.seconds.append(time.monotonic() - began)
+            figures.add(time.monotonic() - began, failed=failed)
             if not failed or chosen is model:
                 return found
         return await answer(self._plane.get(model.name))
@@ -116,11 +131,22 @@ class RunningCanary:
             )
         if self.comparison is not None and (differs := self.comparison.fault()) is not None:
             return differs
-        limit, p99, usual_p99 = self.event.get("max_p99"), own.p99_ms, others.p99_ms
-        if limit is None or p99 is None or usual_p99 is None or len(others.seconds) < _ENOUGH:
+        return self._slowness()
+
+    def _slowness(self) -> str | None:
+        own, others, limit = self.own, self.others, self.event.get("max_p99")
+        if limit is None or not own.answered or others.answered < _ENOUGH:
             return None
-        slower = sum(1e3 * each > (1 + limit) * usual_p99 for each in own.seconds)
-        if _tail(len(own.seconds), slower, 0.01) < _CHANCE:
+        # Of the same time: what slows all down for a while is no fault of the canary.
+        since = max(own.since, others.since)
+        seconds, usual = own.seconds(since), others.seconds(since)
+        p99, usual_p99 = _p99_ms(seconds), _p99_ms(usual)
+        if p99 is None or usual_p99 is None or len(usual) < _ENOUGH:
+            return None
+        slower = sum(1e3 * each > (1 + limit) * usual_p99 for each in seconds)
+        # Of few answers the p99 is not known well: more than 1 % of all may take longer.
+        longer = _BEYOND + 3 * sqrt(_BEYOND / len(usual))
+        if _tail(len(seconds), slower, longer) < _CHANCE:
             return (
                 f"its p99 is {p99:.1f} ms, more than {limit:.0%} above the {usual_p99:.1f} ms of "
                 "the current version"
@@ -130,7 +156,7 @@ class RunningCanary:
     @property
     def seen_enough(self) -> bool:
         """True once it has answered enough to become current."""
-        compared = self.event.get("max_p99") is None or len(self.others.seconds) >= _ENOUGH
+        compared = self.event.get("max_p99") is None or self.others.answered >= _ENOUGH
         compared &= self.comparison is None or self.comparison.seen_enough
         return compared and self.own.answered >= _FEWEST
 
@@ -147,10 +173,19 @@ def _lost(found: object) -> bool:
     return any(isinstance(one, FoveaError) and _is_fault(one) for one in images)
 
 
+def _p99_ms(ascending: Sequence[float]) -> float | None:
+    return 1e3 * ascending[int(0.99 * len(ascending))] if ascending else None
+
+
 def _tail(count: int, seen: int, chance: float) -> float:
-    """Return the chance of so many out of `count`, or more, where each has this `chance`."""
-    below = 0.0
-    for k in range(seen):
-        ways = lgamma(count + 1) - lgamma(k + 1) - lgamma(count - k + 1)
-        below += exp(ways + k * log(chance) + (count - k) * log(1 - chance))
-    return 1 - below
+    """Return a bound of the chance of so many out of `count`, or more, where each has this chance.
+
+    It is Chernoff's, at no cost whatever the count.
+    """
+    share = seen / count if count else 0.0
+    if share <= chance:
+        return 1.0
+    far = share * log(share / chance)
+    if share < 1:
+        far += (1 - share) * log((1 - share) / (1 - chance))
+    return exp(-count * far)

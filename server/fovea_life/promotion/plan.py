@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from fovea_preprocess.errors import InvalidOption
 
@@ -14,7 +15,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 # Field -> its least value, its most, and those in words.
 _RANGES = {
     "share": (0.001, 0.5, "0.1% to 50%, so that there is something to compare with"),
-    "seconds": (1.0, inf, "from 1s up"),
+    "seconds": (1.0, 365 * 86_400, "1s to 365d"),
     "max_p99": (0.0, 100.0, "0% to 10000%"),
     "max_disagreement": (0.0001, 0.99, "0.01% to 99%"),
 }
@@ -35,6 +36,11 @@ class CanaryPlan:
     seconds: float = 600.0
     max_p99: float | None = None
     max_disagreement: float | None = None
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> Self:
+        """Read the plan of a canary's event."""
+        return cls(**{one.name: event.get(one.name) for one in fields(cls)})
 
     def __post_init__(self) -> None:
         for name, (least, most, words) in _RANGES.items():

@@ -164,16 +164,24 @@ class Promoter:
         if running is not None and running.event != canary:
             await self._forget(name)
         if canary is not None and name not in self.canaries:
-            began = self.canaries[name] = RunningCanary(self._plane, canary)
-            if "max_disagreement" in canary:
-                try:
-                    began.comparison = await CanaryComparison.begin(name, canary, self._shadows)
-                except FoveaError as error:
-                    began.trouble = f"its results cannot be compared: {error}"
-            self._plane.canaries[name] = began
+            await self._begin(name, canary)
         self._seen.pop(name, None)
         if stamp is not None:
             self._seen[name] = stamp
+
+    async def _begin(self, name: str, event: Event) -> None:
+        try:
+            began = RunningCanary(self._plane, event)
+        except FoveaError as error:
+            log.error("the canary in the history of model %s does not run: %s", name, error)
+            return
+        self.canaries[name] = began
+        if event.get("max_disagreement") is not None:
+            try:
+                began.comparison = await CanaryComparison.begin(name, event, self._shadows)
+            except FoveaError as error:
+                began.trouble = f"its results cannot be compared: {error}"
+        self._plane.canaries[name] = began
 
     async def _forget(self, name: str) -> None:
         canary = self.canaries.pop(name)

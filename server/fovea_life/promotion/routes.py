@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
@@ -19,7 +19,8 @@ from fovea_life.promotion.documents import (
 )
 from fovea_life.promotion.plan import CanaryPlan
 from fovea_life.promotion.promoter import Promoter
-from fovea_preprocess.errors import InvalidOption
+from fovea_life.promotion.record import FILE, Event
+from fovea_preprocess.errors import InvalidModel, InvalidOption
 from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import json_object
 from fovea_server.http.v1.models import ModelName, call_of, check_control, restricted
@@ -41,7 +42,7 @@ def promotion_routes(promoter: Promoter) -> APIRouter:
         request: Request,
         name: str,
         kind: type[Body],
-        change: Callable[[Body, str], Awaitable[None]],
+        change: Callable[[Body, str], Coroutine[Any, Any, None]],
     ) -> Response:
         check_control(request, "model-repository")
 
@@ -49,7 +50,8 @@ def promotion_routes(promoter: Promoter) -> APIRouter:
             given = _read(kind, body)
             holder = call_of(request).holder
             who = holder.name if holder is not None else (given.who or "")[:100]
-            await change(given, who or call_of(request).client or "")
+            # A client that leaves does not stop it half-way, with a version loaded for nobody.
+            await asyncio.shield(change(given, who or call_of(request).client or ""))
             return await history(name)
 
         return await answered(request, work, None)
@@ -122,5 +124,15 @@ async def _document(promoter: Promoter, name: str) -> ModelHistory:
         model=name,
         current=None if current is None else str(current),
         canary=figures,
-        events=[HistoryEvent(**event) for event in history.events],
+        events=_events(name, history.events),
     )
+
+
+def _events(name: str, events: Iterable[Event]) -> list[HistoryEvent]:
+    found = []
+    for number, event in enumerate(events, 1):
+        try:
+            found.append(HistoryEvent.model_validate(event))
+        except ValidationError:
+            raise InvalidModel(f"line {number} of {name}/{FILE} is no event: take it out") from None
+    return found

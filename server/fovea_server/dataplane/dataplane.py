@@ -6,6 +6,7 @@ HTTP, gRPC and metrics convert to and from this, and reach no model by another w
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,8 @@ from fovea_server.tensors.results.forms import image_outputs, result_tensors
 from fovea_server.traffic.call import CALL, CLIENT
 from fovea_server.traffic.spans import SPAN
 
+log = logging.getLogger(__name__)
+
 # Sorting this many elements takes about a millisecond.
 _MANY = 65_536
 # Answers from this many bytes on are counted before they are computed.
@@ -102,6 +105,7 @@ class DataPlane:
         self.draining = False
         self.turn_of: FrameTurnOf = _not_tracked
         self.observers: list[Observe] = []
+        self._observing = ""
         self.canaries: dict[str, CanaryTurns] = {}
         # Loads take seconds and wait for one another: other requests keep their threads.
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
@@ -274,7 +278,12 @@ class DataPlane:
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
     ) -> None:
         for observe in self.observers:
-            observe(model, images, prediction)
+            try:
+                observe(model, images, prediction)
+            except Exception as error:  # the answer is right, whoever looks at it
+                if self._observing != (fault := f"{observe}: {error!r}"):
+                    self._observing = fault
+                    log.exception("an answer of model %s could not be looked at", model.name)
 
     async def read_texts(
         self,

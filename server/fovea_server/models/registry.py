@@ -210,7 +210,7 @@ class Registry:
             NotFound: there is none.
             Unavailable: it is a copy of what a store has.
         """
-        if not (folder := self._repositories.folder(name)).is_dir():
+        if name[:1] == "." or not (folder := self._repositories.folder(name)).is_dir():
             raise NotFound(f"there is no model '{name}' in the repository")
         if self._remotes.has(folder):
             raise Unavailable(

@@ -62,7 +62,11 @@ def test_a_torn_line_is_not_read_and_a_wrong_one_is_named(model):
     for cut in (b'{"at": "2026', b"\0" * 40):
         path.write_bytes(whole + cut)
         assert History.read(model).current == 2
-    for wrong in (b"what?\n", b"[1]\n", b'{"action": "promote"}\n', b'{"action": "x"}\n'):
+    last = whole.splitlines()[0]
+    wrongs = [b"what?\n", b"[1]\n", b'{"action": "promote"}\n', b'{"action": "x"}\n']
+    wrongs += [b"[" * 100_000 + b"\n", last.replace(b'"version": 2', b'"version": 1e999') + b"\n"]
+    wrongs += [last.replace(b"2026-11-27T12:00:00+00:00", b"yesterday") + b"\n"]
+    for wrong in wrongs:
         path.write_bytes(whole + wrong)
         with pytest.raises(InvalidModel, match=r"line 2 of .*history\.jsonl is no event"):
             History.read(model)
