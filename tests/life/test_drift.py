@@ -1,12 +1,23 @@
 """The window of live images, and the brightness of some of them."""
 
+import asyncio
+
 import numpy as np
 import pytest
+from tests.conftest import DEMO
 from tests.crops import crops, jpeg
 
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.repository.baseline import Distribution, QuantityValues
 from fovea_engines.repository.card import Baseline
+from fovea_life.drift.report import _bin_names
+from fovea_life.drift.watch import DriftWatch
 from fovea_life.drift.window import IMAGES, LiveWindow
+from fovea_preprocess.errors import ModelNotReady, NotFound
 from fovea_preprocess.image import DecodedImage, brightness, decode_image
+from fovea_server.dataplane.service import Service
+from fovea_server.models.registry import Registry
+from fovea_server.settings import Settings
 
 
 def test_darker_images_are_seen_by_their_brightness():
@@ -41,3 +52,49 @@ def test_what_is_no_image_is_not_counted_and_another_is_looked_at_later():
     window.look(b"\xff\xd8\xff nothing")
     assert window.count()["brightness"].sum() == 0
     assert window.next_look < float("inf")
+
+
+def test_counts_of_objects_are_named_as_they_are():
+    for counts, names in (
+        ([3] * 60, ["under 3", "3", "over 3"]),
+        ([1, 1, 1, 2, 3, 7] * 10, ["none", "1", "2", "3 to 7", "over 7"]),
+    ):
+        values = QuantityValues(np.array(counts, float), np.arange(len(counts)))
+        assert _bin_names("objects", Distribution.of(values, exact=False), None) == names
+
+
+def test_observers_see_answers_and_fail_none(demo_repository, caplog):
+    """A model that is being loaded is not told to be built again."""
+    settings = Settings(model_repository=demo_repository)
+    registry = Registry(settings)
+    plane = Service(settings, registry).plane
+    watch = DriftWatch(plane)
+
+    def raises(*_):
+        raise ValueError("of an observer")
+
+    async def run() -> None:
+        plane.observers.append(raises)
+        watch.start()
+        registry.start()
+        said = ""
+        while not said:
+            try:
+                watch.window("digits")
+            except ModelNotReady:
+                await asyncio.sleep(0)
+            except NotFound as error:
+                said = f"{plane.get('digits').state}: {error}"
+        assert said.startswith("READY: ")
+        assert "build it again" in said
+        image = (DEMO / "scene-1.jpg").read_bytes()
+        for _ in range(2):
+            answer = await plane.predict(plane.get("digits"), None, [image], PredictOptions())
+            assert len(answer.images[0].found)
+        watch.stop()
+
+    try:
+        asyncio.run(run())
+    finally:
+        registry.close()
+    assert caplog.text.count("could not be looked at") == 1

@@ -84,8 +84,10 @@ def _bin_names(quantity: str, of: Distribution, labels: tuple[str, ...] | None) 
     if quantity == "objects":
         edges = [int(each) for each in of.edges[:-1]]
         last = int(of.edges[-1])
-        between = [str(a) if a + 1 == b else f"{a} to {b - 1}" for a, b in pairwise(edges)]
-        return ["none", *between, f"{edges[-1]} to {last}", f"over {last}"]
+        pairs = pairwise([*edges, last + 1])
+        between = [str(a) if a + 1 == b else f"{a} to {b - 1}" for a, b in pairs]
+        under = "none" if edges[0] <= 1 else f"under {edges[0]}"
+        return [under, *between, f"over {last}"]
     edges_ = [f"{each:.3g}" for each in of.edges]
     between = [f"{a} to {b}" for a, b in pairwise(edges_)]
     return [f"under {edges_[0]}", *between, f"over {edges_[-1]}"]

@@ -74,6 +74,8 @@ class DriftWatch:
         Raises as `DataPlane.get`, and NotFound: its card has nothing to compare with.
         """
         model = self._plane.get(name, None)
+        # What is not loaded yet has no card. It says why, where the version is not ready.
+        _ = model.scheduler
         if (window := self._windows.get(model) or self._begin(model)) is None:
             raise NotFound(
                 f"model '{name}', version {model.version}, has no images of its build to compare "
