@@ -38,11 +38,13 @@ class History:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read the file of a model's folder; InvalidModel names a line that is no event."""
-        found, events, lines = (
-            cls(),
-            [],
-            (folder / HISTORY_FILE).read_bytes().splitlines(keepends=True),
-        )
+        try:
+            lines = (folder / HISTORY_FILE).read_bytes().splitlines(keepends=True)
+        except OSError as error:
+            raise InvalidModel(
+                f"{folder.name}/{HISTORY_FILE} cannot be read: {error.strerror}"
+            ) from error
+        found, events = cls(), []
         for number, line in enumerate(lines, 1):
             # A line without an end was never written to it: its writer was killed.
             if line.endswith(b"\n"):

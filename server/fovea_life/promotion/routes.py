@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 
+from fovea_engines.repository.repository import ModelRepository
+from fovea_life.promotion.canary import RunningCanary
 from fovea_life.promotion.documents import (
     CanaryFigures,
     HistoryEvent,
@@ -35,8 +37,11 @@ def promotion_routes(promoter: Promoter) -> APIRouter:
     router = APIRouter(tags=["models"], prefix="/v1/models", dependencies=_INDEX)
 
     async def history(name: str) -> Response:
-        document = await _document(promoter, name)
-        return Response(document.model_dump_json(exclude_none=True), media_type="application/json")
+        models, folder = promoter.place(name)
+        canary = _figures(promoter.canaries.get(name))
+        # In a thread: a history may be long.
+        text = await asyncio.to_thread(_document, name, models, folder, canary)
+        return Response(text, media_type="application/json")
 
     async def changed(
         request: Request,
@@ -104,27 +109,29 @@ def _read(kind: type[Body], body: bytes) -> Body:
         raise InvalidOption(f"{place}: {first['msg']}; see /docs for the fields") from None
 
 
-async def _document(promoter: Promoter, name: str) -> ModelHistory:
-    models, folder = promoter.place(name)
-    history = await asyncio.to_thread(models.history, folder)
-    canary, current = promoter.canaries.get(name), history.current
-    figures = None
-    if canary is not None:
-        figures = CanaryFigures(
-            version=str(canary.version),
-            until=canary.until,
-            answered=canary.own.answered,
-            failed=canary.own.failed,
-            p99_ms=canary.own.p99_ms,
-            current_answered=canary.others.answered,
-            current_failed=canary.others.failed,
-            current_p99_ms=canary.others.p99_ms,
-        )
+def _document(name: str, models: ModelRepository, folder: str, canary: CanaryFigures | None) -> str:
+    history = models.history(folder)
+    current = history.current
     return ModelHistory(
         model=name,
         current=None if current is None else str(current),
-        canary=figures,
+        canary=canary,
         events=_events(name, history.events),
+    ).model_dump_json(exclude_none=True)
+
+
+def _figures(canary: RunningCanary | None) -> CanaryFigures | None:
+    if canary is None:
+        return None
+    return CanaryFigures(
+        version=str(canary.version),
+        until=canary.until,
+        answered=canary.own.answered,
+        failed=canary.own.failed,
+        p99_ms=canary.own.p99_ms,
+        current_answered=canary.others.answered,
+        current_failed=canary.others.failed,
+        current_p99_ms=canary.others.p99_ms,
     )
 
 

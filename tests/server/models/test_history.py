@@ -70,6 +70,10 @@ def test_a_torn_line_is_not_read_and_a_wrong_one_is_named(model):
         path.write_bytes(whole + wrong)
         with pytest.raises(InvalidModel, match=r"line 2 of .*history\.jsonl is no event"):
             History.read(model)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(InvalidModel, match="cannot be read: Is a directory"):
+        History.read(model)
 
 
 def test_the_promoted_version_answers_after_a_start_and_a_new_one_does_not(model):
