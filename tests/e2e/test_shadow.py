@@ -329,3 +329,10 @@ def test_a_canary_goes_back_when_its_results_differ_and_else_becomes_current(ser
         until(lambda: http.get(PATH).json()["state"] in OVER and not workers(server))
         assert ("over the limit of 0.1%" in last["why"]) == (version == WORSE), last
     assert http.post("/v1/models/digits/rollback", json={}).json()["current"] == str(LIVE)
+
+
+def test_a_shadow_ends_when_another_version_answers(server, http):
+    begin(http, SAME)
+    assert http.post("/v1/models/digits/promote", json={"version": SAME}).status_code == 200
+    until(lambda: http.get(PATH).json()["state"] == "failed")
+    assert http.get(PATH).json()["reason"] == f"version {SAME} answers now"

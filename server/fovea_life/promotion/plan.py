@@ -40,7 +40,8 @@ class CanaryPlan:
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> Self:
         """Read the plan of a canary's event."""
-        return cls(**{one.name: event.get(one.name) for one in fields(cls)})
+        given: dict[str, Any] = {one.name: event.get(one.name) for one in fields(cls)}
+        return cls(**given)
 
     def __post_init__(self) -> None:
         for name, (least, most, words) in _RANGES.items():

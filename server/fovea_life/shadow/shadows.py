@@ -161,7 +161,8 @@ class Shadows:
             return f"version {candidate.version} was deleted"
         try:
             if self._plane.get(candidate.model, candidate.against).state is State.READY:
-                return ""
+                current = self._plane.get(candidate.model).version
+                return "" if current == candidate.against else f"version {current} answers now"
         except FoveaError:
             pass
         return f"version {candidate.against}, which it was compared with, is not served any more"
