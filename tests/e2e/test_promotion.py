@@ -217,7 +217,10 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
         answer = post(adders, what, "plus", **given)
         assert (answer.status_code, text in answer.text) == (status, True), answer.text
     nothing = post(adders, "rollback", "one")
-    assert (nothing.status_code, "no version of one was promoted" in nothing.text) == (400, True)
+    assert (nothing.status_code, "no other version of one was current" in nothing.text) == (
+        400,
+        True,
+    )
     assert post(adders, "promote", "nobody", version=1).status_code == 404
     assert history(adders, "plus") == before
     # Names that lead out of the repository.
@@ -266,14 +269,18 @@ def test_the_commands_ask_a_server(adders, fovea):
     code, out, err = fovea("promote", "plus", 4, "--url", adders.url, "--why", "it is better")
     assert (code, out) == (0, "Version 4 of plus is current.\n"), err
     code, out, _ = fovea("rollback", "plus", "--url", adders.url)
-    assert (code, out) == (0, "Version 1 of plus is current again.\n")
+    assert (code, out) == (0, "Version 1 of plus is current again, in place of version 4.\n")
     code, out, _ = fovea("history", "plus", "--url", adders.url)
     assert (code, "it is better" in out, "current: 1" in out) == (0, True, True)
     code, out, _ = fovea("promote", "plus", 4, "--canary", "5%", "--url", adders.url)
-    assert (code, "answers 0.05 of the requests" in out) == (0, True)
+    assert (code, "answers 5 % of the requests" in out) == (0, True)
     code, out, _ = fovea("history", "plus", "--url", adders.url)
     assert (code, "canary 4: 0 requests answered" in out) == (0, True)
-    code, out, _ = fovea("rollback", "plus", "--url", adders.url, "--json")
+    code, out, _ = fovea("rollback", "plus", "--url", adders.url)
+    assert (code, out) == (0, "The canary is over: version 1 of plus stays current.\n")
+    code, out, err = fovea("rollback", "plus", "--url", adders.url)
+    assert (code, "no other version of plus was current" in err) == (1, True)
+    code, out, _ = fovea("history", "plus", "--url", adders.url, "--json")
     assert (code, "canary" in json.loads(out), json.loads(out)["current"]) == (0, False, "1")
 
 

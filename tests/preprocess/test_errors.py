@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import fovea_streams.sockets.front as has_one_of_its_own
 from fovea_preprocess.errors import FoveaError
 
 CODES = """
@@ -14,10 +15,12 @@ malformed_json method_not_allowed model_not_ready no_memory not_finite not_found
 out_of_order
 queue_full rate_limited region_failed restricted shutting_down unauthenticated unavailable
 unsupported unsupported_model
+upgrade_required
 """
 
 
 def test_codes_are_stable() -> None:
+    assert issubclass(has_one_of_its_own.UpgradeRequired, FoveaError)
     assert sorted({error.code for error in _all(FoveaError)}) == CODES.split()
 
 

@@ -68,7 +68,8 @@ class History:
         earlier, current, canary = self.earlier, version, None
         match action:
             case "promote" | "canary_passed":
-                earlier = (*earlier, previous)[-_MOST_EARLIER:]
+                if previous != version:
+                    earlier = (*earlier, previous)[-_MOST_EARLIER:]
             case "rollback":
                 # That of a canary ends it, and no more.
                 earlier = earlier if self.canary else earlier[:-1]

@@ -63,6 +63,8 @@ class Capturer:
 
     def start(self) -> None:
         """Begin to see answers; call it on the event loop."""
+        rules = ", ".join(self._usual) or "each model's fovea.toml has the rules"
+        log.info("images are kept in %s: %s", self._store.folder, rules)
         self._loop = asyncio.get_running_loop()
         self._plane.observers.append(self.observe)
         self._thread.start()

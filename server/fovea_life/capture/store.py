@@ -79,7 +79,7 @@ class CaptureStore:
     """
 
     def __init__(self, folder: Path, most_bytes: int, days: float) -> None:
-        self._folder, self._most, self._days = folder, most_bytes, days
+        self.folder, self._most, self._days = folder, most_bytes, days
         self._server = secrets.token_hex(4)
         self._numbers = count(1)
         self._kept: list[Captured] = []
@@ -91,7 +91,7 @@ class CaptureStore:
 
         OSError: the disk does not take it, or it is larger than all may be together.
         """
-        beside = self._folder / f"{_WRITING}{self._server}"
+        beside = self.folder / f"{_WRITING}{self._server}"
         beside.mkdir(parents=True, exist_ok=True)
         try:
             write(beside)
@@ -101,7 +101,7 @@ class CaptureStore:
             self._make_room(size)
             taken = datetime.now(UTC)
             name = f"{taken.strftime(_TIME)}Z-{self._server}-{next(self._numbers)}-{size}"
-            place = self._folder / model / taken.strftime("%Y-%m-%d") / name
+            place = self.folder / model / taken.strftime("%Y-%m-%d") / name
             place.parent.mkdir(parents=True, exist_ok=True)
             beside.rename(place)
         finally:
@@ -115,10 +115,10 @@ class CaptureStore:
 
         So it is where the folder cannot be written to.
         """
-        there = next(each for each in (self._folder, *self._folder.parents) if each.exists())
+        there = next(each for each in (self.folder, *self.folder.parents) if each.exists())
         if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
             raise OSError(f"{there} is no folder that this user may write to")
-        self._kept = sorted(captures(self._folder), key=lambda each: each.folder.name)
+        self._kept = sorted(captures(self.folder), key=lambda each: each.folder.name)
         self.bytes = sum(each.size for each in self._kept)
         self._until_look = int(self._most * _LOOK_AGAIN)
 
@@ -126,7 +126,7 @@ class CaptureStore:
         """Delete the oldest until one more of this size fits, and those that are too old."""
         if self._until_look <= 0:
             self.look()
-            _sweep(self._folder, self._server)
+            _sweep(self.folder, self._server)
         oldest = datetime.now(UTC) - timedelta(days=self._days)
         leaving = 0
         for each in self._kept:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fovea_engines.commands.options import check_options
 from fovea_life.capture.store import DAMAGED, Captured, captures
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
@@ -86,6 +87,7 @@ def ls(
 
 @program.command("export", cls=Command)
 def export_(
+    context: typer.Context,
     folder: _Folder,
     out: Annotated[
         Path, typer.Option(metavar="DIR", file_okay=False, help="Folder to write into.")
@@ -114,6 +116,7 @@ def export_(
     """
     if form not in FORMATS:
         raise InvalidOption(f"--format {form!r} is none of {', '.join(FORMATS)}")
+    check_options(context, {"images_at": {"form": ("label-studio",)}})
     chosen = list(_chosen(folder, model, rule, since))
     found = [one for one, about in chosen if about["task"] != DAMAGED]
     if damaged := len(chosen) - len(found):
@@ -158,6 +161,11 @@ def purge(
         if (request_id is None or about["request_id"] == request_id)
         and (before is None or one.taken < before.replace(tzinfo=UTC))
     ]
+    if request_id is not None and not leaving:
+        raise NotFound(
+            f"no capture in {folder} is of request {request_id!r}, so nothing is deleted: "
+            "`fovea capture ls --json` has the ids"
+        )
     size = sum(each.size for each in leaving)
     if leaving and not yes:
         text = f"Delete {counted(len(leaving), 'image')} ({size / 1e6:.1f} MB)?"
@@ -174,6 +182,7 @@ def _chosen(
     folder: Path, model: str | None, rule: str | None, since: datetime | None
 ) -> Iterator[tuple[Captured, dict[str, Any]]]:
     """Find captures, the oldest first, each with what is known of it."""
+    found, rules = False, set()
     for one in sorted(captures(folder, model), key=lambda each: each.folder.name):
         if since is not None and one.taken < since.replace(tzinfo=UTC):
             continue
@@ -181,8 +190,13 @@ def _chosen(
             about = one.about()
         except FileNotFoundError:  # a server has made room
             continue
+        rules.add(about["rule"])
         if rule is None or about["rule"].startswith(rule):
+            found = True
             yield one, about
+    if rule is not None and not found:
+        there = ", ".join(sorted(rules)) or "none"
+        raise NotFound(f"no capture is of a rule that begins with {rule!r}; rules there: {there}")
 
 
 def _row(one: Captured, about: dict[str, Any]) -> dict[str, Any]:

@@ -103,8 +103,8 @@ def promote(
         typer.echo(json.dumps(done, indent=2))
     elif plan:
         typer.echo(
-            f"Version {version} of {model} is a canary: it answers {share:.3g} of the requests "
-            f"that name no version. `fovea history {model}` tells how it does."
+            f"Version {version} of {model} is a canary: it answers {100 * plan.share:g} % of the "
+            f"requests that name no version. `fovea history {model}` tells how it does."
         )
     else:
         typer.echo(f"Version {version} of {model} is current.")
@@ -132,7 +132,14 @@ def rollback(
     if as_json:
         typer.echo(json.dumps(done, indent=2))
     else:
-        typer.echo(f"Version {done['current']} of {model} is current again.")
+        *_, before, last = done["events"]
+        if before["action"] == "canary":
+            typer.echo(f"The canary is over: version {last['version']} of {model} stays current.")
+        else:
+            typer.echo(
+                f"Version {last['version']} of {model} is current again, in place of version "
+                f"{last['previous']}."
+            )
 
 
 def history(

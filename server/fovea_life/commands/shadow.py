@@ -15,17 +15,18 @@ from rich.live import Live
 from rich.markdown import Markdown
 
 from fovea_client import server_address, with_key
-from fovea_engines.commands.options import AsJson
+from fovea_engines.commands.options import AsJson, check_options
 from fovea_engines.session import Closing
 from fovea_life.shadow.documents import OVER, ShadowDocument
 from fovea_life.shadow.markdown import headline, markdown
 from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
 
-_EVERY_S = 1.0
+_EVERY_S, _SAID_EVERY_S = 1.0, 15.0
 _DISAGREES = 1
 
 
 def shadow(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
     version: Annotated[
         int | None,
@@ -36,8 +37,8 @@ def shadow(
         typer.Option(metavar="URL", help="Address of the server; FOVEA_API_KEY may have its key."),
     ] = "http://127.0.0.1:8000",
     share: Annotated[
-        float, typer.Option(metavar="0..1", help="Share of the live images that it sees.")
-    ] = 0.1,
+        str, typer.Option(metavar="SHARE", help="Share of the live images that it sees: 10%.")
+    ] = "10%",
     images: Annotated[int, typer.Option(metavar="N", help="It ends after so many.")] = 1000,
     max_disagreement: Annotated[
         str | None,
@@ -66,14 +67,16 @@ def shadow(
     """
     if stop and version is not None:
         raise InvalidOption("--stop takes no version: there is one shadow of a model")
-    limit = None if max_disagreement is None else _share(max_disagreement)
+    of_new = ("share", "images", "max_disagreement")
+    check_options(context, {name: {"version": ()} for name in of_new})
+    limit = None if max_disagreement is None else _share("--max-disagreement", max_disagreement)
     with _Server(url, model) as server:
         if stop:
             document = server.ask("DELETE")
         elif version is None:
             document = server.ask("GET")
         else:
-            asked = {"version": version, "share": share, "images": images}
+            asked = {"version": version, "share": _share("--share", share), "images": images}
             document = server.ask("PUT", asked | {"max_disagreement": limit})
         document = _followed(server, document, quiet=as_json)
         if out is not None:
@@ -131,11 +134,14 @@ class _Server(Closing):
 
 def _followed(server: _Server, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
     """Wait until it is over, and show how it goes."""
-    show = not quiet and sys.stderr.isatty()
+    show, said_at = not quiet and sys.stderr.isatty(), -_SAID_EVERY_S
     with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
         while document.state not in OVER:
             if show:
                 live.update(headline(document), refresh=True)
+            elif not quiet and time.monotonic() - said_at >= _SAID_EVERY_S:
+                said_at = time.monotonic()
+                typer.echo(headline(document), err=True)
             time.sleep(_EVERY_S)
             document = server.ask("GET")
     return document
@@ -148,9 +154,12 @@ def _is_over_limit(document: ShadowDocument) -> bool:
     return document.state == "decided" and report.interval[0] > limit
 
 
-def _share(text: str) -> float:
+def _share(option: str, text: str) -> float:
     """Read 2% or 0.02."""
     try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        if 0 < share <= 1:
+            return share
     except ValueError:
-        raise InvalidOption(f"--max-disagreement is {text!r}; write 2% or 0.02") from None
+        pass
+    raise InvalidOption(f"{option} is {text!r}; write a share as 2% or 0.02")

@@ -98,7 +98,8 @@ class HistoryRecord:
             return {"action": "rollback", "version": self.current, "previous": canary["version"]}
         if not history.earlier:
             raise InvalidRequest(
-                f"no version of {self._name} was promoted, so there is none to go back to: `fovea "
+                f"no other version of {self._name} was current before, so there is none to go "
+                "back to: `fovea "
                 f"promote {self._name} VERSION` makes any of them current"
             )
         self._check(history.earlier[-1])

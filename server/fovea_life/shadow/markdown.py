@@ -28,7 +28,7 @@ def headline(shadow: ShadowDocument) -> str:
     skipped = ", ".join(f"{count:,} {why}" for why, count in shadow.skipped.items())
     report = shadow.report
     if report is None:
-        return f"{said}; nothing was compared yet ({skipped} left out)"
+        return f"{said}; it has seen no image yet, as they come with requests ({skipped} left out)"
     differs = "nothing to compare"
     if report.disagreement is not None and report.interval is not None:
         low, high = report.interval
@@ -53,7 +53,8 @@ def _report(report: ShadowReport) -> Iterable[str]:
         yield ""
     if report.worst:
         yield from ("| worst image | missed | extra | request |", "|---|---|---|---|")
-        for one in report.worst:
+        differing = [one for one in report.worst if one.missed or one.extra]
+        for one in differing or report.worst:
             link = f"[{one.picture}](worst/{one.picture})"
             yield f"| {link} | {one.missed} | {one.extra} | {one.request_id} |"
         yield ""
