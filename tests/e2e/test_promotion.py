@@ -217,10 +217,8 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
         answer = post(adders, what, "plus", **given)
         assert (answer.status_code, text in answer.text) == (status, True), answer.text
     nothing = post(adders, "rollback", "one")
-    assert (nothing.status_code, "no other version of one was current" in nothing.text) == (
-        400,
-        True,
-    )
+    assert nothing.status_code == 400
+    assert "no other version of one was current" in nothing.text
     assert post(adders, "promote", "nobody", version=1).status_code == 404
     assert history(adders, "plus") == before
     # Names that lead out of the repository.
@@ -278,8 +276,6 @@ def test_the_commands_ask_a_server(adders, fovea):
     assert (code, "canary 4: 0 requests answered" in out) == (0, True)
     code, out, _ = fovea("rollback", "plus", "--url", adders.url)
     assert (code, out) == (0, "The canary is over: version 1 of plus stays current.\n")
-    code, out, err = fovea("rollback", "plus", "--url", adders.url)
-    assert (code, "no other version of plus was current" in err) == (1, True)
     code, out, _ = fovea("history", "plus", "--url", adders.url, "--json")
     assert (code, "canary" in json.loads(out), json.loads(out)["current"]) == (0, False, "1")
 
