@@ -83,8 +83,10 @@ def test_the_same_is_near_and_another_view_is_far(server, fovea, tmp_path):
     # Two bars for each bin, the ground, and two in the legend.
     bars = [each for each in ElementTree.parse(picture).iter() if each.tag.endswith("rect")]
     assert len(bars) == 3 + 2 * sum(len(each["bins"]) for each in report["quantities"])
-    code, out, err = fovea("drift", "digits", "--url", server.url)
+    code, out, err = fovea("drift", "digits", "--url", server.url, "--max-distance", 90)
     assert (code, "drifted" in out) == (0, True), err
+    code, out, err = fovea("drift", "digits", "--url", server.url, "--max-distance", 0.25)
+    assert (code, "drifted" in out) == (1, True), err
 
 
 def test_answers_with_less_or_other_objects_are_left_out(server):

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fovea_client import server_address, with_key
 from fovea_engines.commands.options import AsJson, PlotOption, check_plot
+from fovea_engines.repository.card import LEAST_LIVE
 from fovea_life.drift.picture import draw
 from fovea_life.drift.report import DriftBin, DriftQuantity, DriftReport
 from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
@@ -21,6 +22,7 @@ from fovea_preprocess.plural import counted
 
 # As users of the index have them: a change to look at, and another population.
 _CHANGED, _DRIFTED = 0.1, 0.25
+_FAR = 1
 
 
 def drift(
@@ -30,6 +32,12 @@ def drift(
         typer.Option(metavar="URL", help="Ask this server; FOVEA_API_KEY may have its key."),
     ] = "http://127.0.0.1:8000",
     plot: PlotOption = None,
+    max_distance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NUMBER", min=0.0, help="Exit with status 1 if a distance is larger: 0.25."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare what a model gets from its clients with the images that it was built with.
@@ -47,8 +55,16 @@ def drift(
         plot.write_text(draw(report), "utf-8")
     if as_json:
         typer.echo(report.model_dump_json(indent=2))
-        return
-    table = Table("quantity", "distance", "", "images", "changed most")
+    else:
+        _show(report)
+    if max_distance is not None and max_distance < max(
+        (each.distance for each in report.quantities if each.distance is not None), default=0.0
+    ):
+        raise typer.Exit(_FAR)
+
+
+def _show(report: DriftReport) -> None:
+    table = Table("quantity", "distance", "verdict", "images", "changed most")
     for each in report.quantities:
         distance = "-" if each.distance is None else f"{each.distance:.2f}"
         most = "" if each.distance is None else _changed_most(each)
@@ -82,7 +98,7 @@ def _ask(url: str, model: str) -> DriftReport:
 
 def _verdict(of: DriftQuantity) -> str:
     if of.distance is None:
-        return "too few images"
+        return f"under {LEAST_LIVE} images"
     if of.distance < _CHANGED:
         return "as built"
     return "changed" if of.distance < _DRIFTED else "drifted"
