@@ -78,6 +78,10 @@ class Record:
         found = self.result.found
         size = {"width": self.result.width, "height": self.result.height}
         json_ = {} if found is None else result_json(found, self.words, PredictOptions(mask="rle"))
+        for each in json_.get("detections", ()) if blurred is not None else ():
+            # They tell who it is, as the pixels do.
+            each.pop("text", None)
+            each.pop("embedding", None)
         result = size | {"orientation": 1} | json_
         skeleton = self.words.skeleton
         about = {
