@@ -234,7 +234,7 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
     code, _, err = fovea("promote", "plus", 77, "--url", adders.url)
     assert (code, "no version 77" in err) == (2, True)
     code, _, err = fovea("promote", "plus", 4, "--canary", "half", "--url", adders.url)
-    assert (code, "write a percentage, for example 5%" in err) == (2, True)
+    assert (code, "write a share, for example 5%" in err) == (2, True)
 
 
 def test_a_history_that_is_no_canary_stops_no_other_model(adders):

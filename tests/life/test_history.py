@@ -113,12 +113,12 @@ def test_a_good_canary_stays_and_a_slow_one_is_found():
 
 
 def test_plans_are_read_as_they_are_written():
-    assert (parse_share("--canary", "5%"), parse_share("--max-p99", "+10%")) == (0.05, 0.1)
+    assert [parse_share("--canary", text) for text in ("5%", "+10%", "0.05")] == [0.05, 0.1, 0.05]
     assert [parse_span("--for", text) for text in ("90s", "10m", "2h", "1d")] == [
         90, 600, 7200, 86_400,
     ]  # fmt: skip
-    for text in ("5", "%", "-5%", "five%"):
-        with pytest.raises(InvalidOption, match="write a percentage"):
+    for text in ("", "%", "-5%", "five%"):
+        with pytest.raises(InvalidOption, match="write a share"):
             parse_share("--canary", text)
     with pytest.raises(InvalidOption, match="write a number of s, m, h or d"):
         parse_span("--for", "10")

@@ -1,4 +1,4 @@
-"""What is kept of a pipeline's answers."""
+"""Captures of a pipeline: with blur they keep no text and no vector."""
 
 import json
 

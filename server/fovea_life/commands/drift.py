@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from math import log
 from typing import Annotated
-from urllib.parse import quote
 
-import httpx
 import typer
 from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from fovea_client import server_address, with_key
 from fovea_engines.commands.options import AsJson, PlotOption, check_plot
 from fovea_engines.repository.card import LEAST_LIVE
+from fovea_life.commands.asking import AskedModel
 from fovea_life.drift.picture import draw
 from fovea_life.drift.report import DriftBin, DriftQuantity, DriftReport
-from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
+from fovea_preprocess.errors import Unavailable
 from fovea_preprocess.plural import counted
 
 # As users of the index have them: a change to look at, and another population.
@@ -76,23 +74,14 @@ def _show(report: DriftReport) -> None:
     )
 
 
-def _ask(url: str, model: str) -> DriftReport:
+def _ask(url: str, name: str) -> DriftReport:
+    with AskedModel(url, name) as model:
+        answer = model.ask("drift")
     try:
-        address = f"{server_address(url)}/v1/models/{quote(model, safe='')}/drift"
-        answer = httpx.get(address, headers=with_key({}), timeout=30.0)
-    except ValueError as error:
-        raise InvalidOption(str(error)) from None
-    except httpx.TransportError as error:
-        raise Unavailable(f"{url} does not answer ({error}): is a server there?") from None
-    try:
-        if answer.status_code == httpx.codes.OK:
-            return DriftReport.model_validate_json(answer.content)
-        kind = NotFound if answer.status_code == httpx.codes.NOT_FOUND else Unavailable
-        raise kind(str(answer.json()["error"]["message"]))
-    except (ValidationError, ValueError, LookupError, TypeError):
+        return DriftReport.model_validate_json(answer.content)
+    except ValidationError:
         raise Unavailable(
-            f"{url} answers {answer.status_code}, and not as a server of this Fovea does: "
-            f"{answer.text[:200]}"
+            f"{url} does not answer as a server of this Fovea does: {answer.text[:200]}"
         ) from None
 
 

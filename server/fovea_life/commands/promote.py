@@ -7,15 +7,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
-from urllib.parse import quote
 
-import httpx
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fovea_client import server_address, with_key
 from fovea_engines.commands.options import (
     AsJson,
     RepositoryOption,
@@ -25,9 +22,9 @@ from fovea_engines.commands.options import (
     find_models,
 )
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_life.commands.asking import AskedModel
 from fovea_life.promotion.plan import CanaryPlan, parse_share, parse_span
 from fovea_life.promotion.record import HistoryRecord
-from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unavailable
 
 # A server answers once it has loaded the version.
 _TIMEOUT_S = 600.0
@@ -206,27 +203,6 @@ def _read(models: ModelRepository, name: str) -> dict[str, Any]:
     }
 
 
-def _asked(
-    url: str, model: str, what: str, sent: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Ask a server; the error that it answers is raised in its words."""
-    try:
-        address = server_address(url)
-    except ValueError as error:
-        raise InvalidOption(str(error)) from None
-    path, method = f"/v1/models/{quote(model, safe='')}/{what}", "GET" if sent is None else "POST"
-    try:
-        with httpx.Client(base_url=address, headers=with_key({}), timeout=_TIMEOUT_S) as client:
-            answer = client.request(method, path, json=sent)
-            found = answer.json()
-    except httpx.HTTPError as error:
-        raise Unavailable(f"{address} does not answer ({error}): is a server there?") from None
-    except ValueError:
-        raise Unavailable(f"{address} answers {answer.status_code}: is it of Fovea?") from None
-    if answer.status_code == httpx.codes.OK:
-        return dict(found)
-    message = found["error"]["message"]
-    if answer.status_code == httpx.codes.NOT_FOUND:
-        raise NotFound(message)
-    refused = answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR
-    raise (InvalidRequest if refused else Unavailable)(message)
+def _asked(url: str, name: str, what: str, sent: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    with AskedModel(url, name, _TIMEOUT_S) as model:
+        return dict(model.ask(what, "GET" if sent is None else "POST", sent).json())

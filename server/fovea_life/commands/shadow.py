@@ -6,20 +6,18 @@ import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
-import httpx
 import typer
 from rich.console import Console
 from rich.live import Live
 from rich.markdown import Markdown
 
-from fovea_client import server_address, with_key
 from fovea_engines.commands.options import AsJson, check_options
-from fovea_engines.session import Closing
+from fovea_life.commands.asking import AskedModel
+from fovea_life.promotion.plan import parse_share
 from fovea_life.shadow.documents import OVER, ShadowDocument
 from fovea_life.shadow.markdown import headline, markdown
-from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
+from fovea_preprocess.errors import InvalidOption, Unavailable
 
 _EVERY_S, _SAID_EVERY_S = 1.0, 15.0
 _DISAGREES = 1
@@ -69,15 +67,15 @@ def shadow(
         raise InvalidOption("--stop takes no version: there is one shadow of a model")
     of_new = ("share", "images", "max_disagreement")
     check_options(context, {name: {"version": ()} for name in of_new})
-    limit = None if max_disagreement is None else _share("--max-disagreement", max_disagreement)
-    with _Server(url, model) as server:
+    limit = parse_share("--max-disagreement", max_disagreement)
+    with _Shadow(url, model) as server:
         if stop:
-            document = server.ask("DELETE")
+            document = server.change("DELETE")
         elif version is None:
-            document = server.ask("GET")
+            document = server.change("GET")
         else:
-            asked = {"version": version, "share": _share("--share", share), "images": images}
-            document = server.ask("PUT", asked | {"max_disagreement": limit})
+            asked = {"version": version, "share": parse_share("--share", share), "images": images}
+            document = server.change("PUT", asked | {"max_disagreement": limit})
         document = _followed(server, document, quiet=as_json)
         if out is not None:
             server.write(document, out)
@@ -91,48 +89,20 @@ def shadow(
         raise typer.Exit(_DISAGREES)
 
 
-class _Server(Closing):
-    def __init__(self, url: str, model: str) -> None:
-        try:
-            self._url = server_address(url)
-        except ValueError as error:
-            raise InvalidOption(str(error)) from None
-        self._http = httpx.Client(base_url=self._url, headers=with_key({}), timeout=30.0)
-        self._path = f"/v1/models/{quote(model, safe='')}/shadow"
-
-    def ask(self, method: str, body: dict[str, Any] | None = None) -> ShadowDocument:
-        answer = self._answer(method, "", body)
-        return ShadowDocument.model_validate_json(answer.content)
-
-    def _answer(self, method: str, path: str, body: Any = None) -> httpx.Response:
-        try:
-            answer = self._http.request(method, self._path + path, json=body)
-        except httpx.TransportError as error:
-            raise Unavailable(
-                f"{self._url} does not answer ({error}): is a server there?"
-            ) from None
-        if answer.status_code == httpx.codes.OK:
-            return answer
-        try:
-            said = answer.json()["error"]["message"]
-        except (ValueError, LookupError, TypeError):
-            said = answer.text[:200]
-        kind = {404: NotFound, 422: InvalidOption}.get(answer.status_code, Unavailable)
-        raise kind(f"{self._url} answers {answer.status_code}: {said}")
-
-    def close(self) -> None:
-        self._http.close()
+class _Shadow(AskedModel):
+    def change(self, method: str = "GET", body: dict[str, Any] | None = None) -> ShadowDocument:
+        return ShadowDocument.model_validate_json(self.ask("shadow", method, body).content)
 
     def write(self, document: ShadowDocument, folder: Path) -> None:
         (folder / "worst").mkdir(parents=True, exist_ok=True)
         for one in document.report.worst if document.report else ():
-            picture = self._answer("GET", f"/worst/{one.picture}").content
+            picture = self.ask(f"shadow/worst/{one.picture}").content
             (folder / "worst" / one.picture).write_bytes(picture)
         (folder / "shadow.json").write_text(document.model_dump_json(indent=2) + "\n", "utf-8")
         (folder / "shadow.md").write_text(markdown(document), "utf-8")
 
 
-def _followed(server: _Server, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
+def _followed(server: _Shadow, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
     """Wait until it is over, and show how it goes."""
     show, said_at = not quiet and sys.stderr.isatty(), -_SAID_EVERY_S
     with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
@@ -143,7 +113,7 @@ def _followed(server: _Server, document: ShadowDocument, *, quiet: bool) -> Shad
                 said_at = time.monotonic()
                 typer.echo(headline(document), err=True)
             time.sleep(_EVERY_S)
-            document = server.ask("GET")
+            document = server.change("GET")
     return document
 
 
@@ -152,14 +122,3 @@ def _is_over_limit(document: ShadowDocument) -> bool:
     if limit is None or report is None or report.interval is None:
         return False
     return document.state == "decided" and report.interval[0] > limit
-
-
-def _share(option: str, text: str) -> float:
-    """Read 2% or 0.02."""
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        if 0 < share <= 1:
-            return share
-    except ValueError:
-        pass
-    raise InvalidOption(f"{option} is {text!r}; write a share as 2% or 0.02")

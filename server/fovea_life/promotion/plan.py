@@ -10,7 +10,7 @@ from typing import Any, Self
 from fovea_preprocess.errors import InvalidOption
 
 _SPAN = re.compile(r"(?P<count>\d{1,6})(?P<unit>[smhd])")
-_PERCENT = re.compile(r"\+?(?P<number>\d{1,4}(?:\.\d{1,6})?)%")
+_SHARE = re.compile(r"\+?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<percent>%?)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 # Field -> its least value, its most, and those in words.
 _RANGES = {
@@ -54,12 +54,12 @@ class CanaryPlan:
 
 
 def parse_share(flag: str, text: str | None) -> float | None:
-    """Read a percentage, such as 5% or +10%, as a part of 1; InvalidOption if it is none."""
+    """Read a share, such as 5%, +10% or 0.05, as a part of 1; InvalidOption if it is none."""
     if text is None:
         return None
-    if (found := _PERCENT.fullmatch(text)) is None:
-        raise InvalidOption(f"{flag} is {text!r}: write a percentage, for example 5%")
-    return round(float(found["number"]) / 100, 9)
+    if (found := _SHARE.fullmatch(text)) is None:
+        raise InvalidOption(f"{flag} is {text!r}: write a share, for example 5%")
+    return round(float(found["number"]) / (100 if found["percent"] else 1), 9)
 
 
 def parse_span(flag: str, text: str) -> float:

@@ -1,4 +1,4 @@
-"""What the stages of a pipeline saw of each object is shown beside what they found."""
+"""The page shows each object's crop beside what the stages of a pipeline found on it."""
 
 import shutil
 

@@ -171,7 +171,7 @@ def recognised(model, family=None, observe=None):
 
 
 class Tailed:
-    """What an observer sees of a model with a changed end, of which the end alone is run."""
+    """An observer of a model whose end was changed: it runs the end alone."""
 
     def __init__(self, whole, observe):
         graph, self._observe, self._known = whole.graph, observe, {}
@@ -193,7 +193,7 @@ class Tailed:
 
 @pytest.fixture(scope="module")
 def unchanged(shared):
-    """What is seen of a model as it is, which many cases share."""
+    """The observer of each model as it is; many cases share it."""
     return cache(lambda model: Observer(load(shared / "models" / f"{model}.onnx").proto))
 
 
