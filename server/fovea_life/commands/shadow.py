@@ -58,7 +58,7 @@ def shadow(
 ) -> None:
     """Run a version on live images beside the one that answers, and compare both.
 
-    It takes only CPU that nobody wants, and no answer waits for it. Ctrl-C leaves it running;
+    It runs where CPU is idle, and slows answers a little (docs/shadow.md). Ctrl-C leaves it running;
     `fovea shadow MODEL` shows it again. docs/shadow.md has the figures.
 
     Example: fovea shadow yolov8n 7 --share 0.1 --out shadow
