@@ -58,8 +58,8 @@ def shadow(
 ) -> None:
     """Run a version on live images beside the one that answers, and compare both.
 
-    It runs where CPU is idle, and slows answers a little (docs/shadow.md). Ctrl-C leaves it running;
-    `fovea shadow MODEL` shows it again. docs/shadow.md has the figures.
+    It takes CPU that is idle, and slows answers a little: docs/shadow.md has the figures. Ctrl-C
+    leaves it running; `fovea shadow MODEL` shows it again.
 
     Example: fovea shadow yolov8n 7 --share 0.1 --out shadow
     """
