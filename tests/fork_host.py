@@ -124,7 +124,7 @@ def become(
 
 def _is_program(arguments: list[str]) -> bool:
     """Return whether a Python file is given, which changes `fovea` before it runs it."""
-    return arguments[0].endswith(".py")
+    return bool(arguments) and arguments[0].endswith(".py")
 
 
 if __name__ == "__main__":
