@@ -115,15 +115,15 @@ def serve() -> str:
     runs = [(m, p) for m in ("yolov8n", "yolox_nano") for p in ("fp32", "bf16", "int8")]
     loads, rows = ("1", "16"), []
     for model, precision in runs:
-        measured = newest(f"serve-{model}-{precision}")["http"]
-        rows.append([f"{model} {precision}"])
-        for row in map(measured.__getitem__, loads):
+        found = newest(f"serve-{model}-{precision}")
+        rows.append([f"{model} {precision}", found["date"][:10]])
+        for row in map(found["http"].__getitem__, loads):
             waits = (f"{row[name]:.0f}" for name in ("p50_ms", "p99_ms"))
             rows[-1] += [rate(row, 1), ratio(row["ratios"]), " / ".join(waits)]
     figures = ("images/s", "ratio", "p50 / p99, ms")
     head = [f"{clients} clients: {figures[0]}" for clients in loads]
     head[0] = head[0].replace("clients", "client")
-    return markdown(["", *(title for each in head for title in (each, *figures[1:]))], rows)
+    return markdown(["", "date", *(title for each in head for title in (each, *figures[1:]))], rows)
 
 
 def triton() -> str:
