@@ -57,10 +57,11 @@ def series(text: str) -> dict[str, list[dict[str, str]]]:
 
 @pytest.fixture(scope="module")
 def cached_repository(demo_model, tmp_path_factory) -> Path:
-    """The demo model, whose answers are kept, built with images; and a stream."""
+    """Two versions of the demo model, whose answers are kept, built with images; and a stream."""
     repository = tmp_path_factory.mktemp("cached") / "repository"
     images = write_crops(repository.with_name("crops"), 50)
     build(BuildPlan(demo_model, "digits", repository, "onnxruntime", max_batch=4, images=images))
+    shutil.copytree(repository / "digits" / "1", repository / "digits" / "2")
     with (repository / "digits" / "config.pbtxt").open("a") as config:
         config.write("\nresponse_cache { enable: true }\n")
     write_moving_scene(repository / "clip.avi", 6, 3)
@@ -78,6 +79,9 @@ def served(cached_repository, tmp_path_factory) -> Iterator[RunningServer]:
     flags = (*EXPLICIT, "--cache-config=local,size=1048576", *capture)
     server = start_server(cached_repository, tmp_path_factory.mktemp("log"), flags)
     assert predict(server) == 200
+    shadow = f"{server.url}/v1/models/digits/shadow"
+    assert httpx.put(shadow, json={"version": 1, "share": 1}).status_code == 200
+    wait_for(lambda: predict(server) == 200 and httpx.get(shadow).json()["report"])
     control(server, "unload")
     assert predict(server) == 503
     control(server, "load")
