@@ -24,10 +24,9 @@ from urllib.parse import urlsplit
 from http_load import http_load
 
 from fovea_bench.server_process import ServerProcess
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.device import processor_name
+from fovea_engines.device import processor_name, usable_cores
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 NAME = "kept"

@@ -28,9 +28,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import CPU_BACKENDS, get_backend, open_session
-from fovea_engines.device import processor_name
+from fovea_engines.device import processor_name, usable_cores
 from fovea_engines.session import Session
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "models"

@@ -39,10 +39,9 @@ from tables import peers
 from fovea_bench.requests import image_requests
 from fovea_bench.server_process import free_port
 from fovea_bench.target import Target
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.device import processor_name
+from fovea_engines.device import processor_name, usable_cores
 from fovea_engines.progress import ConsoleProgress
 
 HERE = Path(__file__).resolve().parent

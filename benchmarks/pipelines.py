@@ -36,10 +36,9 @@ from tests.pipelines import loop  # noqa: E402
 from tests.pipelines.conftest import write_pipeline  # noqa: E402
 from tests.serving import start_server  # noqa: E402
 
-from fovea_engines.backends.cores import usable_cores  # noqa: E402
 from fovea_engines.build.build import build  # noqa: E402
 from fovea_engines.build.plan import BuildPlan  # noqa: E402
-from fovea_engines.device import processor_name  # noqa: E402
+from fovea_engines.device import processor_name, usable_cores  # noqa: E402
 
 CLIENTS = (1, 4, 16)
 FRAMES = (195, 205, 225, 230)

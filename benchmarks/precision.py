@@ -25,11 +25,10 @@ from rich.console import Console
 from rich.table import Table
 from tables import ratio
 
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import AUTO, BuildPlan, choices
-from fovea_engines.device import processor_name, sets_for
+from fovea_engines.device import processor_name, sets_for, usable_cores
 from fovea_engines.engine import Engine
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import EngineCard

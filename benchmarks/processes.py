@@ -25,7 +25,7 @@ from http_load import http_load
 from overhead import MODEL, Round, image, network, request_for
 from serve import free_ports, start_server
 
-from fovea_engines.backends.cores import usable_cores
+from fovea_engines.device import usable_cores
 
 CONFIGURATION = Path(__file__).resolve().parents[1] / "docker" / "proxies" / "haproxy.cfg"
 

@@ -25,10 +25,9 @@ import httpx
 import numpy as np
 
 from fovea_bench.server_process import ServerProcess
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.device import processor_name
+from fovea_engines.device import processor_name, usable_cores
 from fovea_engines.evaluate.samples import sample_images
 from fovea_engines.evaluate.speed import call_rate
 from fovea_engines.progress import ConsoleProgress

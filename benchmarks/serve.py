@@ -38,7 +38,6 @@ from http_load import Loaded, http_load
 
 from fovea_bench.requests import image_requests
 from fovea_bench.target import Target
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import AUTO, BuildPlan, choices
@@ -47,7 +46,7 @@ from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.mask_encoding import encoded_masks
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
-from fovea_engines.device import processor_name
+from fovea_engines.device import processor_name, usable_cores
 from fovea_engines.engine import Engine
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import CARD_FILE, EngineCard

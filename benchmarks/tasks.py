@@ -19,10 +19,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.device import processor_name
+from fovea_engines.device import processor_name, usable_cores
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import EngineCard
 

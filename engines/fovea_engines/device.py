@@ -1,8 +1,10 @@
-"""Identifies the processor and the GPU of this machine."""
+"""Identifies the processor, the cores that this process may use, and the GPU."""
 
 from __future__ import annotations
 
 import ctypes
+import math
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,8 @@ BFLOAT16_SETS = ("avx512_bf16", "amx_bf16")
 # CUdevice_attribute of cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _MAJOR, _MINOR = 75, 76
 _LONGEST_NAME = 256
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +113,39 @@ def _cpuinfo(key: str, root: Path) -> list[str]:
         return []
     pairs = (line.partition(":") for line in lines)
     return [value.strip() for name, _, value in pairs if name.strip() == key]
+
+
+def usable_cores() -> int:
+    """Return the cores that the affinity mask and the CPU quota allow, at least 1.
+
+    `os.cpu_count()` is the machine's number: in a container with a quota of 2 on 64 cores, 64
+    threads would be throttled most of the time.
+    """
+    cores = len(os.sched_getaffinity(0))
+    quotas = [_quota(folder) for folder in _own_cgroups()]
+    return max(1, min([cores, *(math.ceil(quota) for quota in quotas if quota)]))
+
+
+def _own_cgroups() -> list[Path]:
+    """Return the cgroup folders of this process: v2, then v1's cpu controller, root included."""
+    folders = [CGROUPS, CGROUPS / "cpu"]
+    if OWN_CGROUP.is_file():
+        for line in OWN_CGROUP.read_text().splitlines():
+            _, controllers, own = line.split(":", 2)
+            if controllers in ("", "cpu", "cpu,cpuacct"):
+                base = CGROUPS / "cpu" if controllers else CGROUPS
+                path = base / own.lstrip("/")
+                folders += [path, *(up for up in path.parents if up.is_relative_to(base))]
+    return folders
+
+
+def _quota(folder: Path) -> float | None:
+    """Return the CPU quota of one cgroup in cores; None without a limit."""
+    v2, v1 = folder / "cpu.max", folder / "cpu.cfs_quota_us"
+    if v2.is_file():
+        quota, period = v2.read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    if v1.is_file():
+        limit = int(v1.read_text())
+        return limit / int((folder / "cpu.cfs_period_us").read_text()) if limit > 0 else None
+    return None

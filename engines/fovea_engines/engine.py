@@ -39,7 +39,7 @@ from fovea_engines.detect.words import (
     words_of_texts,
 )
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_engines.session import Array, Closing, ImageSession, Session, TensorSpec
 from fovea_engines.triton_engine import PlainChoice, open_plain
 from fovea_preprocess.errors import (

@@ -23,7 +23,7 @@ from fovea_engines.device import processor_name
 from fovea_engines.graph.tensors import read_metadata
 from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard, HeadCandidate
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.labels import LABELS_FILE, read_labels
 from fovea_engines.session import Array, Session, TensorSpec
 from fovea_preprocess.errors import BackendError, InvalidModel, NotFound, UnsupportedModel

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fovea_engines.backends.backend import Backend, CompilePlan, Encoding, OpenPlan
-from fovea_engines.backends.gpu_memory import GpuMemory
+from fovea_engines.backends.backend import Backend, CompilePlan, Encoding, GpuMemory, OpenPlan
 from fovea_engines.device import Gpu, gpu_here
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.options import BuilderOptions

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fovea_engines.progress import Progress
-from fovea_engines.repository.layers import PlanLayers
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_preprocess.errors import BuildError, InvalidModel, InvalidOption, UnsupportedModel
 from fovea_tensorrt.caches import timing_cache
 from fovea_tensorrt.layers import engine_layers, network_layers
+from fovea_tensorrt.layers_file import PlanLayers
 from fovea_tensorrt.log import without_noise
 from fovea_tensorrt.monitor import Phases, progress_monitor, run_cancellable
 from fovea_tensorrt.plugins import load_plugins

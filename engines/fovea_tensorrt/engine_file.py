@@ -8,9 +8,8 @@ from time import perf_counter
 from typing import Any
 
 from fovea_engines.backends.backend import CompilePlan
-from fovea_engines.repository.layers import LAYERS_FILE
+from fovea_engines.repository.files import write_file
 from fovea_engines.repository.options import BuilderOptions, Plugin, target
-from fovea_engines.repository.writing import write_file
 from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
 from fovea_tensorrt.backend import ENGINE_FILE, KEPT_FILE
 from fovea_tensorrt.builder import build_plan
@@ -25,6 +24,7 @@ from fovea_tensorrt.caches import (
 )
 from fovea_tensorrt.cuda.driver import Device, megabytes, open_device
 from fovea_tensorrt.cuda.letterbox import open_letterbox, write_letterbox
+from fovea_tensorrt.layers_file import LAYERS_FILE
 from fovea_tensorrt.plan_file import PlanFile, read_plan_file
 from fovea_tensorrt.plugins import load_plugins
 from fovea_tensorrt.runtime import Runtime, load_runtime

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fovea_engines.repository.layers import PlanLayer, PlanLayers
 from fovea_engines.session import TensorSpec
+from fovea_tensorrt.layers_file import PlanLayer, PlanLayers
 from fovea_tensorrt.runtime import Runtime, dtype_name, tensor_spec
 
 # The inspector's name of an element type, in all its forms, e.g. "Half", "Row major linear FP16

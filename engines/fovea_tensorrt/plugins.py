@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Iterable
 from threading import Lock
 
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.options import Plugin
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, InvalidOption
 from fovea_tensorrt.runtime import Runtime

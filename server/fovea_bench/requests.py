@@ -13,8 +13,7 @@ import orjson
 from fovea_bench.target import Target
 from fovea_client import with_key
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
-from fovea_server.tensors.datatypes import NUMPY
-from fovea_server.tensors.wire import encode_strings
+from fovea_server.tensors.wire import NUMPY, encode_strings
 
 _SEED = 1
 _SHAPE = re.compile(r"(?P<name>.+):(?P<dims>\d+(,\d+)*)")

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 from fovea_client import Timing
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.device import usable_cores
 from fovea_files.entry import InputImage, Result
 from fovea_files.predictors import Predicted, Predicting, Predictor
 from fovea_server.dataplane.service import Service

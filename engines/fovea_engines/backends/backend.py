@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install, install_extra
-from fovea_engines.device import WeightBits, int8_saturates
+from fovea_engines.device import WeightBits, int8_saturates, usable_cores
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import BuilderOptions, Plugin
+from fovea_engines.session import Closing
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_preprocess.spec import PreprocessSpec
 
 if TYPE_CHECKING:
-    from fovea_engines.backends.gpu_memory import GpuMemory
     from fovea_engines.repository.card import EngineCard
     from fovea_engines.session import Session
 
@@ -191,3 +190,28 @@ class Backend(ABC):
     def installation(self) -> str:
         """Return the command that installs the runtime."""
         return install_extra(self.extra) if self.extra else install(self.distribution)
+
+
+class GpuBuffer(Protocol):
+    """Memory of another process; safe in any thread, and closed with its last reference."""
+
+    def read(self, offset: int, byte_size: int) -> memoryview:
+        """Copy a part of it to the host's memory; `BackendError`: the GPU has failed."""
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Write to a part of it, completely; `BackendError`: the GPU has failed."""
+
+    def close(self) -> None:
+        """Close it, even if it is referenced. Calling it again does nothing."""
+
+
+class GpuMemory(Closing, Protocol):
+    """Opens buffers, and holds the GPUs that they are on until it is closed."""
+
+    def open(self, device_id: int, handle: bytes, byte_size: int) -> GpuBuffer:
+        """Open the first `byte_size` bytes of a `cudaIpcMemHandle_t`, 64 bytes.
+
+        Raises:
+            BackendError: there is no such GPU, or it refuses the handle.
+            InvalidRequest: the memory is smaller.
+        """

@@ -14,7 +14,7 @@ import numpy as np
 
 from fovea_engines.backends.backend import Backend, CompilePlan, OpenPlan
 from fovea_engines.backends.cpu_session import CpuSession, load_layouts
-from fovea_engines.repository.writing import write_file, writing
+from fovea_engines.repository.files import write_file, writing
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
 

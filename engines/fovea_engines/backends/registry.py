@@ -9,8 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fovea_engines.backends.backend import Backend, BackendInfo, OpenPlan
-from fovea_engines.backends.gpu_memory import GpuMemory
+from fovea_engines.backends.backend import Backend, BackendInfo, GpuMemory, OpenPlan
 from fovea_engines.backends.onnxruntime import ONNXRUNTIME
 from fovea_engines.backends.openvino import OPENVINO
 from fovea_engines.repository.figures import Precision

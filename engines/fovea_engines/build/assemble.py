@@ -22,7 +22,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FORMAT, EngineCard, HeadCandidate, Precision
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Closing, Session
 from fovea_preprocess.errors import (

@@ -20,15 +20,15 @@ from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
-from fovea_engines.build.report import FAILED_FOLDER, write_report
+from fovea_engines.build.report import write_report
 from fovea_engines.evaluate.accuracy.class_folders import ClassFolders
 from fovea_engines.evaluate.accuracy.labels import Labels, check_task, read_labelled
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
-from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidModel, InvalidOption, NotFound
 
 

@@ -25,7 +25,7 @@ from fovea_engines.graph.nms_tail import add_nms_tail
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import Precision
-from fovea_engines.repository.writing import write_file
+from fovea_engines.repository.files import write_file
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 

@@ -35,7 +35,7 @@ from fovea_engines.graph.plain_session import (
 )
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.progress import Progress
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel

@@ -6,7 +6,6 @@ import numpy as np
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.build.report import FAILED_FOLDER
 from fovea_engines.detect.draw.draw import captioned, draw, encode
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import Observe
@@ -16,7 +15,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.evaluate.observe import Observer
 from fovea_engines.evaluate.samples import sample_images
-from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec

@@ -13,7 +13,6 @@ from fovea_engines.backends.registry import get_backend, mismatch
 from fovea_engines.build.assemble import assemble, candidate
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.build.report import REPORT_FILE
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognition import Recognition
@@ -27,9 +26,9 @@ from fovea_engines.evaluate.samples import Pixels, sample_images
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard, Precision
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.options import BuilderOptions
-from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.repository.repository import REPORT_FILE, ModelRepository
 from fovea_preprocess.errors import BackendUnavailable, Disagreement, InvalidModel
 
 # Measured on the photographs that ship with Fovea: where a model finds nothing on them, its best

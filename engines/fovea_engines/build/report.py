@@ -31,14 +31,11 @@ from fovea_engines.repository.figures import (
     candidate_table,
     left_out_text,
 )
-from fovea_engines.repository.writing import write_file
+from fovea_engines.repository.files import write_file
+from fovea_engines.repository.repository import REPORT_FILE
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.plural import counted
 
-FAILED_FOLDER: Final = "failed-build"
-"""Folder of a model that holds the report of its last refused build; it is no version."""
-
-REPORT_FILE: Final = "card.md"
 IMAGE_FILE: Final = "worst.jpg"
 
 _CLASSES_SHOWN = 10

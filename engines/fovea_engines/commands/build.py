@@ -13,7 +13,7 @@ import typer
 
 from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan, choices
-from fovea_engines.commands.console import card_table
+from fovea_engines.commands.card_table import card_table
 from fovea_engines.commands.options import (
     AsJson,
     Backend,
@@ -39,7 +39,7 @@ from fovea_engines.commands.options import (
     parse_size,
     precision_option,
 )
-from fovea_engines.commands.served import served_versions, serving_notes
+from fovea_engines.commands.served import serving_notes
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import Precision
@@ -268,10 +268,10 @@ def build(
         goal=goal,
     )
     own = ModelRepository(repository)
-    before = served_versions(own, plan.name)
+    before = own.served_or_none(plan.name)
     card = build_engine(plan, ConsoleProgress())
     version = own.find(card.name, card.content_key) or 0
-    served = version in served_versions(own, card.name)
+    served = version in own.served_or_none(card.name)
     if as_json:
         document = {"version": version, "served": served, "card": card.to_json()}
         typer.echo(json.dumps(document, indent=2))

@@ -8,18 +8,11 @@ from contextlib import suppress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.repository import ModelRepository
-from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
+from fovea_preprocess.errors import InvalidModel, NotFound
 
 _RUNNING = (
     "A running server loads it at its next restart, or at once with --model-control-mode poll."
 )
-
-
-def served_versions(repository: ModelRepository, name: str) -> tuple[int, ...]:
-    """Return the versions that are served, ascending; none where config.pbtxt is wrong."""
-    with suppress(InvalidModel, InvalidOption):
-        return repository.served(name)
-    return ()
 
 
 def serving_notes(
@@ -36,7 +29,7 @@ def serving_notes(
     """
     name = card.name
     config = repository.root / name / CONFIG_FILE
-    served = served_versions(repository, name)
+    served = repository.served_or_none(name)
     if version in served:
         if before and before[-1] not in served:
             replaced = _engine(repository, name, before[-1])

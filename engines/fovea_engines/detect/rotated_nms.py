@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.nms import ranked, settle, take
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.rotated import Rows, bounds, regular
-from fovea_engines.detect.rotated_overlap import Floats, axes, probiou
+from fovea_engines.detect.rotated import Floats, Rows, axes, bounds, probiou, regular
 
 Overlap = Callable[[Floats, Floats], Floats]
 """`probiou` or `iou`."""

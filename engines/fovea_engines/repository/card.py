@@ -34,8 +34,8 @@ from fovea_engines.repository.figures import (
     Goal,
 )
 from fovea_engines.repository.figures import Precision as Precision
+from fovea_engines.repository.files import write_file
 from fovea_engines.repository.options import BuilderOptions, target
-from fovea_engines.repository.writing import write_file
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound
 from fovea_preprocess.plural import counted

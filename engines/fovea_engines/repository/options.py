@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from fovea_engines.device import gpu_here
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 _LEVELS = range(6)

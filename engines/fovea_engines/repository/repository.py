@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,13 +15,17 @@ from pathlib import Path
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.composites import composite_file, read_composite
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
+from fovea_engines.repository.files import swap, write_file
 from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.locking import lock, locked
-from fovea_engines.repository.writing import swap, write_file
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
 DEFAULT_REPOSITORY = Path("repository")
 """Default repository of commands."""
+FAILED_FOLDER = "failed-build"
+"""Folder of a model that holds the report of its last refused build; it is no version."""
+REPORT_FILE = "card.md"
+"""The report of a build, in the folder of the version."""
 
 _LISTED = 10
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
@@ -126,6 +130,12 @@ class ModelRepository:
         chosen = replace(config, name=name).served(there)
         history = self.history(name)
         return history.served(chosen, there) if history.events else chosen
+
+    def served_or_none(self, name: str) -> tuple[int, ...]:
+        """Return the versions that are served; none where config.pbtxt is wrong."""
+        with suppress(InvalidModel, InvalidOption):
+            return self.served(name)
+        return ()
 
     def history(self, name: str) -> History:
         """Read the history of a model, empty if none was promoted; raises as `History.read`."""

@@ -15,12 +15,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fovea_engines.commands.console import shape_text
+from fovea_engines.commands.card_table import shape_text
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.evaluate.observe import recognise_graph
 from fovea_engines.graph.load import load
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
-from fovea_engines.repository.writing import write_file
+from fovea_engines.repository.files import write_file
 from fovea_engines.session import TensorSpec
 from fovea_lab.edit.check import check
 from fovea_lab.edit.edited import Edited, copied

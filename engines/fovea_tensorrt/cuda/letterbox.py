@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from fovea_engines.progress import Progress
-from fovea_engines.repository.writing import write_file
+from fovea_engines.repository.files import write_file
 from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import PlacedImage

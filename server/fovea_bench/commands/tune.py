@@ -29,7 +29,6 @@ from fovea_bench.tune.run import Measure, Run
 from fovea_bench.tune.search import Search
 from fovea_bench.tune.setting import Setting, grid, present
 from fovea_bench.tune.trials import Trials
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.commands.options import (
     AsJson,
     PlotOption,
@@ -39,6 +38,7 @@ from fovea_engines.commands.options import (
     find_models,
     folder_option,
 )
+from fovea_engines.device import usable_cores
 from fovea_engines.progress import ConsoleProgress, Progress
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository

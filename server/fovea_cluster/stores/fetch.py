@@ -15,7 +15,7 @@ from threading import Thread
 
 from fovea_cluster.stores.listing import RemoteFile
 from fovea_cluster.stores.store import Store
-from fovea_engines.repository.writing import writing
+from fovea_engines.repository.files import writing
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, ShuttingDown, Unavailable
 from fovea_preprocess.plural import counted
 from fovea_preprocess.size import size_text

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Self
 
 from fovea_engines.repository.card import CARD_FILE
-from fovea_engines.repository.digest import json_sha256
+from fovea_engines.repository.files import json_sha256
 from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import InvalidModel, InvalidOption
 from fovea_preprocess.size import size_text

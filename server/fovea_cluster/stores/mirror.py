@@ -14,7 +14,7 @@ from fovea_cluster.stores.fetch import UNFINISHED, Fetch
 from fovea_cluster.stores.listing import RemoteFile, RemoteModel
 from fovea_cluster.stores.store import Store
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.locking import lock, locked
 from fovea_preprocess.errors import InvalidModel, NotFound, Unavailable
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_client import Match
-from fovea_engines.repository.writing import write_file
+from fovea_engines.repository.files import write_file
 from fovea_files.search.identity import ModelIdentity
 from fovea_files.search.reading import MOST_BYTES, read_arrays
 from fovea_files.search.thumbnails import Thumbnails

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Self
 
+from fovea_engines.repository.files import writing
 from fovea_engines.repository.repository import ModelRepository
-from fovea_engines.repository.writing import writing
 from fovea_life.promotion.plan import CanaryPlan
 from fovea_preprocess.errors import InvalidRequest, NotFound, Unavailable
 

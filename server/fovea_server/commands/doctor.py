@@ -18,11 +18,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from fovea_engines.backends.backend import BackendInfo
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install, install_extra
 from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS, available_backends
 from fovea_engines.commands.options import AsJson
-from fovea_engines.device import cpu_flags, processor_name, visible_gpus
+from fovea_engines.device import cpu_flags, processor_name, usable_cores, visible_gpus
 from fovea_server.metrics.machine import Memory, memory
 
 # Name for people -> the flag in /proc/cpuinfo.

@@ -33,7 +33,6 @@ _PANELS: dict[str, dict[str, str]] = {
     },
     "Models": {
         "build": "fovea_engines.commands.build:build",
-        "inspect": "fovea_engines.commands.inspect:inspect",
         "versions": "fovea_server.commands.versions:versions",
     },
     "Serving": {

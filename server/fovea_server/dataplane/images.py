@@ -16,11 +16,10 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.datatypes import NAMES
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTensor
 from fovea_server.tensors.results.forms import result_tensors
-from fovea_server.tensors.wire import decode_strings
+from fovea_server.tensors.wire import NAMES, decode_strings
 
 TEXT = "TEXT"
 """Name of the input that takes texts, of models that read them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install_extra
+from fovea_engines.device import usable_cores
 from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import InvalidOption, Unauthenticated
 from fovea_server.byte_budget import ByteBudget

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fovea_engines.backends.gpu_memory import GpuBuffer, GpuMemory
+from fovea_engines.backends.backend import GpuBuffer, GpuMemory
 from fovea_engines.backends.registry import open_gpu_memory
 from fovea_preprocess.errors import BackendError, InvalidRequest, RegionFailed
 from fovea_server.extensions.shared_memory import RegionTable

@@ -33,8 +33,7 @@ from fovea_server.models.config.config_check import check_amounts
 from fovea_server.models.config.files import inside
 from fovea_server.scheduling.image_job import ImageKind
 from fovea_server.settings import Settings
-from fovea_server.tensors.datatypes import NUMPY, protocol_name
-from fovea_server.tensors.wire import decode_strings
+from fovea_server.tensors.wire import NUMPY, decode_strings, protocol_name
 
 log = logging.getLogger(__name__)
 

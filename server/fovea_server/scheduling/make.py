@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from fovea_engines.backends.cores import usable_cores
+from fovea_engines.device import usable_cores
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, StrategyDirect
 from fovea_engines.session import Session

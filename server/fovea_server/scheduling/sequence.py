@@ -29,8 +29,8 @@ from fovea_server.scheduling.base import SchedulerWrapper
 from fovea_server.scheduling.contract import Outputs
 from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.tensors.check import Checked
-from fovea_server.tensors.datatypes import NUMPY, protocol_name
 from fovea_server.tensors.messages import InferRequest, InferResponse
+from fovea_server.tensors.wire import NUMPY, protocol_name
 
 _Maker = Callable[[InferRequest], Array]
 

@@ -15,10 +15,9 @@ import numpy as np
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.messages import InferRequest, InputTensor
 from fovea_server.tensors.signature import ModelSignature, ModelTensor, shape_text
-from fovea_server.tensors.wire import check_count, decode_strings
+from fovea_server.tensors.wire import NUMPY, check_count, decode_strings
 
 BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "

@@ -8,8 +8,8 @@ from math import prod
 from typing import Self
 
 from fovea_engines.repository.model_config import ConfigTensor, ModelConfig, ModelInput
-from fovea_server.tensors.datatypes import NUMPY, protocol_name
 from fovea_server.tensors.messages import InputTensor, OutputTensor
+from fovea_server.tensors.wire import NUMPY, protocol_name
 
 
 def shape_text(shape: Iterable[int]) -> str:

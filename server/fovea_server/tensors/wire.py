@@ -1,17 +1,38 @@
-"""Tensors in the protocol's binary form; BYTES: each element follows its length.
+"""Tensors in the protocol's binary form, and the names of their element types.
 
-Triton's core (`ValidateBytesInputs`) and its backends have the same texts of errors.
+Source: "Tensor Data Types" of the Open Inference Protocol and `DataType` of model_config.proto. Of
+BYTES each element follows its length; Triton's core (`ValidateBytesInputs`) and its backends have
+the same texts of errors.
 """
 
 from __future__ import annotations
 
 import struct
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.tensors.messages import OutputTensor
+
+NUMPY: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    **{
+        f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits}")
+        for kind in ("INT", "UINT")
+        for bits in (8, 16, 32, 64)
+    },
+    **{f"FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    # Elements are `bytes`.
+    "BYTES": np.dtype(object),
+}
+"""The protocol's name -> numpy's type."""
+
+NAMES = {dtype: name for name, dtype in NUMPY.items()}
+"""numpy's type -> the protocol's name."""
 
 # Below this size in bytes a copy is cheaper than a view.
 _SMALL = 16_384
@@ -97,3 +118,8 @@ def check_count(got: int, count: int, what: str) -> None:
         raise InvalidRequest(
             f"unexpected number of string elements {count + 1} for {what}, expecting {count}"
         )
+
+
+def protocol_name(config_name: str) -> str:
+    """Convert from the name in config.pbtxt: "TYPE_FP32", "TYPE_STRING"."""
+    return "BYTES" if config_name == "TYPE_STRING" else config_name.removeprefix("TYPE_")

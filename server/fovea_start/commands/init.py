@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from fovea_engines.commands.options import AsJson
-from fovea_engines.repository.writing import write_file, writing
+from fovea_engines.repository.files import write_file, writing
 from fovea_preprocess.errors import InvalidOption, Unavailable
 
 # File of the project -> where it lies in the packages.

@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from fovea_engines.backends import cores
+from fovea_engines import device
 from fovea_engines.backends.registry import (
     BACKENDS,
     CPU_BACKENDS,
@@ -255,20 +255,20 @@ def test_numbers_strings_and_defaults_pass_through_onnxruntime(shared: Path) -> 
 
 
 def test_a_cpu_quota_is_a_number_of_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "CGROUPS", tmp_path)
-    monkeypatch.setattr(cores, "OWN_CGROUP", tmp_path / "self")
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(64)))
-    assert cores.usable_cores() == 64
+    monkeypatch.setattr(device, "CGROUPS", tmp_path)
+    monkeypatch.setattr(device, "OWN_CGROUP", tmp_path / "self")
+    monkeypatch.setattr(device.os, "sched_getaffinity", lambda _: set(range(64)))
+    assert device.usable_cores() == 64
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert cores.usable_cores() == 64
+    assert device.usable_cores() == 64
     (tmp_path / "self").write_text("0::/pod/app\n")
     (tmp_path / "pod" / "app").mkdir(parents=True)
     (tmp_path / "pod" / "cpu.max").write_text("250000 100000\n")
-    assert cores.usable_cores() == 3
+    assert device.usable_cores() == 3
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("50000\n")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    assert cores.usable_cores() == 1
+    assert device.usable_cores() == 1
 
 
 def test_the_command_offers_every_backend():

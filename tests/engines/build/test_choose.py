@@ -18,13 +18,12 @@ from fovea_engines.build.calibration.calibrate import Images, calibrate
 from fovea_engines.build.calibration.ranges import Origin
 from fovea_engines.build.plan import BuildPlan, choices
 from fovea_engines.build.prepare import prepare
-from fovea_engines.build.report import FAILED_FOLDER, REPORT_FILE
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.evaluate.speed import Rates
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE, ModelRepository
 from fovea_preprocess.errors import Disagreement, InvalidOption
 
 

@@ -16,12 +16,11 @@ from fovea_engines.build.gate import MIN_QUALITY, objection
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.prepare import prepare
-from fovea_engines.build.report import FAILED_FOLDER
 from fovea_engines.build.search import BUDGET
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_preprocess.errors import Disagreement, InvalidOption, UnsupportedModel
 
 

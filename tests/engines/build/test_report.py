@@ -13,14 +13,14 @@ from fovea_engines.build.build import build
 from fovea_engines.build.calibration.ranges import RANGES_FILE, Ranges
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
-from fovea_engines.build.report import FAILED_FOLDER, table, worst_image, write_report
+from fovea_engines.build.report import table, worst_image, write_report
 from fovea_engines.build.search import Sensitivity
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Calibration, WorstImage
-from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_preprocess.errors import Disagreement
 
 

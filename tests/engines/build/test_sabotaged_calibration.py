@@ -17,13 +17,12 @@ from fovea_engines.build.calibration.calibrate import find_ranges
 from fovea_engines.build.calibration.ranges import RANGES_FILE
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
-from fovea_engines.build.report import FAILED_FOLDER
 from fovea_engines.detect.heads.preprocess import PRESETS, read_preprocess
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, UnsupportedModel
 
 

@@ -22,7 +22,7 @@ from fovea_engines.build.rebuild import likeness, rebuild
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import (
     BackendUnavailable,

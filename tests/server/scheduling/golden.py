@@ -20,9 +20,8 @@ from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.statistics.model import ModelStatistics
-from fovea_server.tensors.datatypes import NAMES
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
-from fovea_server.tensors.wire import encode_strings
+from fovea_server.tensors.wire import NAMES, encode_strings
 
 
 class Gate:

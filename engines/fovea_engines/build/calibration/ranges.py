@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from fovea_engines.repository.writing import write_file
+from fovea_engines.repository.files import write_file
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 Method = Literal["percentile", "minmax", "entropy", "mse"]

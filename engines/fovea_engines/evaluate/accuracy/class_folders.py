@@ -22,7 +22,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import has_images, image_files, read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import ClassAccuracy, MatchAccuracy
-from fovea_engines.repository.digest import file_sha256, json_sha256
+from fovea_engines.repository.files import file_sha256, json_sha256
 from fovea_preprocess.errors import InvalidOption
 
 FIRST = 5

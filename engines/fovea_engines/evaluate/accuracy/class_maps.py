@@ -20,7 +20,7 @@ from fovea_engines.evaluate.accuracy.yolo import CLASSES_FILE
 from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import MapAccuracy
-from fovea_engines.repository.digest import file_sha256, json_sha256
+from fovea_engines.repository.files import file_sha256, json_sha256
 from fovea_engines.repository.labels import read_labels
 from fovea_preprocess.errors import InvalidOption, NotFound
 

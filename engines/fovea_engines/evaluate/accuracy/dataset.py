@@ -13,7 +13,7 @@ import numpy as np
 from fovea_engines.evaluate.accuracy.coco import coco_class_names, read_coco
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage as LabelledImage
 from fovea_engines.evaluate.accuracy.yolo import is_yaml, read_yolo, yolo_class_names
-from fovea_engines.repository.digest import file_sha256, json_sha256
+from fovea_engines.repository.files import file_sha256, json_sha256
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
 

@@ -17,7 +17,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AttributeAccuracy, TextAccuracy
-from fovea_engines.repository.digest import file_sha256, json_sha256
+from fovea_engines.repository.files import file_sha256, json_sha256
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 SUFFIXES: Final = (".csv", ".tsv", ".txt")

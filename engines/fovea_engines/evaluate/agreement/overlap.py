@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect import rotated_overlap
+from fovea_engines.detect import rotated
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.masks import Bitmap, Masks
-from fovea_engines.detect.rotated import bounds
-from fovea_engines.detect.rotated_overlap import axes
+from fovea_engines.detect.rotated import axes, bounds
 from fovea_engines.repository.figures import Overlap
 
 Floats = NDArray[np.float64]
@@ -53,7 +52,7 @@ def rotated_iou(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:
     """Return the intersection over union [n, m] of rectangles [n, 5] and [m, 5]."""
     found = iou(bounds(one), bounds(other))
     near = np.nonzero(found)
-    found[near] = rotated_overlap.iou(axes(one)[:, near[0]], axes(other)[:, near[1]])
+    found[near] = rotated.iou(axes(one)[:, near[0]], axes(other)[:, near[1]])
     return found
 
 

@@ -13,8 +13,8 @@ import orjson
 from fovea_engines.session import Array
 from fovea_preprocess.errors import AnswerTooLarge, InvalidRequest, MalformedJson
 from fovea_server.http.v2.long_array import LongArray
-from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.messages import OutputTensor
+from fovea_server.tensors.wire import NUMPY
 
 MANY = 16_384
 """Elements that take about a millisecond to write."""

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterator
 from math import prod
 
-from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import BACKENDS
+from fovea_engines.device import usable_cores
 from fovea_engines.repository.config_pbtxt import fields_in_source
 from fovea_engines.repository.model_config import ConfigTensor, ModelConfig
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching

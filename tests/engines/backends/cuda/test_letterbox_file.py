@@ -15,7 +15,7 @@ from tests.engines.rtx_repository import tamper
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_preprocess.errors import InvalidModel
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_tensorrt.cuda.letterbox import (

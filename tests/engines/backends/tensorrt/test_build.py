@@ -11,10 +11,10 @@ from fovea_engines.backends.registry import open_session
 from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.layers import LAYERS_FILE
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_tensorrt.backend import ENGINE_FILE, KEPT_FILE
 from fovea_tensorrt.cuda.letterbox import LETTERBOX_FILE
+from fovea_tensorrt.layers_file import LAYERS_FILE
 from fovea_tensorrt.plan_file import read_plan_file
 
 pytest.importorskip(

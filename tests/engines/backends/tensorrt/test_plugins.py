@@ -9,7 +9,7 @@ import pytest
 from tests.engines.rtx import trt  # noqa: F401  skips where TensorRT for RTX is not installed
 from tests.engines.shared_library import compile_library
 
-from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.options import Plugin
 from fovea_preprocess.errors import InvalidOption, NotFound
 

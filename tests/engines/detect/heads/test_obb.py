@@ -9,8 +9,7 @@ from tests.engines.detect.heads.expected import NEAR, File
 
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.rotated import regular
-from fovea_engines.detect.rotated_overlap import axes, iou
+from fovea_engines.detect.rotated import axes, iou, regular
 
 FILES = {
     "yolo11-obb": "yolov8-obb",

@@ -22,9 +22,8 @@ from fovea_server.http.v2.infer_request import BodyReader, OutputEncoding
 from fovea_server.http.v2.long_array import LONG
 from fovea_server.http.v2.tensor_json import MANY, data_json, refuse_long
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
-from fovea_server.tensors.wire import wire
+from fovea_server.tensors.wire import NUMPY, wire
 
 
 async def infer(service: Service, request: Request) -> Response:

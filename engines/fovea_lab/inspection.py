@@ -8,7 +8,6 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from fovea_engines.commands.served import served_versions
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.image_inputs import origin_of
@@ -16,8 +15,7 @@ from fovea_engines.repository.beside import faults_beside
 from fovea_engines.repository.card import CARD_FILE, EngineCard, HeadCandidate
 from fovea_engines.repository.composites import StageRow, composite_file, read_composite
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
-from fovea_engines.repository.layers import LAYERS_FILE, PlanLayers
-from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE, ModelRepository
 from fovea_engines.session import TensorSpec
 from fovea_engines.triton_engine import engine_files, open_plain
 from fovea_preprocess.errors import (
@@ -29,6 +27,7 @@ from fovea_preprocess.errors import (
 )
 from fovea_preprocess.mistakes import meant
 from fovea_preprocess.spec import PreprocessSpec
+from fovea_tensorrt.layers_file import LAYERS_FILE, PlanLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ def read_folder(path: Path) -> list[InspectedModel]:
     path = path.resolve()
     if _is_version(path):
         version = int(path.name) if path.name.isdecimal() else 0
-        served = version in served_versions(ModelRepository(path.parent.parent), path.parent.name)
+        served = version in ModelRepository(path.parent.parent).served_or_none(path.parent.name)
         return [_inspected(path, path.parent.name, version, served=served)]
     if composite_file(path) is not None:
         return [_composite(path)]
@@ -173,7 +172,7 @@ def read_folder(path: Path) -> list[InspectedModel]:
         _inspected(repository.folder(name, version), name, version, served=version in served)
         for name in names
         if name not in made
-        for served in [served_versions(repository, name)]
+        for served in [repository.served_or_none(name)]
         for version in repository.versions(name)
     ]
     return sorted([*engines, *(_composite(path / name) for name in made)], key=lambda m: m.name)
@@ -204,7 +203,7 @@ def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:
         raise InvalidModel(f"{' -> '.join((*above, name))} is a circle: name another model")
     if name in repository.folders() and composite_file(root / name) is not None:
         return _card(root, read_composite(root / name).models[0], (*above, name))
-    served = served_versions(repository, name) if name in repository.folders() else ()
+    served = repository.served_or_none(name) if name in repository.folders() else ()
     if not served:
         raise InvalidModel(f"there is no model '{name}' to run{meant(name, repository.models())}")
     found = _read(repository.folder(name, served[-1]))
@@ -229,9 +228,6 @@ def read_layers(path: Path) -> PlanLayers:
 
 
 def _refusals(path: Path) -> str:
-    # Here, because it takes OpenCV to write the report.
-    from fovea_engines.build.report import FAILED_FOLDER, REPORT_FILE
-
     refusals = []
     for folder in sorted([*path.glob(FAILED_FOLDER), *path.glob(f"*/{FAILED_FOLDER}")]):
         with suppress(NotFound):

@@ -1,14 +1,19 @@
-"""Writes files with errors that name the space a full disk lacks; exchanges folders."""
+"""Writes files with errors that name the space a full disk lacks; digests; exchanges folders."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from fovea_preprocess.errors import NotFound
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -54,3 +59,18 @@ def swap(one: Path, other: Path) -> None:
     if libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error), str(other))
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file's bytes, as hex; `NotFound` if there is no such file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError as error:
+        raise NotFound(f"{path} is not there") from error
+
+
+def json_sha256(value: Any) -> str:
+    """Return the sha256 of a value's canonical JSON form, as hex."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -13,20 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fovea_engines.commands.console import (
-    card_table,
-    ensemble_table,
-    model_table,
-    repository_table,
-    shape_text,
-    stage_table,
-)
-from fovea_engines.commands.inspection import (
-    InspectedModel,
-    read_folder,
-    read_layers,
-    read_model_file,
-)
+from fovea_engines.commands.card_table import card_table, shape_text
 from fovea_engines.commands.options import (
     AsJson,
     HeadOption,
@@ -37,10 +24,22 @@ from fovea_engines.commands.options import (
 )
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
-from fovea_engines.repository.layers import PlanLayers
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.session import TensorSpec
+from fovea_lab.commands.inspect_tables import (
+    ensemble_table,
+    model_table,
+    repository_table,
+    stage_table,
+)
+from fovea_lab.inspection import (
+    InspectedModel,
+    read_folder,
+    read_layers,
+    read_model_file,
+)
 from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_tensorrt.layers_file import PlanLayers
 
 _KINDS = 6
 _SOURCES = {
