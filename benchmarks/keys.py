@@ -2,8 +2,8 @@
 
     python benchmarks/keys.py [--keys 10000] [--tries 100000] [--json FILE]
 
-A file of keys is made, and `Door.holder` is timed in this process. Wrong keys differ from a right
-one, each from another, in their first or their last character; both kinds are tried in random
+A file of keys is made, and `KeyDoor.holder` is timed in this process. Wrong keys differ from a
+right one, each from another, in their first or their last character; both kinds are tried in random
 order. Welch's t of their times, and of two halves of one kind, say whether one could tell them
 apart: above 4.5 is what tests of side channels call a leak (Goodwill et al., 2011).
 """
@@ -25,9 +25,9 @@ from functools import partial
 from pathlib import Path
 
 from fovea_engines.device import processor_name
+from fovea_keys.door import KeyDoor
+from fovea_keys.key import digest_of, new_token
 from fovea_preprocess.errors import Unauthenticated
-from fovea_server.keys.door import Door
-from fovea_server.keys.key import digest_of, new_token
 
 _ROUNDS = 20_000
 # Behind the prefix fov_.
@@ -51,7 +51,7 @@ def written(file: Path, tokens: list[str]) -> None:
     file.write_text(json.dumps({"keys": keys}))
 
 
-def asked(door: Door, token: str) -> None:
+def asked(door: KeyDoor, token: str) -> None:
     """Check a key as a request for one image does."""
     holder = door.holder(token)
     holder.check_scope("predict")
@@ -85,7 +85,7 @@ def changed(token: str, at: int) -> str:
 
 
 def timed(
-    door: Door, tokens: list[str], places: tuple[int, int], tries: int
+    door: KeyDoor, tokens: list[str], places: tuple[int, int], tries: int
 ) -> tuple[list[int], list[int]]:
     """Try keys that are wrong at one of two places, in random order; nanoseconds of each."""
     times: tuple[list[int], list[int]] = ([], [])
@@ -114,7 +114,7 @@ def main() -> None:
         for count in (1, 100, given.keys):
             file = Path(folder) / f"{count}.json"
             written(file, tokens[-count:])
-            door = Door(file)
+            door = KeyDoor(file)
             costs[count] = microseconds(partial(asked, door, right))
             if count < given.keys:
                 door.close()

@@ -36,6 +36,7 @@ ANNEXES = {
     "fovea_bench": ROOT / "server",
     "fovea_cluster": ROOT / "server",
     "fovea_files": ROOT / "server",
+    "fovea_keys": ROOT / "server",
     "fovea_life": ROOT / "server",
     "fovea_start": ROOT / "server",
     "fovea_pipelines": ROOT / "server",

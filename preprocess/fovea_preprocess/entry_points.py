@@ -22,6 +22,8 @@ class Group(StrEnum):
     `CHECKS`: the name of a file in the folder of a model = a function of that folder and the
     model's labels, or None, that raises InvalidOption where the file is wrong.
     `COMMANDS`: PANEL.NAME = a function, or a Typer app; panel is a title of `fovea --help`.
+    `DOORS`: any name = a function that takes the `Settings` of a server and returns a `Door`, or
+    None where they ask for none.
     `FOLDERS`: the name of a file by which a folder of the repository is one model made of several =
     a class with the members of `Composite`.
     `HEADS`: any name = a subclass of `Head`, or a tuple of them: each is a family.
@@ -35,6 +37,7 @@ class Group(StrEnum):
     BACKENDS = "fovea.backends"
     CHECKS = "fovea.checks"
     COMMANDS = "fovea.commands"
+    DOORS = "fovea.doors"
     FOLDERS = "fovea.folders"
     HEADS = "fovea.heads"
     ROUTERS = "fovea.routers"

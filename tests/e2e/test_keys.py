@@ -21,7 +21,7 @@ from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
 from fovea_client import AsyncClient, Client, ServerError
-from fovea_server.keys.key import digest_of, new_token
+from fovea_keys.key import digest_of, new_token
 
 PREDICT = "/v1/models/digits/predict"
 # Method, address, and the scope that it takes: "any" key will do, or none at all.

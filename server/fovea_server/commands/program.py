@@ -38,7 +38,6 @@ _PANELS: dict[str, dict[str, str]] = {
     "Serving": {
         "serve": "fovea_server.commands.serve:program",
         "health": "fovea_server.commands.health:program",
-        "key": "fovea_server.commands.key:program",
     },
     "Images": {},
 }

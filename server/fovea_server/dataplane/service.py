@@ -20,13 +20,11 @@ from fovea_server.extensions.regions import Regions
 from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.extensions.shared_memory import SharedMemory
 from fovea_server.extensions.trace import TraceSettings
-from fovea_server.keys.door import Door
-from fovea_server.keys.holder import Holder
-from fovea_server.keys.key import Scope
 from fovea_server.logs import SERVER_LOG
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.traffic.call import CALL, Call
+from fovea_server.traffic.holder import Door, Holder, Scope
 from fovea_server.traffic.spans import Tracer
 from fovea_server.traffic.traffic import Traffic
 
@@ -140,23 +138,15 @@ class Service:
 
 
 def _door(settings: Settings) -> Door | None:
-    files = settings.keys_file, settings.quota_file
-    if settings.jwt_issuer is None:
-        return None if settings.keys_file is None else Door(*files)
-    if settings.jwt_audience is None:
+    made = (load(Group.DOORS, name)(settings) for name in entry_points(Group.DOORS))
+    door: Door | None = next(filter(None, made), None)
+    if door is None and (settings.keys_file is not None or settings.jwt_issuer is not None):
+        # A server that should ask for keys never opens without.
         raise InvalidOption(
-            "--jwt-issuer needs --jwt-audience: without it, tokens for other services would open "
-            "this one"
+            "no installed package knows keys, which --keys and --jwt-issuer ask for: install "
+            "fovea-serve again"
         )
-    try:
-        from fovea_server.keys.provider import Provider
-    except ModuleNotFoundError as error:
-        raise InvalidOption(
-            f"--jwt-issuer needs packages that are not installed ({error.name}): "
-            f"{install_extra('oidc')}, or leave --jwt-issuer out"
-        ) from error
-    issuer = settings.jwt_issuer, settings.jwt_audience, settings.jwt_scope_claim
-    return Door(*files, Provider(*issuer))
+    return door
 
 
 def _tracer(settings: Settings) -> Tracer | None:

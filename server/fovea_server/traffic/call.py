@@ -18,7 +18,7 @@ from fovea_server.log_lines import REQUEST_ID
 from fovea_server.traffic.spans import SPAN, RequestSpan
 
 if TYPE_CHECKING:
-    from fovea_server.keys.holder import Holder
+    from fovea_server.traffic.holder import Holder
     from fovea_server.traffic.traffic import Traffic
 
 Header = Callable[[str], str | None]

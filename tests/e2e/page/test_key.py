@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.serving import start_server
 
-from fovea_server.keys.key import digest_of, new_token
+from fovea_keys.key import digest_of, new_token
 
 from .conftest import DEMO, choose, listed
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fovea_server.keys.key import digest_of
-from fovea_server.keys.key_file import read_keys
+from fovea_keys.key import digest_of
+from fovea_keys.key_file import read_keys
 
 
 def test_a_key_is_shown_once_and_the_file_has_its_digest(fovea, tmp_path):
@@ -118,7 +118,7 @@ def test_another_file_is_left_alone(fovea, tmp_path):
 
 
 def test_keys_that_are_made_at_once_are_all_there(fovea, tmp_path):
-    from fovea_server.keys.key_file import change_keys
+    from fovea_keys.key_file import change_keys
 
     fovea("key", "add", "a")
     [first] = read_keys(tmp_path / "keys.json").keys

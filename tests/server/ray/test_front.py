@@ -18,7 +18,7 @@ from tests.server.ray.servers import start_front
 from tritonclient.utils import InferenceServerException
 
 from fovea_cluster.ray.faults import tell
-from fovea_server.keys.key import digest_of, new_token
+from fovea_keys.key import digest_of, new_token
 
 PAGE = "https://page.example"
 PREDICT = "/v1/models/digits/predict"

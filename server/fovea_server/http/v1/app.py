@@ -25,7 +25,7 @@ from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.headers import allow
 from fovea_server.http.page.routes import page_routes
 from fovea_server.http.receive import ClientLeft
-from fovea_server.http.v1 import keys, models, predict_routes
+from fovea_server.http.v1 import models, predict_routes
 from fovea_server.http.v1.answers import error_answer, error_json
 from fovea_server.http.v1.openapi import docs_page, document
 from fovea_server.http.v1.sources import ImageSources
@@ -69,7 +69,7 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
     )
     app.state.service = service
     app.state.sources = sources
-    for router in (predict_routes.router, models.router, models.health, keys.router):
+    for router in (predict_routes.router, models.router, models.health):
         app.include_router(router)
     app.add_route("/docs", docs_page(app, _SCRIPTS), include_in_schema=False)
     # FastAPI asks for it by this name, when the document is wanted for the first time.

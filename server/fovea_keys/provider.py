@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import jwt
 
+from fovea_keys.key import SCOPES
 from fovea_preprocess.errors import InvalidOption, KeysPending, Unauthenticated
-from fovea_server.keys.holder import Holder
-from fovea_server.keys.key import SCOPES
+from fovea_server.traffic.holder import Holder
 
 log = logging.getLogger(__name__)
 

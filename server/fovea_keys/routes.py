@@ -7,6 +7,7 @@ from datetime import datetime
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
+from fovea_keys.limited import LimitedHolder
 from fovea_preprocess.errors import NotFound
 from fovea_server.http.v1.models import call_of, restricted
 from fovea_server.http.v1.openapi import described
@@ -35,7 +36,9 @@ async def own_key(request: Request) -> OwnKey:
     holder = call_of(request).holder
     if holder is None:
         raise NotFound("this server asks for no keys: it was started without --keys")
-    bucket, meter = holder.bucket, holder.meter
+    bucket = meter = None
+    if isinstance(holder, LimitedHolder):
+        bucket, meter = holder.bucket, holder.meter
     return OwnKey(
         name=holder.name,
         scopes=sorted(holder.scopes),

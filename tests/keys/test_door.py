@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from fovea_keys.bucket import TokenBucket
+from fovea_keys.door import KeyDoor
+from fovea_keys.key import Rate, Scope, digest_of, new_token, parse_span
 from fovea_preprocess.errors import Forbidden, InvalidOption, RateLimited, Unauthenticated
-from fovea_server.keys.bucket import TokenBucket
-from fovea_server.keys.door import Door
-from fovea_server.keys.holder import Holder
-from fovea_server.keys.key import Rate, Scope, digest_of, new_token, parse_span
+from fovea_server.traffic.holder import Holder
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 
@@ -39,9 +39,9 @@ def file(tmp_path) -> Path:
 def open_door(file):
     doors = []
 
-    def opened(*entries: dict[str, object]) -> Door:
+    def opened(*entries: dict[str, object]) -> KeyDoor:
         write(file, *entries)
-        doors.append(Door(file, now=lambda: NOW))
+        doors.append(KeyDoor(file, now=lambda: NOW))
         return doors[-1]
 
     yield opened
@@ -49,7 +49,7 @@ def open_door(file):
         door.close()
 
 
-def admit(door: Door, token: str | None, scope: Scope | None) -> Holder:
+def admit(door: KeyDoor, token: str | None, scope: Scope | None) -> Holder:
     holder = door.holder(token)
     if scope is not None:
         holder.check_scope(scope)
@@ -123,13 +123,13 @@ def test_patterns_of_models(open_door):
 def test_a_file_that_is_wrong_at_the_start_is_an_error(file, content):
     file.write_text(content)
     with pytest.raises(InvalidOption, match=r"is no file of keys .*: name another, or mend it"):
-        Door(file)
+        KeyDoor(file)
     file.unlink()
     with pytest.raises(InvalidOption, match="fovea key add NAME"):
-        Door(file)
+        KeyDoor(file)
 
 
-def admitted(door: Door, token: str) -> bool:
+def admitted(door: KeyDoor, token: str) -> bool:
     try:
         admit(door, token, None)
     except Unauthenticated:

@@ -14,6 +14,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from tests.server.keys.test_door import admit
 
+from fovea_keys import provider as module
+from fovea_keys.door import KeyDoor
+from fovea_keys.provider import Provider
 from fovea_preprocess.errors import (
     Forbidden,
     InvalidOption,
@@ -21,9 +24,6 @@ from fovea_preprocess.errors import (
     Unauthenticated,
     Unavailable,
 )
-from fovea_server.keys import provider as module
-from fovea_server.keys.door import Door
-from fovea_server.keys.provider import Provider
 
 RSA, OTHER = (rsa.generate_private_key(65537, 2048) for _ in range(2))
 CURVE = ec.generate_private_key(ec.SECP256R1())
@@ -78,11 +78,11 @@ def issuer() -> Iterator[Issuer]:
 
 
 @pytest.fixture
-def open_door(issuer: Issuer) -> Iterator[Callable[..., Door]]:
+def open_door(issuer: Issuer) -> Iterator[Callable[..., KeyDoor]]:
     doors = []
 
-    def opened(claim: str = "scope") -> Door:
-        doors.append(Door(None, provider=Provider(issuer.url, "fovea", claim)))
+    def opened(claim: str = "scope") -> KeyDoor:
+        doors.append(KeyDoor(None, provider=Provider(issuer.url, "fovea", claim)))
         return doors[-1]
 
     yield opened
@@ -172,7 +172,7 @@ def _by_secret(secret: bytes, claims: dict[str, Any]) -> str:
 
 def test_a_token_that_was_checked_ends_in_its_time(issuer):
     now = [time.time()]
-    door = Door(
+    door = KeyDoor(
         None,
         provider=Provider(issuer.url, "fovea", "scope"),
         now=lambda: datetime.fromtimestamp(now[0], UTC),
@@ -212,7 +212,7 @@ def test_a_new_key_of_the_issuer_is_fetched_when_a_token_names_it(open_door, iss
     assert issuer.asked - asked <= 2 * 2
 
 
-def _admitted(door: Door, given: str) -> bool:
+def _admitted(door: KeyDoor, given: str) -> bool:
     try:
         admit(door, given, None)
     except (Unauthenticated, Unavailable):

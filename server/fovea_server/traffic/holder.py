@@ -1,15 +1,15 @@
-"""The holder of a key: what it allows, and what is left of it."""
+"""The holder of a key: what it allows. Packages add the doors that know them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
+from typing import Literal, Protocol
 
 from fovea_preprocess.errors import Forbidden
-from fovea_server.keys.bucket import TokenBucket
-from fovea_server.keys.key import Scope
-from fovea_server.keys.quota import Meter
+
+Scope = Literal["predict", "control", "metrics", "capture"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,6 @@ class Holder:
         label: in the metrics, where there may not be one for each user.
         models: patterns of names; none for every model.
         expires: None for never.
-        bucket: of the rate; None without one.
-        meter: of the quota; None without one.
     """
 
     name: str
@@ -30,8 +28,6 @@ class Holder:
     scopes: frozenset[Scope]
     models: tuple[str, ...] = ()
     expires: datetime | None = None
-    bucket: TokenBucket | None = None
-    meter: Meter | None = None
 
     @property
     def called(self) -> str:
@@ -63,8 +59,14 @@ class Holder:
             )
 
     def charge(self, images: int) -> None:
-        """Count images; RateLimited if the rate or the quota has no room for them."""
-        if self.bucket is not None:
-            self.bucket.take(images)
-        if self.meter is not None:
-            self.meter.take(images)
+        """Count images; RateLimited if there is no room for them."""
+
+
+class Door(Protocol):
+    """Lets requests in by their keys."""
+
+    def holder(self, token: str | None) -> Holder:
+        """Return the holder of a key, or raise Unauthenticated."""
+
+    def close(self) -> None:
+        """End, after the last request."""

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.server.keys.test_door import admit
 
+from fovea_keys.door import KeyDoor
+from fovea_keys.key import digest_of, new_token
+from fovea_keys.limited import LimitedHolder
+from fovea_keys.quota import Meter, Quota, UsageFile
 from fovea_preprocess.errors import RateLimited
-from fovea_server.keys.door import Door
-from fovea_server.keys.holder import Holder
-from fovea_server.keys.key import digest_of, new_token
-from fovea_server.keys.quota import Meter, Quota, UsageFile
 
 NOON = datetime(2026, 11, 26, 12, 30, tzinfo=UTC)
 
@@ -129,7 +129,7 @@ def write(file: Path, token: str, **more: object) -> None:
     new.replace(file)
 
 
-def left(holder: Holder) -> int:
+def left(holder: LimitedHolder) -> int:
     assert holder.meter is not None
     return holder.meter.left
 
@@ -145,7 +145,7 @@ def test_the_door_writes_what_is_used_and_another_reads_it(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     file, token = tmp_path / "keys.json", new_token()
     write(file, token)
-    first, second = Door(file), Door(file)
+    first, second = KeyDoor(file), KeyDoor(file)
     try:
         admit(first, token, "predict").charge(3)
         until(lambda: left(admit(second, token, "predict")) == 7)
@@ -157,7 +157,7 @@ def test_the_door_writes_what_is_used_and_another_reads_it(tmp_path, caplog):
     finally:
         second.close()
         first.close()
-    third = Door(file, usage=tmp_path / "keys.json.used")
+    third = KeyDoor(file, usage=tmp_path / "keys.json.used")
     third.close()
     assert left(admit(third, token, None)) == 3
     with pytest.raises(RateLimited, match="3 of its 10 images of this month"):

@@ -7,13 +7,13 @@ import math
 import re
 import secrets
 from datetime import datetime, timedelta
-from typing import Annotated, Literal, NamedTuple, Self, get_args
+from typing import Annotated, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
-from fovea_server.keys.quota import Quota
+from fovea_keys.quota import Quota
+from fovea_server.traffic.holder import Scope
 
-Scope = Literal["predict", "control", "metrics", "capture"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 # A prefix by which scanners of secrets find a key that was committed or logged.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from fovea_keys.key import Rate
 from fovea_preprocess.errors import RateLimited
-from fovea_server.keys.key import Rate
 
 # The longest queue of refused clients that a wait counts in.
 _MOST_BEHIND_S = 30.0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from fovea_keys.key import Key
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.keys.key import Key
 
 # Readable by its owner alone: digests are no keys, and names and rates are nobody's business.
 _MODE = 0o600

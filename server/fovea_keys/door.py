@@ -10,16 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fovea_keys.bucket import TokenBucket
+from fovea_keys.key import Key, Rate, Secret, digest_of
+from fovea_keys.key_file import Keys, read_keys
+from fovea_keys.limited import LimitedHolder
+from fovea_keys.quota import Meter, Quota, UsageFile, usage_of
 from fovea_preprocess.errors import InvalidOption, Unauthenticated
 from fovea_preprocess.plural import counted
-from fovea_server.keys.bucket import TokenBucket
-from fovea_server.keys.holder import Holder
-from fovea_server.keys.key import Key, Rate, Secret, digest_of
-from fovea_server.keys.key_file import Keys, read_keys
-from fovea_server.keys.quota import Meter, Quota, UsageFile, usage_of
+from fovea_server.traffic.holder import Holder
 
 if TYPE_CHECKING:
-    from fovea_server.keys.provider import Provider
+    from fovea_keys.provider import Provider
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ _LAST_S = 2.0
 _HINT = "send it as Authorization: Bearer KEY or X-API-Key: KEY; `fovea key add` makes one"
 
 
-class Door:
+class KeyDoor:
     """Knows the keys of a file, and what they have used.
 
     The file is read again when it changes. What cannot be read, or is gone, changes nothing: the
@@ -56,7 +57,7 @@ class Door:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._file, self._provider, self._now = file, provider, now
-        self._holders: dict[str, Holder] = {}
+        self._holders: dict[str, LimitedHolder] = {}
         self._by_digest: dict[str, tuple[Holder, Secret]] = {}
         self._stamp: tuple[int, ...] = ()
         self._stopped = threading.Event()
@@ -161,7 +162,7 @@ def _stamp_of(file: Path) -> tuple[int, ...]:
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
-def _holder(key: Key, before: Holder | None) -> Holder:
+def _holder(key: Key, before: LimitedHolder | None) -> LimitedHolder:
     """Make the holder of a key; a change of something else fills no bucket, and no quota."""
     bucket, meter = (None, None) if before is None else (before.bucket, before.meter)
     rate = None if key.rate is None else Rate.parse(key.rate)
@@ -173,6 +174,6 @@ def _holder(key: Key, before: Holder | None) -> Holder:
     elif meter is None or meter.quota != quota:
         used = meter.count if meter is not None and meter.quota.unit == quota.unit else None
         meter = Meter(quota, used=used)
-    return Holder(
+    return LimitedHolder(
         *(key.name, key.name, frozenset(key.scopes), key.models, key.expires, bucket, meter)
     )

@@ -1,1 +1,0 @@
-"""Keys: who may use the server, and for what."""
