@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from serve import COCO, MODEL, start_server
 
+from fovea_accuracy.dataset import read_dataset
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect import nms
@@ -38,7 +39,6 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.tiles import MOST_SHARED, Tile, crop, cut, joined
 from fovea_engines.device import processor_name, usable_cores
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.dataset import read_dataset
 from fovea_engines.evaluate.agreement.overlap import iou
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.repository import ModelRepository

@@ -33,6 +33,7 @@ from rich.console import Console
 from rich.table import Table
 from tables import ratio
 
+from fovea_accuracy.labels import read_labelled
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.assemble import candidate
 from fovea_engines.build.calibration.ranges import Method
@@ -44,7 +45,6 @@ from fovea_engines.build.search import int8_graph
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.labels import read_labelled
 from fovea_engines.evaluate.agreement.measure import measure
 from fovea_engines.evaluate.reference import answers, read_samples
 from fovea_engines.progress import ConsoleProgress

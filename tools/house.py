@@ -29,6 +29,7 @@ CORE = {
     "fovea_client": ROOT / "client",
 }
 ANNEXES = {
+    "fovea_accuracy": ROOT / "engines",
     "fovea_heads": ROOT / "engines",
     "fovea_lab": ROOT / "engines",
     "fovea_tensorrt": ROOT / "engines",

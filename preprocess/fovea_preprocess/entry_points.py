@@ -27,6 +27,7 @@ class Group(StrEnum):
     `FOLDERS`: the name of a file by which a folder of the repository is one model made of several =
     a class with the members of `Composite`.
     `HEADS`: any name = a subclass of `Head`, or a tuple of them: each is a family.
+    `LABELS`: `fovea` = the module with the functions of `LabelReader`.
     `ROUTERS`: a name of `--api` = a function that takes the model that the operator named, or
     None, and returns an `APIRouter`.
     `SERVICES`: any name = a function that takes the `Service` of a server and returns a
@@ -40,6 +41,7 @@ class Group(StrEnum):
     DOORS = "fovea.doors"
     FOLDERS = "fovea.folders"
     HEADS = "fovea.heads"
+    LABELS = "fovea.labels"
     ROUTERS = "fovea.routers"
     SERVICES = "fovea.services"
     STORES = "fovea.stores"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from fovea_accuracy.labels import Labels
 from fovea_bench.requests import image_requests, tensor_request
 from fovea_bench.target import Target
 from fovea_client import Client, FoveaClientError, Prediction, ServerError
-from fovea_engines.evaluate.accuracy.labels import Labels
 from fovea_engines.evaluate.samples import image_files
 from fovea_files.accuracy import check_answer, read_labels, request_options
 from fovea_preprocess.errors import InvalidImage, NotFound, Unavailable

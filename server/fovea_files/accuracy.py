@@ -11,13 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fovea_client
-from fovea_client import ImageResult, Prediction
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.mask_encoding import RunLengths
-from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
-from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.answer import CompactDetections
-from fovea_engines.evaluate.accuracy.class_folders import (
+from fovea_accuracy.answer import CompactDetections
+from fovea_accuracy.class_folders import (
     FIRST,
     ClassFolders,
     Classify,
@@ -27,14 +22,14 @@ from fovea_engines.evaluate.accuracy.class_folders import (
     measure_classes,
     measure_matches,
 )
-from fovea_engines.evaluate.accuracy.class_maps import (
+from fovea_accuracy.class_maps import (
     ClassMaps,
     FoundMap,
     measure_maps,
 )
-from fovea_engines.evaluate.accuracy.dataset import Dataset, LabelledImage
-from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, detect_all, in_process
-from fovea_engines.evaluate.accuracy.labels import (
+from fovea_accuracy.dataset import Dataset, LabelledImage
+from fovea_accuracy.evaluate import EVALUATION, detect_all, in_process
+from fovea_accuracy.labels import (
     AttributeLabels,
     Judged,
     Labels,
@@ -43,7 +38,12 @@ from fovea_engines.evaluate.accuracy.labels import (
     measure,
     read_labelled,
 )
-from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
+from fovea_accuracy.mean_ap import mean_ap
+from fovea_client import ImageResult, Prediction
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.mask_encoding import RunLengths
+from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
+from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_files.confusion import Confusion, image_confusion, object_confusion

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fovea_accuracy.class_folders import ClassFolders
+from fovea_accuracy.class_maps import ClassMaps
+from fovea_accuracy.dataset import Dataset, numbered_alike
+from fovea_accuracy.labels import AttributeLabels, Labels, TextLabels
 from fovea_engines.detect.class_names import split_classes
-from fovea_engines.evaluate.accuracy.class_folders import ClassFolders
-from fovea_engines.evaluate.accuracy.class_maps import ClassMaps
-from fovea_engines.evaluate.accuracy.dataset import Dataset, numbered_alike
-from fovea_engines.evaluate.accuracy.labels import AttributeLabels, Labels, TextLabels
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.plural import counted
 

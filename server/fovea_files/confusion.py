@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_accuracy.answer import CompactDetections
+from fovea_accuracy.dataset import Dataset
+from fovea_accuracy.mean_ap import coco_indices, indexed, judge
 from fovea_engines.detect.class_names import class_name
-from fovea_engines.evaluate.accuracy.answer import CompactDetections
-from fovea_engines.evaluate.accuracy.dataset import Dataset
-from fovea_engines.evaluate.accuracy.mean_ap import coco_indices, indexed, judge
 
 _OVERLAP = 0.5
 # Confidences that are tried: all that a user would type.

@@ -14,8 +14,8 @@ from pycocotools.cocoeval import COCOeval
 from tests.conftest import DEMO
 from tests.serving import start_server
 
+from fovea_accuracy.yolo import read_yolo
 from fovea_client import image_result
-from fovea_engines.evaluate.accuracy.yolo import read_yolo
 from fovea_engines.evaluate.samples import read_image
 from fovea_files.client_results import task_result
 

@@ -21,8 +21,7 @@ from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.build.report import write_report
-from fovea_engines.evaluate.accuracy.class_folders import ClassFolders
-from fovea_engines.evaluate.accuracy.labels import Labels, check_task, read_labelled
+from fovea_engines.evaluate.labels import Labels, label_reader
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
@@ -64,7 +63,7 @@ def _build(
 ) -> EngineCard:
     # Checked before a calibration that takes minutes.
     plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
-    labelled = None if plan.data is None else read_labelled(plan.data, plan.images)
+    labelled = None if plan.data is None else label_reader().read_labelled(plan.data, plan.images)
     prepared = prepare(plan, progress)
     if prepared.head.open:
         raise ask(plan, prepared)
@@ -136,7 +135,7 @@ def _for_model(labelled: Labels, prepared: PreparedModel) -> Labels:
             f"--data measures models whose head is known, and that of this one is not: "
             f"{prepared.head.reason}"
         )
-    check_task(labelled, prepared.head.task)
+    label_reader().check_task(labelled, prepared.head.task)
     classes = prepared.head.num_classes or len(prepared.labels or ()) or None
     return labelled.for_model(prepared.labels, classes)
 
@@ -149,7 +148,9 @@ def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Labels | None) -> l
         else:
             calibration = Images.of(plan.calibration, prepared.preprocess).digest
     images = None
-    if plan.images is not None and (dataset is None or isinstance(dataset, ClassFolders)):
+    # The images of labels are in their digest.
+    labelled = () if dataset is None else dataset.paths
+    if plan.images is not None and not any(each.is_relative_to(plan.images) for each in labelled):
         images = Images.of(plan.images, prepared.preprocess).digest
     return [calibration, images, None if dataset is None else dataset.sha256()]
 

@@ -20,8 +20,8 @@ from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.dataset import read_class_names
 from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, match
+from fovea_engines.evaluate.labels import label_reader
 from fovea_engines.evaluate.samples import Pixels, sample_image
 from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard
@@ -86,7 +86,7 @@ def worst_image(
     found = match(want, have, CONF, MARGIN)
     labels, skeleton = engine.labels, engine.card.skeleton
     if labels is None and plan.data is not None:
-        labels = read_class_names(plan.data)
+        labels = label_reader().read_class_names(plan.data)
 
     precision = engine.card.precision.upper()
     panes = []

@@ -1,1 +1,1 @@
-"""Measures how good an engine is: accuracy with labels, agreement without."""
+"""Measures how good an engine is: how far it agrees with its source, and its speed."""

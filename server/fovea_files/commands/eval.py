@@ -11,6 +11,10 @@ from typing import Annotated
 
 import typer
 
+from fovea_accuracy.class_folders import ClassFolders
+from fovea_accuracy.dataset import Dataset
+from fovea_accuracy.evaluate import EVALUATION
+from fovea_accuracy.labels import Labels, check_task
 from fovea_client import FoveaClientError, Prediction, ServerError
 from fovea_engines.commands.options import (
     AsJson,
@@ -29,10 +33,6 @@ from fovea_engines.commands.options import (
 )
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.class_folders import ClassFolders
-from fovea_engines.evaluate.accuracy.dataset import Dataset
-from fovea_engines.evaluate.accuracy.evaluate import EVALUATION
-from fovea_engines.evaluate.accuracy.labels import Labels, check_task
 from fovea_engines.progress import ConsoleProgress, Progress
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_files.accuracy import (

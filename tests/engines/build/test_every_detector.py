@@ -6,6 +6,8 @@ import shutil
 import pytest
 from tests.e2e.test_every_head import CASES, DETECTORS, FILES, HEADS, USUAL
 
+from fovea_accuracy.dataset import read_dataset
+from fovea_accuracy.evaluate import evaluate, in_process
 from fovea_engines.build import search
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
@@ -13,8 +15,6 @@ from fovea_engines.build.prepare import prepare
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.dataset import read_dataset
-from fovea_engines.evaluate.accuracy.evaluate import evaluate, in_process
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE
 from fovea_lab.diff.diff import diff

@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from fovea_engines.evaluate.accuracy.labels import read_labelled
+from fovea_accuracy.labels import read_labelled
 from fovea_files.accuracy import answered_accuracy
 from fovea_preprocess.errors import InvalidOption
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fovea_engines.evaluate.accuracy.class_folders import ClassFolders
-from fovea_engines.evaluate.accuracy.class_maps import ClassMaps
-from fovea_engines.evaluate.accuracy.dataset import Dataset
-from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
+from fovea_accuracy.class_folders import ClassFolders
+from fovea_accuracy.class_maps import ClassMaps
+from fovea_accuracy.dataset import Dataset
+from fovea_accuracy.labelled_image import LabelledImage
 from fovea_files.chosen import choose
 from fovea_preprocess.errors import InvalidOption
 

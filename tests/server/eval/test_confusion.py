@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fovea_accuracy.answer import CompactDetections
+from fovea_accuracy.dataset import Dataset
+from fovea_accuracy.labelled_image import LabelledImage
+from fovea_accuracy.mean_ap import coco_indices, judge
 from fovea_engines.detect.detections import Detections
-from fovea_engines.evaluate.accuracy.answer import CompactDetections
-from fovea_engines.evaluate.accuracy.dataset import Dataset
-from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
-from fovea_engines.evaluate.accuracy.mean_ap import coco_indices, judge
 from fovea_files.confusion import image_confusion, object_confusion
 
 SQUARE = (100.0, 100.0, 200.0, 200.0)

@@ -11,10 +11,10 @@ from faster_coco_eval import COCO, COCOeval_faster
 from faster_coco_eval.core import mask as masks_of_coco
 from numpy.typing import NDArray
 
+from fovea_accuracy.answer import CompactDetections
+from fovea_accuracy.dataset import Dataset
+from fovea_accuracy.labelled_image import LabelledImage
 from fovea_engines.detect.class_names import class_name
-from fovea_engines.evaluate.accuracy.answer import CompactDetections
-from fovea_engines.evaluate.accuracy.dataset import Dataset
-from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_engines.evaluate.agreement.overlap import rotated_iou, sigmas
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.figures import Overlap

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.class_folders import (
+from fovea_accuracy.class_folders import (
     ClassFolders,
     classify_with,
     embed_with,
@@ -15,24 +13,27 @@ from fovea_engines.evaluate.accuracy.class_folders import (
     measure_matches,
     read_class_folders,
 )
-from fovea_engines.evaluate.accuracy.class_maps import (
+from fovea_accuracy.class_maps import (
     ClassMaps,
     holds_maps,
     measure_maps,
     read_class_maps,
     segment_with,
 )
-from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
-from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, evaluate, in_process
-from fovea_engines.evaluate.accuracy.label_tables import (
+from fovea_accuracy.dataset import Dataset, read_dataset
+from fovea_accuracy.dataset import read_class_names as read_class_names
+from fovea_accuracy.evaluate import EVALUATION, evaluate, in_process
+from fovea_accuracy.label_tables import (
     SUFFIXES,
     judge_with,
     read_table,
     read_with,
 )
-from fovea_engines.evaluate.accuracy.label_tables import AttributeLabels as AttributeLabels
-from fovea_engines.evaluate.accuracy.label_tables import Judged as Judged
-from fovea_engines.evaluate.accuracy.label_tables import TextLabels as TextLabels
+from fovea_accuracy.label_tables import AttributeLabels as AttributeLabels
+from fovea_accuracy.label_tables import Judged as Judged
+from fovea_accuracy.label_tables import TextLabels as TextLabels
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_preprocess.errors import InvalidOption

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from fovea_accuracy.labelled_image import check_size
+from fovea_accuracy.yolo import CLASSES_FILE
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.maps import NOTHING, ClassMap
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.labelled_image import check_size
-from fovea_engines.evaluate.accuracy.yolo import CLASSES_FILE
 from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import MapAccuracy

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from fovea_accuracy.answer import CompactDetections
+from fovea_accuracy.dataset import Dataset
+from fovea_accuracy.labelled_image import LabelledImage
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.answer import CompactDetections
-from fovea_engines.evaluate.accuracy.dataset import Dataset
-from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_preprocess.errors import UnsupportedModel
@@ -38,7 +38,7 @@ def in_process(engine: Engine, options: PredictOptions = EVALUATION) -> Detect:
 def evaluate(detect: Detect, dataset: Dataset, progress: Progress | None = None) -> Accuracy:
     """Measure a detector whose class ids are the dataset's."""
     # Imported where it is used: a build without labels does not need COCO's evaluation.
-    from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
+    from fovea_accuracy.mean_ap import mean_ap
 
     return mean_ap(dataset, detect_all(detect, dataset, progress or Progress()))
 

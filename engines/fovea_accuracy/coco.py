@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage, Outline, check_box
+from fovea_accuracy.labelled_image import LabelledImage, Outline, check_box
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 # Limit of a side or an area in pixels: a larger value means a broken file, and would overflow

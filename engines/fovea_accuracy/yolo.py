@@ -13,8 +13,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from fovea_accuracy.labelled_image import LabelledImage, check_box
 from fovea_engines.detect.rotated import regular
-from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage, check_box
 from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.repository.labels import read_labels
 from fovea_preprocess.errors import InvalidOption, NotFound

@@ -10,9 +10,9 @@ from typing import Self
 
 import numpy as np
 
-from fovea_engines.evaluate.accuracy.coco import coco_class_names, read_coco
-from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage as LabelledImage
-from fovea_engines.evaluate.accuracy.yolo import is_yaml, read_yolo, yolo_class_names
+from fovea_accuracy.coco import coco_class_names, read_coco
+from fovea_accuracy.labelled_image import LabelledImage as LabelledImage
+from fovea_accuracy.yolo import is_yaml, read_yolo, yolo_class_names
 from fovea_engines.repository.files import file_sha256, json_sha256
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted

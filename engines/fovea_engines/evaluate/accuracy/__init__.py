@@ -1,1 +1,0 @@
-"""Accuracy of a detector on labelled images, by the rules of COCO."""
