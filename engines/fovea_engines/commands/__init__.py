@@ -1,1 +1,1 @@
-"""The commands build, inspect, sensitivity and diff, and everything that prints for them."""
+"""The command build, what it prints, and the options that commands share."""

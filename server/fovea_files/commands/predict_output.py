@@ -21,10 +21,10 @@ from fovea_files.entry import Entry
 from fovea_files.formats.registry import FILES, check_formats
 from fovea_files.journal import Journal, RunSettings
 from fovea_files.predictors import Predictor
+from fovea_files.result_output import result_line, result_table
 from fovea_files.save import Tally, save
 from fovea_files.sources import Sources
 from fovea_preprocess.plural import counted
-from fovea_server.commands.result_output import result_line, result_table
 
 
 def show(predictor: Predictor, sources: Sources) -> Tally:

@@ -27,13 +27,9 @@ if TYPE_CHECKING:
 
 # Panel of the help -> name of each command -> its function, or the program that it makes.
 _PANELS: dict[str, dict[str, str]] = {
-    "First steps": {
-        "demo": "fovea_server.commands.demo:demo",
-        "doctor": "fovea_server.commands.doctor:doctor",
-    },
+    "First steps": {},
     "Models": {
         "build": "fovea_engines.commands.build:build",
-        "versions": "fovea_server.commands.versions:versions",
     },
     "Serving": {
         "serve": "fovea_server.commands.serve:program",

@@ -1,1 +1,1 @@
-"""The command `init`."""
+"""The commands of first steps."""

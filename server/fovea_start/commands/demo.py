@@ -19,9 +19,9 @@ from fovea_client import Client, FoveaClientError
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.progress import ConsoleProgress
+from fovea_files.result_output import result_table
 from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
 from fovea_server.commands.flags import validated
-from fovea_server.commands.result_output import result_table
 from fovea_server.dataplane.service import Service
 from fovea_server.listen import bind
 from fovea_server.logs import SERVER_LOG, set_up_logging
