@@ -3,8 +3,8 @@
 Else each takes some seconds of every core, and no test depends on which of them is kept.
 """
 
-from fovea_engines.build import search
 from fovea_engines.evaluate import speed
+from fovea_int8 import search
 
 
 def time_briefly() -> None:

@@ -31,6 +31,7 @@ CORE = {
 ANNEXES = {
     "fovea_accuracy": ROOT / "engines",
     "fovea_heads": ROOT / "engines",
+    "fovea_int8": ROOT / "engines",
     "fovea_lab": ROOT / "engines",
     "fovea_tensorrt": ROOT / "engines",
     "fovea_apis": ROOT / "server",

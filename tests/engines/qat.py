@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.graph.wiring import rebuild
+from fovea_int8.ranges import Ranges
 
 
 def quantised_in_training(

@@ -14,8 +14,8 @@ import onnx
 
 from fovea_engines.backends.backend import CompilePlan, Encoding
 from fovea_engines.backends.registry import REFERENCE_BACKEND, get_backend, open_session
+from fovea_engines.build.half import rounded
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.precision.half import rounded
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.device import Gpu, gpu_here, processor_name, sets_for
 from fovea_engines.engine import Engine

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from fovea_engines.backends.backend import CompilePlan
 from fovea_engines.build.baseline import measure_baseline
-from fovea_engines.build.calibration.calibrate import Images
-from fovea_engines.build.calibration.ranges import RANGES_FILE
 from fovea_engines.build.choose import open_chosen
 from fovea_engines.build.gate import objection
 from fovea_engines.build.graphs import save
@@ -22,10 +20,11 @@ from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.build.report import write_report
 from fovea_engines.evaluate.labels import Labels, label_reader
+from fovea_engines.evaluate.samples import MAX_IMAGES, image_files, images_sha256
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
-from fovea_engines.repository.files import file_sha256
+from fovea_engines.repository.files import file_sha256, write_file
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidModel, InvalidOption, NotFound
@@ -101,7 +100,7 @@ def _build(
                 card = replace(card, baseline=seen)
             seconds = dict(progress.seconds)
             card = replace(card, content_key=key, files=files, build_seconds=seconds)
-            ranking = graphs.quantisation.ranking if graphs.quantisation else ()
+            ranking = graphs.int8.ranking if graphs.int8 else ()
             reason = card.refused
             if reason is not None:
                 folder = repository.empty_folder(plan.name, FAILED_FOLDER)
@@ -114,8 +113,8 @@ def _build(
                 )
         if plan.tensorrt is not None and graphs.exported is not None:
             save(graphs.exported, plan.tensorrt)
-        if graphs.quantisation is not None:
-            graphs.quantisation.ranges.write(folder / RANGES_FILE)
+        for file, content in graphs.int8.files.items() if graphs.int8 else ():
+            write_file(folder / file, content)
     _write_beside(repository, card)
     repository.remove_folder(plan.name, FAILED_FOLDER)
     version = repository.find(plan.name, key)
@@ -146,12 +145,12 @@ def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Labels | None) -> l
         if plan.calibration.is_file():
             calibration = file_sha256(plan.calibration)
         else:
-            calibration = Images.of(plan.calibration, prepared.preprocess).digest
+            calibration = images_sha256(image_files(plan.calibration, MAX_IMAGES))
     images = None
     # The images of labels are in their digest.
     labelled = () if dataset is None else dataset.paths
     if plan.images is not None and not any(each.is_relative_to(plan.images) for each in labelled):
-        images = Images.of(plan.images, prepared.preprocess).digest
+        images = images_sha256(image_files(plan.images, MAX_IMAGES))
     return [calibration, images, None if dataset is None else dataset.sha256()]
 
 

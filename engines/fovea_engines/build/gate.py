@@ -14,9 +14,9 @@ import onnx
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.assemble import candidate, reference
 from fovea_engines.build.graphs import Graphs
+from fovea_engines.build.half import check_overflow, rounded, to_half
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.precision.half import check_overflow, rounded, to_half
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.preprocess import default_preprocess
@@ -97,8 +97,8 @@ def measure_engine(
     card = replace(engine.card, agreement=agreement, sizes=sizes)
     if fused.preprocess != prepared.preprocess and not prepared.step:
         card = replace(card, source_preprocess=prepared.preprocess)
-    if graphs.quantisation is not None:
-        card = replace(card, calibration=graphs.quantisation.card_entry)
+    if graphs.int8 is not None:
+        card = replace(card, calibration=graphs.int8.calibration)
     others = {}
     if truth is not None and graphs.precision == "int8" and not prepared.quantised:
         with suppress(UnsupportedModel):  # without it, the report has one column less

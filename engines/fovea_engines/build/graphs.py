@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import onnx
 
 from fovea_engines.backends.backend import Encoding
+from fovea_engines.build.half import to_half
+from fovea_engines.build.int8 import Int8, quantiser
 from fovea_engines.build.labelled import LabelledEvaluation
-from fovea_engines.build.plan import AUTO, BuildPlan
-from fovea_engines.build.precision.half import to_half
-from fovea_engines.build.precision.recode import quantised_share, recode
-from fovea_engines.build.precision.validator import validate
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, check_float32
-from fovea_engines.build.quantisation import Quantisation, plan_quantisation
-from fovea_engines.build.search import int8_graph
 from fovea_engines.graph.any_size import any_size
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.nms_tail import add_nms_tail
@@ -26,21 +21,20 @@ from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.files import write_file
-from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.errors import UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graphs:
     """One model in one precision, in each form that a plan asks for.
 
-    `served` is for the plan's backend, `exported` for its file. `quantisation` is None for a model
-    that was not quantised here.
+    `served` is for the plan's backend, `exported` for its file. `int8` is None in other precisions.
     """
 
     precision: Precision
     served: onnx.ModelProto
     exported: onnx.ModelProto | None
-    quantisation: Quantisation | None = None
+    int8: Int8 | None = None
 
 
 def make_graphs(
@@ -50,57 +44,17 @@ def make_graphs(
 
     INT8 must satisfy the labelled images (`truth`), if any, beside the agreement with the source.
     """
-    graph, quantisation = prepared.graph, None
-    precision: Precision = "int8" if prepared.quantised else plan.precision
-    encode: Callable[[Encoding], onnx.ModelProto]
-    if prepared.quantised:
-        encode = _as_exported(plan, graph, progress)
-    elif precision == "int8":
-        quantisation = plan_quantisation(plan, prepared, truth, progress)
-        encode = partial(int8_graph, graph, quantisation.ranges, keep_float=quantisation.kept_float)
-    else:
-        if precision != "fp32":
-            check_float32(prepared, precision)
-        if precision == "fp16":
-            graph = to_half(graph)
-        return Graphs(precision, graph, None if plan.tensorrt is None else graph)
-    made = {encoding: encode(encoding) for encoding in plan.encodings}
-    if Encoding.SIGNED in made:
-        validate(made[Encoding.SIGNED])
-    exported = None if plan.tensorrt is None else made[Encoding.SIGNED]
-    return Graphs("int8", made[plan.encodings[0]], exported, quantisation)
-
-
-def _as_exported(
-    plan: BuildPlan, graph: onnx.ModelProto, progress: Progress
-) -> Callable[[Encoding], onnx.ModelProto]:
-    """Return the conversion that keeps the scales of a model that was quantised in training."""
-    if plan.precision in ("fp16", "bf16"):
-        raise UnsupportedModel(
-            "the model was quantised by its exporter: build it with --precision int8, which keeps "
-            "its own scales, or export it without"
-        )
-    for option, given in (
-        ("--calibration", plan.calibration is not None),
-        ("--calibrator", plan.calibrator != "percentile"),
-        ("--keep-float", plan.keep_float != (AUTO,)),
-    ):
-        if given:
-            raise InvalidOption(
-                f"the model was quantised by its exporter and keeps its own scales, so {option} "
-                "has no effect: leave it out (--images takes images to check the engine on)"
-            )
-    done, layers = quantised_share(graph)
-    progress.note(
-        f"quantised by its exporter and built as it is: {done} of {layers} layers are INT8"
-        + ("" if done == layers else ", the others stay float")
-    )
-
-    def encode(encoding: Encoding) -> onnx.ModelProto:
-        recoded = recode(graph, encoding)
-        return to_half(recoded) if encoding is Encoding.SIGNED else recoded
-
-    return encode
+    graph = prepared.graph
+    if plan.precision == "int8" or prepared.quantised:
+        int8 = quantiser()(plan, prepared, truth, progress)
+        made = {encoding: int8.encode(encoding) for encoding in plan.encodings}
+        exported = None if plan.tensorrt is None else made[Encoding.SIGNED]
+        return Graphs("int8", made[plan.encodings[0]], exported, int8)
+    if plan.precision != "fp32":
+        check_float32(prepared, plan.precision)
+    if plan.precision == "fp16":
+        graph = to_half(graph)
+    return Graphs(plan.precision, graph, None if plan.tensorrt is None else graph)
 
 
 def save(graph: onnx.ModelProto, path: Path) -> None:

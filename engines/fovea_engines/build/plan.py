@@ -14,13 +14,12 @@ from fovea_engines.backends.registry import (
     CPU_BACKENDS,
     DEFAULT_CPU_BACKEND,
 )
-from fovea_engines.build.calibration.ranges import Method
 from fovea_engines.detect.heads.recognise import check_family
 from fovea_engines.detect.words import TOKENIZER_FILE
 from fovea_engines.device import BFLOAT16_SETS, WeightBits, processor_name, sets_for, usable_cores
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.repository.card import Precision
-from fovea_engines.repository.figures import Goal
+from fovea_engines.repository.figures import Goal, Method
 from fovea_engines.repository.files import json_sha256
 from fovea_engines.repository.options import BuilderOptions, Profile, target
 from fovea_engines.repository.repository import check_name

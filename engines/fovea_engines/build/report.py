@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 
 from fovea_engines.build.assemble import reference
+from fovea_engines.build.int8 import Sensitivity
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.build.search import Sensitivity
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.draw.draw import captioned, draw, encode
 from fovea_engines.detect.heads.base import Detector

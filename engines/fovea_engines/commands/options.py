@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from fovea_engines.backends.registry import BACKEND_NAMES, DEFAULT_CPU_BACKEND
-from fovea_engines.build.calibration.ranges import Method
 from fovea_engines.detect.heads.preprocess import NAMES, PRESETS, VARIANTS
 from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.repository.figures import Method
 from fovea_engines.repository.labels import LABEL_SETS
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption, NotFound

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from fovea_preprocess.spec import PreprocessSpec
 Pixels = NDArray[np.uint8]
 
 MAX_SAMPLES = 16
+MAX_IMAGES = 1000
+"""Most images of a folder that are looked at, whatever for."""
 MOVED = 0.75
 """Sides of an image that is moved, in those of the image."""
 
@@ -34,6 +37,14 @@ def image_files(folder: Path, most: int) -> list[Path]:
         raise InvalidOption(f"{folder} has no image ({', '.join(sorted(IMAGE_SUFFIXES))})")
     taken = np.linspace(0, len(files) - 1, min(most, len(files))).round().astype(int)
     return [files[i] for i in taken]
+
+
+def images_sha256(files: Iterable[Path]) -> str:
+    """Return the sha256 over the bytes of images in their order, as hex."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def has_images(folder: Path) -> bool:

@@ -178,6 +178,10 @@ class Agreement:
         return bool(self.detections or self.extra)
 
 
+Method = Literal["percentile", "minmax", "entropy", "mse"]
+"""How a range is chosen of the values that a tensor had."""
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Source of an INT8 engine's ranges.

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import psutil
 
+from fovea_engines.device import memory
 from fovea_preprocess.errors import ModelNotReady
 from fovea_server.dataplane.service import Service
 from fovea_server.metrics.limits import limit_families
-from fovea_server.metrics.machine import MachineMetrics, memory
+from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.models.model import ServedModel, State
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.family import Family, Labels, gauge, label_name, render

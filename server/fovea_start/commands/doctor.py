@@ -21,8 +21,14 @@ from fovea_engines.backends.backend import BackendInfo
 from fovea_engines.backends.installing import install, install_extra
 from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS, available_backends
 from fovea_engines.commands.options import AsJson
-from fovea_engines.device import cpu_flags, processor_name, usable_cores, visible_gpus
-from fovea_start.memory import Memory, memory
+from fovea_engines.device import (
+    Memory,
+    cpu_flags,
+    memory,
+    processor_name,
+    usable_cores,
+    visible_gpus,
+)
 
 # Name for people -> the flag in /proc/cpuinfo.
 _CPU_FEATURES = {

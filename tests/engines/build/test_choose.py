@@ -14,8 +14,6 @@ from tests.engines.tiny import save
 
 from fovea_engines.backends.onnxruntime import OnnxRuntimeBackend
 from fovea_engines.build.build import build
-from fovea_engines.build.calibration.calibrate import Images, calibrate
-from fovea_engines.build.calibration.ranges import Origin
 from fovea_engines.build.plan import BuildPlan, choices
 from fovea_engines.build.prepare import prepare
 from fovea_engines.engine import Engine
@@ -24,6 +22,8 @@ from fovea_engines.evaluate.speed import Rates
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE, ModelRepository
+from fovea_int8.calibrate import Images, calibrate
+from fovea_int8.ranges import Origin
 from fovea_preprocess.errors import Disagreement, InvalidOption
 
 

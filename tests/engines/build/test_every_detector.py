@@ -8,7 +8,6 @@ from tests.e2e.test_every_head import CASES, DETECTORS, FILES, HEADS, USUAL
 
 from fovea_accuracy.dataset import read_dataset
 from fovea_accuracy.evaluate import evaluate, in_process
-from fovea_engines.build import search
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
@@ -17,6 +16,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE
+from fovea_int8 import search
 from fovea_lab.diff.diff import diff
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 

@@ -10,13 +10,13 @@ from tests.engines.real import DETECTORS, OTHERS, bus, error, prepared, ranges, 
 from tests.engines.tiny import constant, save
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.calibration.ranges import Origin, Ranges
-from fovea_engines.build.precision.qdq import quantisable, quantise
-from fovea_engines.build.precision.validator import validate
 from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.wiring import Wiring, is_depthwise
+from fovea_int8.qdq import quantisable, quantise
+from fovea_int8.ranges import Origin, Ranges
+from fovea_int8.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
 IMAGE = [1, 4, 8, 8]

@@ -13,8 +13,6 @@ import pytest
 from onnx import numpy_helper
 
 from fovea_engines.build.build import build
-from fovea_engines.build.calibration.calibrate import find_ranges
-from fovea_engines.build.calibration.ranges import RANGES_FILE
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.detect.heads.preprocess import PRESETS, read_preprocess
@@ -23,6 +21,8 @@ from fovea_engines.evaluate.samples import read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
+from fovea_int8.calibrate import find_ranges
+from fovea_int8.ranges import RANGES_FILE
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, UnsupportedModel
 
 
@@ -148,7 +148,7 @@ def test_a_real_detector_with_the_wrong_preprocessing(shared, tmp_path):
     wrong, prepared = read_preprocess("yolo"), prepare(plan, Progress())
     spec = replace(prepared.preprocess, **wrong)
     ranges, _ = find_ranges(plan, replace(prepared, preprocess=spec), Progress())
-    ranges.write(tmp_path / "wrong.json")
+    (tmp_path / "wrong.json").write_bytes(ranges.encoded())
     with pytest.raises(InvalidOption, match=r"wrong\.json was measured with another preproc"):
         build(replace(plan, calibration=tmp_path / "wrong.json"))
     # As if its origin had been altered as well: what the input reaches tells.

@@ -10,9 +10,9 @@ from tests.engines.build.test_recognised_at_build import Notes
 from tests.engines.tiny import SIZE, tiny_network
 
 from fovea_engines.build.build import build
-from fovea_engines.build.calibration.calibrate import Images
-from fovea_engines.build.calibration.variety import Variety
 from fovea_engines.build.plan import BuildPlan
+from fovea_int8.calibrate import Images
+from fovea_int8.variety import Variety
 from fovea_preprocess.spec import PreprocessSpec
 
 

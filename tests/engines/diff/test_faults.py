@@ -6,7 +6,7 @@ import onnx
 import pytest
 from tests.engines.sabotage import scale_weight, scramble, swap_activation
 
-from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.half import to_half
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_lab.diff.diff import diff

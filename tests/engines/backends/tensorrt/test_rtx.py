@@ -14,10 +14,10 @@ from tests.engines.rtx import Compiled, compile_graph
 from tests.engines.tiny import constant, save
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.precision.half import to_half
-from fovea_engines.build.precision.qdq import quantisable, quantise
-from fovea_engines.build.precision.recode import recode
+from fovea_engines.build.half import to_half
 from fovea_engines.graph.normalise import normalise
+from fovea_int8.qdq import quantisable, quantise
+from fovea_int8.recode import recode
 
 REAL = pytest.mark.parametrize("name", [*DETECTORS, *OTHERS])
 # One engine for both, as a build has it that names both.

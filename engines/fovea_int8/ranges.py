@@ -7,14 +7,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from fovea_engines.repository.files import write_file
+from fovea_engines.repository.figures import Method
 from fovea_preprocess.errors import InvalidOption, NotFound
-
-Method = Literal["percentile", "minmax", "entropy", "mse"]
 
 RANGES_FILE = "calibration.json"
 # Raised whenever the same images would give other ranges.
@@ -59,13 +57,13 @@ class Ranges:
     tensors: Mapping[str, tuple[float, float]]
     remarks: tuple[str, ...] = ()
 
-    def write(self, path: Path) -> None:
+    def encoded(self) -> bytes:
         """Write the ranges as JSON."""
-        write_file(path, json.dumps(asdict(self), indent=1).encode() + b"\n")
+        return json.dumps(asdict(self), indent=1).encode() + b"\n"
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that `write` has written; InvalidOption where it holds no ranges."""
+        """Read a file of `encoded`; InvalidOption where it holds no ranges."""
         try:
             ranges: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError as error:

@@ -15,7 +15,6 @@ from onnx.helper import make_node
 from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.device import WeightBits
 from fovea_engines.graph.wiring import (
     RANKING,
@@ -25,6 +24,7 @@ from fovea_engines.graph.wiring import (
     rebuild,
     tensors_after,
 )
+from fovea_int8.ranges import Ranges
 
 # Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
 _SMALLEST = 2.0**-20

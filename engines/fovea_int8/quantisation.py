@@ -1,19 +1,24 @@
-"""Plans the INT8 graphs of a build."""
+"""Brings the model of a build to INT8."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+
+import onnx
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.calibration.calibrate import find_ranges
-from fovea_engines.build.calibration.ranges import Ranges
-from fovea_engines.build.labelled import LabelledEvaluation
+from fovea_engines.build.int8 import Encode, Int8, Judge, Sensitivity, Truth
 from fovea_engines.build.plan import AUTO, BuildPlan
-from fovea_engines.build.precision.qdq import quantisable
 from fovea_engines.build.prepare import PreparedModel, check_float32
-from fovea_engines.build.search import CandidateEngines, Sensitivity, SensitivitySearch, select
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Calibration
+from fovea_int8.calibrate import find_ranges
+from fovea_int8.exported import keep_exported
+from fovea_int8.qdq import quantisable
+from fovea_int8.ranges import RANGES_FILE, Ranges
+from fovea_int8.search import Int8Candidates, SensitivitySearch, int8_graph, select
+from fovea_int8.validator import validate
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.plural import counted
 
@@ -54,8 +59,30 @@ class Quantisation:
         )
 
 
+def to_int8(plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Progress) -> Int8:
+    """Bring a model to INT8 as a plan says, or keep the INT8 that its exporter has written."""
+    if prepared.quantised:
+        return Int8(_checked(keep_exported(plan, prepared.graph, progress)))
+    found = plan_quantisation(plan, prepared, truth, progress)
+    encode = partial(int8_graph, prepared.graph, found.ranges, keep_float=found.kept_float)
+    files = {RANGES_FILE: found.ranges.encoded()}
+    return Int8(_checked(encode), found.card_entry, found.ranking, files)
+
+
+def _checked(encode: Encode) -> Encode:
+    """Refuse what TensorRT would refuse, of the graphs that it may get."""
+
+    def checked(encoding: Encoding) -> onnx.ModelProto:
+        graph = encode(encoding)
+        if encoding is Encoding.SIGNED:
+            validate(graph)
+        return graph
+
+    return checked
+
+
 def plan_quantisation(
-    plan: BuildPlan, prepared: PreparedModel, truth: LabelledEvaluation | None, progress: Progress
+    plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Progress
 ) -> Quantisation:
     """Measure ranges, and choose the layers that stay float."""
     layers = quantisable_layers(prepared)
@@ -71,9 +98,10 @@ def plan_quantisation(
         return Quantisation(ranges, reused, layers, chosen, ())
     kept: tuple[str, ...] = ()
     ranking: tuple[Sensitivity, ...] = ()
+    judge = Judge(plan, prepared, truth)
     # Both files keep the same layers in float, so each keeps what the other needs.
     for encoding in plan.encodings:
-        candidates = CandidateEngines(plan, prepared, ranges, encoding, truth)
+        candidates = Int8Candidates(judge, prepared.graph, ranges, encoding)
         found = _search(candidates, layers, kept, encoding, progress)
         if found is not None:
             kept += tuple(layer for one in found.kept for layer in one.layers)
@@ -88,7 +116,7 @@ def plan_quantisation(
 
 
 def _search(
-    candidates: CandidateEngines,
+    candidates: Int8Candidates,
     layers: tuple[str, ...],
     kept: tuple[str, ...],
     encoding: Encoding,

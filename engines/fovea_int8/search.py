@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import onnx
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.assemble import candidate
-from fovea_engines.build.calibration.ranges import Ranges
-from fovea_engines.build.labelled import LabelledEvaluation
-from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.precision.half import to_half
-from fovea_engines.build.precision.qdq import quantise
-from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.detect.heads.recognise import open_head
-from fovea_engines.engine import Engine
-from fovea_engines.evaluate.agreement.measure import measure
-from fovea_engines.evaluate.reference import answers, read_samples
+from fovea_engines.build.half import to_half
+from fovea_engines.build.int8 import Judge, Score, Sensitivity
 from fovea_engines.progress import Progress
+from fovea_int8.qdq import quantise
+from fovea_int8.ranges import Ranges
 from fovea_preprocess.errors import InvalidOption
 
-BUDGET = 0.9
-"""Agreement that is good enough: no block need stay in float for more."""
-
-# Images per block: enough for a hundred detections, few enough for a second each.
-_IMAGES = 24
 # Fewer blocks than this hide which one is to blame; more make the search long.
 _FEWEST, _MOST = 8, 32
 # Agreement below which one block more or less makes no visible difference.
@@ -83,40 +70,6 @@ def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
             )
         chosen.update(found)
     return tuple(name for name in layers if name in chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Quality of one INT8 network: its agreement with the source, and its loss of a `metric`.
-
-    `margin` is the surplus of the deciding figure over the required one: of `drop` if there are
-    labels, else of `quality`. Negative values are not enough.
-    """
-
-    quality: float
-    drop: float | None
-    margin: float
-    metric: str | None = None
-
-    def __str__(self) -> str:
-        lost = "" if self.drop is None else f" and {self.metric} {-self.drop:+.3f}"
-        return f"agreement {self.quality:.3f}{lost}"
-
-
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
-    """Effect of keeping one block in float.
-
-    Attributes:
-        quality: agreement with the source when only this block is float; or, where no single block
-            improves anything, when only this block is INT8.
-        gain: `quality` less the agreement when no block is float; or `quality` less 1.
-    """
-
-    block: str
-    layers: tuple[str, ...]
-    quality: float
-    gain: float
 
 
 def rank(
@@ -177,50 +130,18 @@ class SensitivitySearch:
     reached: Score
 
 
-class CandidateEngines:
-    """Builds and measures temporary INT8 networks of one model, in one encoding.
-
-    They run as `candidate` says: on the serving backend if possible, because a correct graph is
-    not enough. Without labelled images (`truth`) the agreement decides.
-    """
+class Int8Candidates:
+    """INT8 networks of one model, in one encoding, that differ in the layers that stay float."""
 
     def __init__(
-        self,
-        plan: BuildPlan,
-        prepared: PreparedModel,
-        ranges: Ranges,
-        encoding: Encoding,
-        truth: LabelledEvaluation | None = None,
+        self, judge: Judge, graph: onnx.ModelProto, ranges: Ranges, encoding: Encoding
     ) -> None:
-        self._plan = plan
-        self._prepared = prepared
-        self._ranges = ranges
-        self._truth = truth
-        # Measured here, so that it is a phase by itself and not part of a candidate's.
-        self._source_figure = 0.0 if truth is None else truth.source.figure
-        self._encoding = encoding
-        outputs = [output.name for output in prepared.outputs]
-        self._samples = list(
-            read_samples(
-                plan.source,
-                prepared.preprocess,
-                outputs,
-                plan.check_images,
-                _IMAGES,
-                head=open_head(prepared.head, prepared.inputs),
-            )
-        )
+        self._judge, self._graph = judge, graph
+        self._ranges, self._encoding = ranges, encoding
 
     def score(self, keep_float: Iterable[str]) -> Score:
         """Measure the network with the named layers in float."""
-        with self._engine(keep_float) as engine:
-            quality = self._quality_of(engine)
-            drop = metric = None
-            if self._truth is not None:
-                metric = self._truth.source.metric
-                drop = self._source_figure - self._truth.figure_of(engine)
-        margin = quality - BUDGET if drop is None else self._plan.max_drop - drop
-        return Score(quality, drop, margin, metric)
+        return self._judge.score(self._int8(keep_float), self._encoding)
 
     def search(
         self, layers: Sequence[str], kept: Sequence[str], base: Score, progress: Progress
@@ -229,8 +150,7 @@ class CandidateEngines:
         seen = [base]
 
         def quality(more: Iterable[str]) -> float:
-            with self._engine([*kept, *more]) as engine:
-                return self._quality_of(engine)
+            return self._judge.agreement(self._int8([*kept, *more]), self._encoding)
 
         def margin(more: Iterable[str]) -> float:
             seen.append(self.score([*kept, *more]))
@@ -241,9 +161,5 @@ class CandidateEngines:
         best = next(one for one in seen if one.margin == reached)
         return SensitivitySearch(base, tuple(ranking), tuple(found), best)
 
-    def _quality_of(self, engine: Engine) -> float:
-        return measure(engine.head, answers(engine, self._samples)).least
-
-    def _engine(self, keep_float: Iterable[str]) -> AbstractContextManager[Engine]:
-        graph = int8_graph(self._prepared.graph, self._ranges, self._encoding, tuple(keep_float))
-        return candidate(self._plan, self._prepared, graph, "int8", self._encoding)
+    def _int8(self, keep_float: Iterable[str]) -> onnx.ModelProto:
+        return int8_graph(self._graph, self._ranges, self._encoding, tuple(keep_float))

@@ -14,12 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fovea_engines.build.calibration.calibrate import find_ranges
+from fovea_engines.build.int8 import BUDGET, Judge
 from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
-from fovea_engines.build.quantisation import quantisable_layers
-from fovea_engines.build.search import BUDGET, CandidateEngines, SensitivitySearch
 from fovea_engines.commands.options import (
     AsJson,
     BackendOption,
@@ -36,6 +34,9 @@ from fovea_engines.commands.options import (
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.locking import temporary_folder
+from fovea_int8.calibrate import find_ranges
+from fovea_int8.quantisation import quantisable_layers
+from fovea_int8.search import Int8Candidates, SensitivitySearch
 from fovea_preprocess.errors import BuildError
 
 
@@ -103,7 +104,8 @@ def _search(plan: BuildPlan) -> SensitivitySearch:
     layers = quantisable_layers(prepared)
     ranges, _ = find_ranges(plan, prepared, progress)
     with progress.phase("sensitivity"):
-        candidates = CandidateEngines(plan, prepared, ranges, plan.encodings[0])
+        judge = Judge(plan, prepared)
+        candidates = Int8Candidates(judge, prepared.graph, ranges, plan.encodings[0])
         return candidates.search(layers, (), candidates.score(()), progress)
 
 

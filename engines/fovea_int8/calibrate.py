@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,22 +10,28 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from fovea_engines.build.calibration.histogram import Histogram
-from fovea_engines.build.calibration.ranges import RANGES_FILE, Method, Origin, Ranges
-from fovea_engines.build.calibration.variety import Variety
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.evaluate.reference import ReferenceSession
-from fovea_engines.evaluate.samples import image_files, read_image, read_rows
+from fovea_engines.evaluate.samples import (
+    MAX_IMAGES,
+    image_files,
+    images_sha256,
+    read_image,
+    read_rows,
+)
 from fovea_engines.graph.wiring import Wiring
 from fovea_engines.progress import Progress
+from fovea_engines.repository.figures import Method
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array
+from fovea_int8.histogram import Histogram
+from fovea_int8.ranges import RANGES_FILE, Origin, Ranges
+from fovea_int8.variety import Variety
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, NotFound
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
-MAX_IMAGES = 1000
 # The serving input may exceed the calibrated range by this factor.
 _CLIPPED = 1.5
 # Number of images used to find the range of the serving input.
@@ -47,10 +52,7 @@ class Images:
     def of(cls, folder: Path, spec: PreprocessSpec) -> Images:
         """Choose up to 1,000 images of a folder, spread evenly over their names."""
         files = image_files(folder, MAX_IMAGES)
-        digest = hashlib.sha256()
-        for file in files:
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-        return cls(files, spec, digest.hexdigest())
+        return cls(files, spec, images_sha256(files))
 
     def __len__(self) -> int:
         return len(self.files)

@@ -1,1 +1,0 @@
-"""Measures the ranges of a network's tensors on images."""

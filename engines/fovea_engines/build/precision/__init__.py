@@ -1,1 +1,0 @@
-"""FP16 and INT8, written into an ONNX graph."""

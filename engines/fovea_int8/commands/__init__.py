@@ -1,0 +1,1 @@
+"""`fovea sensitivity`."""
