@@ -12,7 +12,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from tests.server.keys.test_door import admit
+from tests.keys.test_door import admit
 
 from fovea_keys import provider as module
 from fovea_keys.door import KeyDoor

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.keys.test_door import admit
+from tests.keys.test_door import admit
 
 from fovea_keys.door import KeyDoor
 from fovea_keys.key import digest_of, new_token

@@ -13,7 +13,7 @@ from fovea_engines import device
 from fovea_engines.backends.backend import BackendInfo
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS
-from fovea_server.metrics.machine import Memory, memory
+from fovea_engines.device import Memory, memory
 from fovea_start.commands.doctor import (
     Cpu,
     Gpu,
