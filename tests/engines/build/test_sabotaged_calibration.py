@@ -153,7 +153,8 @@ def test_a_real_detector_with_the_wrong_preprocessing(shared, tmp_path):
         build(replace(plan, calibration=tmp_path / "wrong.json"))
     # As if its origin had been altered as well: what the input reaches tells.
     right = prepared.preprocess.digest
-    replace(ranges, origin=replace(ranges.origin, preprocess=right)).write(tmp_path / "forged.json")
+    forged = replace(ranges, origin=replace(ranges.origin, preprocess=right))
+    (tmp_path / "forged.json").write_bytes(forged.encoded())
     with pytest.raises(Disagreement, match=r"up to 1 at .* hold 255: .* another preprocessing"):
         build(replace(plan, calibration=tmp_path / "forged.json"))
     # And with the whole build told wrongly, the source is blind.

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from tests.engines.sabotage import plant_outlier
 
+from fovea_engines.build import int8
 from fovea_engines.build.build import build
 from fovea_engines.build.int8 import Sensitivity
 from fovea_engines.build.plan import BuildPlan
@@ -167,7 +168,7 @@ def test_an_engine_without_an_int8_layer_is_not_called_int8(network, images, tmp
     def keep_all(budget, base, ranking, margin):
         return ranking, margin(layer for one in ranking for layer in one.layers)
 
-    monkeypatch.setattr(search, "BUDGET", 1.1)
+    monkeypatch.setattr(int8, "BUDGET", 1.1)
     monkeypatch.setattr(search, "keep_until", keep_all)
     with pytest.raises(UnsupportedModel, match=r"with all of its 6 layers left in float.*fp16"):
         build(plan)
