@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fovea_engines.backends.installing import install_extra
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.dataplane.service import Service
+from fovea_server.dataplane.service import ServerPart
 from fovea_server.settings import Settings
-from fovea_server.statistics.family import Family
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -43,24 +41,11 @@ def door(settings: Settings) -> KeyDoor | None:
     return KeyDoor(*files, Provider(*issuer))
 
 
-class KeysPart:
-    """The route of keys, as `dataplane.part.ServerPart` says."""
-
-    def __init__(self, service: Service) -> None:
-        """Take nothing of the service: it has the door."""
+class KeysPart(ServerPart):
+    """The route of keys."""
 
     def routes(self) -> APIRouter:
         """Make the route."""
         from fovea_keys.routes import router
 
         return router
-
-    def families(self) -> Iterable[Family]:
-        """Return none: requests are counted by key where they are measured."""
-        return ()
-
-    async def start(self) -> None:
-        """Do nothing: the door is open from the start."""
-
-    async def stop(self) -> None:
-        """Do nothing: the service closes the door."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fovea_life.drift.watch import DriftWatch
 from fovea_life.promotion.promoter import Promoter
 from fovea_life.shadow.shadows import Shadows
-from fovea_server.dataplane.service import Service
+from fovea_server.dataplane.service import ServerPart, Service
 from fovea_server.statistics.family import Family
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fovea_life.capture.capturer import Capturer
 
 
-class LifePart:
-    """Captures where the operator asks for them, drift, shadows, promotions: a `ServerPart`.
+class LifePart(ServerPart):
+    """Captures where the operator asks for them, drift, shadows, promotions.
 
     Raises:
         InvalidOption: --capture-rule is no rule.

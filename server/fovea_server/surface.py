@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
-from fovea_server.dataplane.part import HasFronts
 from fovea_server.dataplane.service import Service
 from fovea_server.http.asgi import FrontApp
 from fovea_server.http.cors import Cors
@@ -40,7 +39,7 @@ class Surface:
         self._service = service
         self._sources = ImageSources(service.settings)
         own = V2Front(service), PredictFront(service, self._sources)
-        added = (each.fronts() for each in service.parts if isinstance(each, HasFronts))
+        added = (each.fronts() for each in service.parts)
         self.fronts = (*before, *own, *cast("Iterable[Front]", chain.from_iterable(added)))
         self._app: ASGIApp | None = None
         self._making = asyncio.Lock()

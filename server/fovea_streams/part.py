@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import FoveaError
-from fovea_server.dataplane.service import Service
+from fovea_server.dataplane.service import ServerPart, Service
 from fovea_server.http.front import Front
 from fovea_server.statistics.family import Family
 from fovea_server.traffic.call import CALL
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 
-class StreamsPart:
-    """Track ids for requests of any transport, and streams, as `dataplane.part.ServerPart` says."""
+class StreamsPart(ServerPart):
+    """Track ids for requests of any transport, and streams."""
 
     def __init__(self, service: Service) -> None:
         self._tracks = Tracks(service.settings.track_idle_s)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fovea_server.dataplane.service import Service
+from fovea_server.dataplane.service import ServerPart, Service
 from fovea_server.statistics.family import Family
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
 
-class WordsPart:
-    """Routes and metrics of models that read texts, as `dataplane.part.ServerPart` says."""
+class WordsPart(ServerPart):
+    """Routes and metrics of models that read texts."""
 
     def __init__(self, service: Service) -> None:
         self._plane = service.plane
@@ -36,9 +36,3 @@ class WordsPart:
                 family.add(known | {"vector": "kept"}, engine.words.found)
                 family.add(known | {"vector": "computed"}, engine.words.computed)
         return (family,)
-
-    async def start(self) -> None:
-        """Do nothing: models read when they are asked to."""
-
-    async def stop(self) -> None:
-        """Do nothing: models are closed by those who opened them."""

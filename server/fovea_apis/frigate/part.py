@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fovea_engines.backends.installing import install_extra
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.dataplane.service import Service
-from fovea_server.statistics.family import Family
+from fovea_server.dataplane.service import ServerPart, Service
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -19,8 +17,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class FrigatePart:
-    """As `dataplane.part.ServerPart` says.
+class FrigatePart(ServerPart):
+    """Listens for Frigate.
 
     Raises:
         InvalidOption: the server cannot listen for Frigate with these settings.
@@ -32,14 +30,6 @@ class FrigatePart:
         self._listener: FrigateListener | None = None
         if "frigate-zmq" in service.apis:
             _check(service)
-
-    def routes(self) -> APIRouter:
-        """Return none: Frigate does not ask over HTTP."""
-        return routes(None)
-
-    def families(self) -> Iterable[Family]:
-        """Return none: requests are counted as all others."""
-        return ()
 
     async def start(self) -> None:
         """Listen."""

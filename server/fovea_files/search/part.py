@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from fovea_server.dataplane.service import Service
-from fovea_server.statistics.family import Family
+from fovea_server.dataplane.service import ServerPart, Service
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -20,8 +18,8 @@ if TYPE_CHECKING:
 _KEPT = 4
 
 
-class SearchPart:
-    """Keeps the indexes that were used last in memory, as `dataplane.part.ServerPart` says."""
+class SearchPart(ServerPart):
+    """Keeps the indexes that were used last in memory."""
 
     def __init__(self, service: Service) -> None:
         self._kept: OrderedDict[tuple[Path, int, int], VectorIndex] = OrderedDict()
@@ -61,13 +59,6 @@ class SearchPart:
         from fovea_files.search.routes import search_routes
 
         return search_routes(self.index)
-
-    def families(self) -> Iterable[Family]:
-        """Return no metrics: a search counts as a request of its model."""
-        return ()
-
-    async def start(self) -> None:
-        """Do nothing: an index is read when it is asked for."""
 
     async def stop(self) -> None:
         """Forget the indexes."""

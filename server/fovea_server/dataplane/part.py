@@ -1,42 +1,17 @@
-"""The parts that packages add to a running server: entry points of `fovea.services` make them."""
+"""What packages may do to a request on its way through the data plane."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.model import ServedModel
-from fovea_server.statistics.family import Family
 from fovea_server.tensors.image_messages import ImageResult
 
 T = TypeVar("T")
-
-
-class ServerPart(Protocol):
-    """A part has routes, metrics, and work of its own while requests are answered."""
-
-    def routes(self) -> object:
-        """Make the `APIRouter`, which is asked for once."""
-
-    def families(self) -> Iterable[Family]:
-        """Return the metrics."""
-
-    async def start(self) -> None:
-        """Begin, before the first request."""
-
-    async def stop(self) -> None:
-        """End, after the last request."""
-
-
-@runtime_checkable
-class HasFronts(Protocol):
-    """A part may also take requests that need more than an application has of them."""
-
-    def fronts(self) -> Sequence[object]:
-        """Return its `Front`s."""
 
 
 class FrameTurn(AbstractContextManager[None], Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from fovea_engines.backends.installing import install_extra
@@ -11,7 +12,6 @@ from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import InvalidOption, Unauthenticated
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.dataplane.part import ServerPart
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.extensions.apis import parse_apis, routers_of
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
@@ -23,6 +23,7 @@ from fovea_server.extensions.trace import TraceSettings
 from fovea_server.logs import SERVER_LOG
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
+from fovea_server.statistics.family import Family
 from fovea_server.traffic.call import CALL, Call
 from fovea_server.traffic.holder import Door, Holder, Scope
 from fovea_server.traffic.spans import Tracer
@@ -32,6 +33,34 @@ from fovea_server.traffic.traffic import Traffic
 _OPEN = frozenset(("health", ""))
 _FOR_ALL = _OPEN | {"inference"}
 _SCOPES: dict[str, Scope] = {"inference": "predict", "metrics": "metrics"}
+
+
+class ServerPart:
+    """A part that a package adds to a running server: entry points of `fovea.services` name them.
+
+    A part may have routes, metrics, and work of its own while requests are answered.
+    """
+
+    def __init__(self, service: Service) -> None:
+        """Take what it needs of the service."""
+
+    def routes(self) -> object:
+        """Make its `APIRouter`, which is asked for once; None without routes."""
+        return None
+
+    def fronts(self) -> Sequence[object]:
+        """Return the `Front`s of requests that need more than an application has of them."""
+        return ()
+
+    def families(self) -> Iterable[Family]:
+        """Return the metrics."""
+        return ()
+
+    async def start(self) -> None:
+        """Begin, before the first request."""
+
+    async def stop(self) -> None:
+        """End, after the last request."""
 
 
 class Service:

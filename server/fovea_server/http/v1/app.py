@@ -78,7 +78,8 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
         app.router.routes.extend(page_routes())
     # Last: an address that they share with a route above stays as it was.
     for added in (*service.api_routers, *(part.routes() for part in service.parts)):
-        app.include_router(cast("APIRouter", added))
+        if added is not None:
+            app.include_router(cast("APIRouter", added))
     app.add_middleware(HeadAndOptions, routes=app.router.routes)
     guard = Guard(service, service.settings.http_address)
     app.add_middleware(Guarded, guard=guard, refuse=_foreign)
