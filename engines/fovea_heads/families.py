@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from fovea_engines.detect.heads.base import Head
+from fovea_heads.attributes import (
+    AttributeLogits,
+    AttributesHead,
+    SigmoidAttributes,
+)
 from fovea_heads.blazeface import BlazeFace
 from fovea_heads.boxes_and_scores import DamoYolo, PpYoloE, YoloNas
 from fovea_heads.centerface import CenterFace
@@ -10,11 +15,30 @@ from fovea_heads.centernet import CenterNet, CenterNetLogits
 from fovea_heads.depth import Depth, YoloDepth
 from fovea_heads.detr import Detr, RawRtDetr
 from fovea_heads.fastestdet import FastestDet
+from fovea_heads.flat_rows import (
+    AutoMlEfficientDet,
+    ClassFirstRows,
+    YoloNasFlat,
+    YoloV7EndToEnd,
+)
+from fovea_heads.four_tensors import (
+    EfficientNms,
+    TensorFlowDetection,
+    TfLiteDetection,
+)
 from fovea_heads.libreyolo import LibreYolo9, PicoDet, RtmDet
 from fovea_heads.mmdeploy import MmDeploy
 from fovea_heads.movenet import MoveNet, MoveNetMultiPose
 from fovea_heads.nanodet import NanoDet, NanoDetJoined, NanoDetPlus, PicoDetRaw
 from fovea_heads.paddle import Paddle
+from fovea_heads.pictures import (
+    GreySuperResolution,
+    Pictures,
+    Pictures255,
+    SignedPictures,
+    SuperResolution,
+)
+from fovea_heads.reading import Ctc, CtcLogits, LprNet
 from fovea_heads.retinaface import RetinaFace, RetinaFace1Mb, RetinaPlate
 from fovea_heads.rfdetr import RfDetr, RfDetrBackgroundFirst, RfDetrBackgroundLast
 from fovea_heads.rfdetr_more import (
@@ -40,6 +64,24 @@ from fovea_heads.yolov5_face import YoloV5Face
 from fovea_heads.yunet import YuNet, YuNet2021
 
 FAMILIES: tuple[type[Head], ...] = (
+    EfficientNms,
+    TensorFlowDetection,
+    TfLiteDetection,
+    YoloV7EndToEnd,
+    ClassFirstRows,
+    YoloNasFlat,
+    AutoMlEfficientDet,
+    AttributesHead,
+    AttributeLogits,
+    SigmoidAttributes,
+    Ctc,
+    CtcLogits,
+    LprNet,
+    Pictures,
+    SuperResolution,
+    GreySuperResolution,
+    Pictures255,
+    SignedPictures,
     LibreYolo9,
     RtmDet,
     PicoDet,

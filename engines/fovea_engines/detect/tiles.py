@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect import nms, rotated_nms
+from fovea_engines.detect import nms
 from fovea_engines.detect.detections import Detections, join
 from fovea_engines.detect.options import PredictOptions, read_tile
 from fovea_preprocess.errors import InvalidOption
@@ -111,7 +111,7 @@ def joined(
     whole, tile_of = whole.take(order), tile_of[order]
     groups = np.zeros_like(whole.class_ids) if options.agnostic else whole.class_ids
     if whole.rotated is not None:
-        kept = rotated_nms.greedy(whole.rotated, groups, options.iou, options.max_det)
+        kept = nms.rotated_greedy(whole.rotated, groups, options.iou, options.max_det)
     else:
         table = nms.grouped(whole.boxes, groups)
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fovea_engines.detect import nms
+from fovea_engines.detect.nms import rotated_detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import axes, iou, probiou
-from fovea_engines.detect.rotated_nms import rotated_detections
 
 CANDIDATES = st.lists(
     st.tuples(

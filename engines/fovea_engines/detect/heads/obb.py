@@ -16,9 +16,9 @@ from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.heads.suppressed import Rows
 from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_engines.detect.heads.yolov10 import YoloV10
+from fovea_engines.detect.nms import rotated_detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import bounds, regular
-from fovea_engines.detect.rotated_nms import rotated_detections
 from fovea_engines.session import Array
 
 

@@ -10,35 +10,11 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TypeGuard
 
-from fovea_engines.detect.heads.attributes import (
-    AttributeLogits,
-    AttributesHead,
-    SigmoidAttributes,
-)
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.classifier import Classifier, ClassifierLogits, YoloClassifier
 from fovea_engines.detect.heads.embedding import EmbeddingHead
-from fovea_engines.detect.heads.flat_rows import (
-    AutoMlEfficientDet,
-    ClassFirstRows,
-    YoloNasFlat,
-    YoloV7EndToEnd,
-)
-from fovea_engines.detect.heads.four_tensors import (
-    EfficientNms,
-    TensorFlowDetection,
-    TfLiteDetection,
-)
 from fovea_engines.detect.heads.obb import YoloV8Obb, YoloV10Obb
-from fovea_engines.detect.heads.pictures import (
-    GreySuperResolution,
-    Pictures,
-    Pictures255,
-    SignedPictures,
-    SuperResolution,
-)
 from fovea_engines.detect.heads.pose import YoloV8Pose, YoloV10Pose
-from fovea_engines.detect.heads.reading import Ctc, CtcLogits, LprNet
 from fovea_engines.detect.heads.segment import YoloV5Segment, YoloV8Segment, YoloV10Segment
 from fovea_engines.detect.heads.yolov5 import YoloV5
 from fovea_engines.detect.heads.yolov5_raw import YoloV5Raw, YoloV7Raw
@@ -58,13 +34,6 @@ _OWN: tuple[type[Head], ...] = (
     YoloV10,
     YoloX,
     DecodedYoloX,
-    EfficientNms,
-    TensorFlowDetection,
-    TfLiteDetection,
-    YoloV7EndToEnd,
-    ClassFirstRows,
-    YoloNasFlat,
-    AutoMlEfficientDet,
     YoloV5Raw,
     YoloV7Raw,
     YoloV5Segment,
@@ -77,18 +46,7 @@ _OWN: tuple[type[Head], ...] = (
     Classifier,
     ClassifierLogits,
     YoloClassifier,
-    AttributesHead,
-    AttributeLogits,
-    SigmoidAttributes,
     EmbeddingHead,
-    Ctc,
-    CtcLogits,
-    LprNet,
-    Pictures,
-    SuperResolution,
-    GreySuperResolution,
-    Pictures255,
-    SignedPictures,
 )
 
 

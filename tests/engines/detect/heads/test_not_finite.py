@@ -5,10 +5,10 @@ import pytest
 from tests.engines.detect.heads.expected import File
 
 from fovea_engines.detect.heads.base import is_sound
-from fovea_engines.detect.heads.four_tensors import EfficientNms
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.heads.suppressed import Suppressed
 from fovea_engines.detect.heads.yolov10 import YoloV10
+from fovea_heads.four_tensors import EfficientNms
 
 # Each has another task, or another way to be read; small ones, as each is run.
 FILES = (
