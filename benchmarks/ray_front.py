@@ -108,11 +108,14 @@ def cluster() -> Iterator[Cluster]:
         started.shutdown()
 
 
-def deploy(running: Cluster, repository: Path, folder: Path, port: int, replicas: int) -> None:
+def deploy(
+    running: Cluster, repository: Path, folder: Path, port: int, replicas: int, **settings: int
+) -> None:
     """Run `fovea ray deploy`."""
     file = folder / "fovea-ray.yaml"
     models = {"*": {"min_replicas": replicas, "max_replicas": replicas}}
-    config = {"repository": str(repository), "settings": {"http_port": port}, "models": models}
+    settings = {"http_port": port, **settings}
+    config = {"repository": str(repository), "settings": settings, "models": models}
     file.write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "fovea_server.commands.cli", "ray", "deploy"]
     command += ["--config", str(file), "--address", running.address]

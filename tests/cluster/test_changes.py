@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.cluster.conftest import until
+from tests.promoting import clients, there_and_back
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
@@ -131,6 +132,30 @@ def test_a_new_version_and_other_replicas_under_load(cluster, changing, demo_mod
         under.wait_for(50)
     assert under.failed == []
     assert {answer.json()["version"] for answer in under.answers} == {"1", "2"}
+
+
+def test_a_promotion_reaches_the_replicas_of_all_nodes(cluster, demo_versions, tmp_path, scene):
+    repository = shutil.copytree(demo_versions, tmp_path / "models")
+    cluster.serve(repository=str(repository), models={"digits": TWO})
+    url = f"{cluster.url}/v1/models/digits"
+    with clients(cluster.url, f"{cluster.host}:{cluster.grpc_port}", 2) as loads:
+        there_and_back(cluster.url, loads, 2)
+        assert httpx.post(f"{url}/promote", json={"version": 1}, timeout=60).status_code == 200
+
+        def answers() -> set[str]:
+            found = (httpx.post(f"{url}/predict", content=scene, timeout=60) for _ in range(40))
+            return {each.json()["version"] for each in found}
+
+        # Of two replicas, none keeps out of the way of so many.
+        until(lambda: answers() == {"1"})
+    assert [load.failed for load in loads] == [[], []]
+    import ray
+
+    def node(_: object) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+    places = [each.__ray_call__.remote(node) for each in cluster.replicas("digits")]
+    assert len({*ray.get(places)}) == 2
 
 
 def test_a_model_that_leaves_the_repository_is_not_ready(cluster, changing, scene):

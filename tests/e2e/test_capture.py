@@ -1,10 +1,12 @@
 """A server that keeps images: which, whose it must not keep, and what tools make of them."""
 
 import json
+import re
 import shutil
 import subprocess
 import time
 import zipfile
+from contextlib import ExitStack
 from xml.etree import ElementTree
 
 import cv2
@@ -15,6 +17,7 @@ from pycocotools.coco import COCO
 from tests.conftest import DEMO
 from tests.keyed import key, until
 from tests.serving import start_server
+from tests.slow_disk import slow_disk
 from tritonclient import grpc
 
 from fovea_life.capture.store import captures
@@ -224,6 +227,18 @@ def test_tools_read_what_is_exported(server, folder, fovea, tmp_path, form):
             assert {one["value"]["rectanglelabels"][0] for one in regions} <= labels
 
 
+def test_the_bytes_that_are_kept_are_told_when_others_delete(server, folder, fovea):
+    url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+
+    def told():
+        [line] = re.findall(r"^fovea_capture_bytes (\S+)$", httpx.get(url).text, re.MULTILINE)
+        return float(line)
+
+    until(lambda: told() == sum(each.size for each in kept(folder)) > 0)
+    assert fovea("capture", "purge", folder, "--yes")[0] == 0
+    until(lambda: told() == 0)
+
+
 def test_a_full_disk_costs_no_answer(repository, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -243,6 +258,36 @@ def test_a_full_disk_costs_no_answer(repository, tmp_path):
             assert one.about()["model"] == "all"
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_slow_disk_costs_no_answer(demo_repository, tmp_path):
+    """A megabyte a second, for images of five that are all to be kept."""
+    repository = shutil.copytree(demo_repository, tmp_path / "r")
+    rules = '[capture]\nrules = ["rate 100%"]\nper_minute = 1000\n'
+    (repository / "digits" / "fovea.toml").write_text(rules)
+    image = cv2.imencode(".bmp", np.zeros((1100, 1600, 3), np.uint8))[1].tobytes()
+    with ExitStack() as stack:
+        try:
+            disk, throttle = stack.enter_context(slow_disk(tmp_path))
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"a slow disk takes root, loop devices and cgroups: {error}")
+        server = start_server(repository, tmp_path, ["--capture", str(disk / "kept")])
+        stack.callback(server.process.wait)
+        stack.callback(server.process.kill)
+        throttle(server.process.pid)
+        for _ in range(24):
+            predict(server, "digits", image)
+        # All are answered, and the disk has time for none of most of them.
+        assert number(disk / "kept", "digits") < 12
+        url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+        dropped = 'fovea_captures_dropped_total{model="digits",reason="slow disk"}'
+        [count] = re.findall(rf"^{re.escape(dropped)} (\d+)$", httpx.get(url).text, re.MULTILINE)
+        assert int(count) > 0
+        until(lambda: number(disk / "kept", "digits"))
+        server.process.kill()
+        server.process.wait()
+        for one in captures(disk / "kept"):
+            assert one.image().read_bytes() == image
 
 
 def test_a_key_says_whether_its_images_may_be_kept(repository, tmp_path):

@@ -12,16 +12,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.keyed import key, until
-from tests.load import Load, over_grpc, over_http
+from tests.load import Load, over_http
+from tests.promoting import MODES, change_until_it_dies, clients, there_and_back
 from tests.server.registries import ADDER_CONFIG, adder
 from tests.serving import start_server
 from tritonclient import grpc
 
-MODES = {
-    "none": [],
-    "explicit": ["--model-control-mode=explicit", "--load-model=*"],
-    "poll": ["--model-control-mode=poll", "--repository-poll-secs=0.3"],
-}
+from fovea_engines.repository.repository import ModelRepository
+from fovea_life.promotion.documents import Promotion
+from fovea_life.promotion.record import HistoryRecord
 
 
 @pytest.fixture
@@ -44,20 +43,10 @@ def post(server, what, model="digits", headers=None, **given):
 @pytest.mark.parametrize("mode", MODES)
 def test_promotions_and_rollbacks_fail_no_request(versions, serve, fovea, mode):
     server = serve(versions, *MODES[mode])
-    clients = over_http(server.url), over_grpc(f"127.0.0.1:{server.grpc_port}")
-    pinned = over_http(server.url, "digits/versions/2")
-    with Load(clients[0], 2) as http, Load(clients[1], 2) as rpc, Load(pinned, 1) as other:
-        for load in (http, rpc):
-            load.wait_for_more(4)
-        for change, version in (("promote", "1"), ("rollback", "2")):
-            given = {"version": 1, "why": "a test"} if change == "promote" else {}
-            answer = post(server, change, **given)
-            assert (answer.status_code, answer.json()["current"]) == (200, version), answer.text
-            assert httpx.get(f"{server.url}/v1/models/digits").json()["version"] == version
-            # What a client asks from now on is answered by it alone.
-            before = http.answered[version], rpc.answered[version]
-            for load, answered in zip((http, rpc), before, strict=True):
-                until(lambda: load.failed or load.answered[version] > answered)  # noqa: B023
+    pinned = Load(over_http(server.url, "digits/versions/2"), 1)
+    grpc_address = f"127.0.0.1:{server.grpc_port}"
+    with pinned as other, clients(server.url, grpc_address, 2) as (http, rpc):
+        there_and_back(server.url, (http, rpc), 1)
         # A file that another process has written is followed, too.
         code, out, err = fovea("promote", "digits", 1, "--repository", versions, "--why", "by file")
         assert code == 0, err
@@ -80,11 +69,19 @@ def test_promotions_and_rollbacks_fail_no_request(versions, serve, fovea, mode):
     with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
         models = client.get_model_repository_index().models
         assert [each.reason for each in models] == ["current", ""]
-    # And it is remembered.
-    server.stop()
+    # And it is remembered, with all that was told before the server is killed.
+    changing, told = change_until_it_dies(server.url, 3)
+    until(lambda: told[-1] >= 8)
+    server.process.kill()
+    changing.join()
+    server.process.wait()
+    events = ModelRepository(versions).history("digits").events
+    assert told[-1] <= len(events) <= told[-1] + 1
     server = serve(versions, *MODES[mode])
-    assert httpx.get(f"{server.url}/v1/models/digits").json()["version"] == "1"
-    assert len(history(server)["events"]) == 3
+    found = history(server)
+    assert len(found["events"]) == len(events)
+    version = httpx.get(f"{server.url}/v1/models/digits").json()["version"]
+    assert version == found["current"] == found["events"][-1]["version"]
 
 
 def slow(folder, version):
@@ -134,16 +131,20 @@ def adders(tmp_path_factory):
     failing(model, 3)
     adder(folder / "r", "plus", version=4, add=0)
     adder(folder / "r", "one", version=1)
+    sequences = "sequence_batching { max_sequence_idle_microseconds: 600000000 }"
+    for version in (1, 2):
+        adder(folder / "r", "kept", version=version, config=ADDER_CONFIG + sequences)
     server = start_server(folder / "r", folder)
     assert post(server, "promote", "plus", version=1).status_code == 200
     yield server
     server.stop()
 
 
-def ask(client, value=9):
+def ask(client, value=9, model="plus", **parameters):
     """Ask the model of no version; the one that answers."""
     given = {"name": "X", "datatype": "INT32", "shape": [1, 4], "data": [value] * 4}
-    answer = client.post("/v2/models/plus/infer", json={"inputs": [given]})
+    body = {"inputs": [given], "parameters": parameters}
+    answer = client.post(f"/v2/models/{model}/infer", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()["model_version"]
 
@@ -206,11 +207,16 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
     cases = [
         ("promote", {"version": 6}, 400, "version 6 of plus cannot be current: version 6 is at"),
         ("promote", {"version": 77}, 404, "plus has no version 77; versions there: 1, 2"),
-        ("promote", {}, 422, "version: Field required"),
-        ("promote", {"version": 1, "now": True}, 422, "now: "),
-        ("promote", {"version": 4, "canary": 0.9}, 422, "share of a canary is 0.1% to 50%"),
+        ("promote", {}, 422, "'version' is missing"),
+        ("promote", {"version": 1, "now": True}, 422, "'now' is not a key"),
+        (
+            "promote",
+            {"version": 4, "canary": 0.9},
+            422,
+            "share is 0.9; it must be less than or equal to 0.5",
+        ),
         ("promote", {"version": 4, "max_p99": 0.1}, 422, "max_p99 has no effect without canary"),
-        ("promote", {"version": 4, "canary": 0.1, "seconds": 1e300}, 422, "is 1s to 365d"),
+        ("promote", {"version": 4, "canary": 0.1, "seconds": 1e300}, 422, "seconds is 1e+300; it"),
         ("promote", {"version": 1, "canary": 0.1}, 400, "version 1 of plus is current"),
     ]
     for what, given, status, text in cases:
@@ -221,6 +227,7 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
     assert "no other version of one was current" in nothing.text
     assert post(adders, "promote", "nobody", version=1).status_code == 404
     assert history(adders, "plus") == before
+    assert not (model.parent / "one" / "history.jsonl").exists()
     # Names that lead out of the repository.
     for name in ("%2e%2e", "%2e", ".hidden"):
         address = ("127.0.0.1", int(adders.url.rpartition(":")[2]))
@@ -278,6 +285,19 @@ def test_the_commands_ask_a_server(adders, fovea):
     assert (code, out) == (0, "The canary is over: version 1 of plus stays current.\n")
     code, out, _ = fovea("history", "plus", "--url", adders.url, "--json")
     assert (code, "canary" in json.loads(out), json.loads(out)["current"]) == (0, False, "1")
+    # In pages, from the newest back; and so without a server.
+    whole = [each["number"] for each in json.loads(out)["events"]]
+    assert whole == [*range(1, len(whole) + 1)]
+    url = f"{adders.url}/v1/models/plus/history"
+    pages = [
+        [each["number"] for each in httpx.get(url, params=given).json()["events"]]
+        for given in ({"limit": 2}, {"limit": 2, "before": len(whole) - 1}, {"before": 1})
+    ]
+    assert pages == [whole[-2:], whole[-4:-2], []]
+    assert httpx.get(url, params={"limit": 0}).status_code == 422
+    path = adders.log.parent / "r"
+    code, out, _ = fovea("history", "plus", "--repository", path, "--limit", 2)
+    assert (code, f"{len(whole) - 2} events before these" in out) == (0, True)
 
 
 def test_a_key_is_the_name_in_the_history(versions, tmp_path):
@@ -293,6 +313,42 @@ def test_a_key_is_the_name_in_the_history(versions, tmp_path):
         assert [each["who"] for each in done.json()["events"]] == ["anna"]
     finally:
         server.stop()
+
+
+def test_a_request_that_a_canary_fails_is_charged_once(adders, tmp_path):
+    folder, keys = shutil.copytree(adders.log.parent / "r", tmp_path / "r"), tmp_path / "keys.json"
+    asking = key("add", "asking", "--keys", keys, "--quota", "8/month")
+    given = {"version": 3, "canary": 0.5, "who": "anna"}
+    with HistoryRecord(ModelRepository(folder), "plus") as record:
+        record.append(record.event_of(Promotion(**given)), "anna", "")
+    server = start_server(folder, tmp_path, ["--keys", str(keys)])
+    try:
+        until(lambda: "canary" in history_of(server, asking))
+        headers = {"authorization": f"Bearer {asking}"}
+        with httpx.Client(base_url=server.url, timeout=60, headers=headers) as client:
+            assert {ask(client) for _ in range(8)} == {"1"}
+            with pytest.raises(AssertionError, match="0 of its 8 images"):
+                ask(client)
+        until(lambda: history_of(server, asking)["events"][-1]["action"] == "canary_failed")
+    finally:
+        server.stop()
+
+
+def history_of(server, token):
+    headers = {"authorization": f"Bearer {token}"}
+    return httpx.get(f"{server.url}/v1/models/plus/history", headers=headers).json()
+
+
+def test_a_sequence_stays_with_the_version_that_began_it(adders):
+    with httpx.Client(base_url=adders.url, timeout=60) as client:
+        begun = ask(client, model="kept", sequence_id=7, sequence_start=True)
+        for version in ("1", "2"):
+            assert post(adders, "promote", "kept", version=int(version)).status_code == 200
+            assert ask(client, model="kept", sequence_id=7) == begun == "2"
+            assert ask(client, model="kept", sequence_id=8, sequence_start=True) == version
+        assert ask(client, model="kept", sequence_id=7, sequence_end=True) == begun
+        with pytest.raises(AssertionError, match="must specify the START flag"):
+            ask(client, model="kept", sequence_id=7)
 
 
 def test_a_repository_that_cannot_be_written_says_what_to_do(adders, fovea, tmp_path):

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
@@ -24,6 +25,14 @@ from fovea_engines.build.build import build
 from fovea_engines.build.gate import compare_engines
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
+from fovea_life.commands import shadow as command
+from fovea_life.shadow import shadow
+from fovea_life.shadow.documents import ShadowRequest
+from fovea_life.shadow.markdown import stalled
+from fovea_life.shadow.messages import ShadowCandidate
+from fovea_life.shadow.shadow import Shadow
+from fovea_server.settings import Settings
+from fovea_server.tensors.image_messages import Vocabulary
 
 SCENES = [(DEMO / f"scene-{number}.jpg").read_bytes() for number in (1, 2)]
 WORSE, CLASSIFIER, OTHER_LABELS, DAMAGED, SAME, LIVE = 1, 2, 3, 4, 5, 6
@@ -199,8 +208,8 @@ def test_a_candidate_that_cannot_be_compared_says_why(server, http, version, rea
     [
         ({"version": LIVE}, 422, "answers already"),
         ({"version": 9}, 404, "versions in its folder: 1, 2, 3, 4, 5, 6"),
-        ({"version": 1, "share": 0}, 422, "share: "),
-        ({"verion": 1}, 422, "keys are version, share"),
+        ({"version": 1, "share": 0}, 422, "share is 0; it must be greater than 0"),
+        ({"verion": 1}, 422, "'verion' is not a key; did you mean 'version'?"),
         ([], 400, "object"),
     ],
 )
@@ -219,6 +228,23 @@ def test_a_candidate_that_crashes_leaves_the_server_alone(server, http):
     until(lambda: http.get(PATH).json()["state"] == "failed")
     assert "ended with SIGSEGV" in http.get(PATH).json()["reason"]
     assert not workers(server)
+
+
+def test_a_candidate_that_hangs_has_failed(repository, monkeypatch):
+    monkeypatch.setattr(shadow, "_DEADLINE_S", 1)
+    candidate = ShadowCandidate(
+        *(repository / "digits", "digits", SAME, LIVE, "detect"),
+        words=Vocabulary(None, None, ""),
+        settings=Settings(model_repository=(repository,)),
+    )
+    one = Shadow(ShadowRequest(version=SAME), candidate, lambda: False, lambda: "")
+    until(lambda: one._process)
+    one._process.send_signal(signal.SIGSTOP)
+    until(lambda: one.is_over)
+    assert one.document().state == "failed"
+    assert "was given 1 s for an image, or to begin: it hangs" in one.document().reason
+    one.stop("the test is over")
+    assert one._process.returncode == -signal.SIGKILL
 
 
 def test_a_version_that_is_deleted_meanwhile_ends_it(server, http, repository):
@@ -265,6 +291,32 @@ def test_it_ends_when_it_is_decided_and_the_command_says_so(server, http, fovea,
     assert (code, "stopped" in out) == (0, True)
     code, _, err = fovea("shadow", "digits", "9", "--url", server.url)
     assert (code, "has no version 9" in err) == (2, True)
+
+
+def test_a_shadow_that_sees_nothing_says_what_to_do(server, http, fovea, monkeypatch):
+    told = threading.Event()
+
+    def recorded(*given):
+        told.set()
+        return stalled(*given)
+
+    def traffic():
+        assert told.wait(60)
+        while not ended:
+            predict(http)
+
+    ended = []
+    monkeypatch.setattr(command, "stalled", recorded)
+    monkeypatch.setattr(command, "_PATIENCE_S", 1)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(traffic)
+        flags = ("--share", "1", "--images", "1", "--url", server.url, "--json")
+        try:
+            code, out, err = fovea("shadow", "digits", SAME, *flags)
+        finally:
+            ended.append(True)
+    assert (code, json.loads(out)["state"]) == (0, "finished"), err
+    assert "no image comes" in " ".join(err.split()) or "being opened" in err
 
 
 def test_a_server_that_is_killed_leaves_no_candidate(repository, tmp_path):

@@ -1,6 +1,7 @@
 """The record of promotions: whole after a kill, and written by one at a time."""
 
 import json
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -10,21 +11,25 @@ import pytest
 
 from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.repository import ModelRepository
+from fovea_life.checked import checked
+from fovea_life.commands.asking import parse_share
+from fovea_life.commands.promote import _seconds
 from fovea_life.promotion.canary import RunningCanary, _tail
-from fovea_life.promotion.plan import CanaryPlan, parse_share, parse_span
+from fovea_life.promotion.documents import CanaryPlan, Promotion, Rollback
 from fovea_life.promotion.record import FILE, HistoryRecord
-from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
 
 # Each promotion that is done is told.
 WRITER = """
 import itertools, sys
 from pathlib import Path
 from fovea_engines.repository.repository import ModelRepository
+from fovea_life.promotion.documents import Promotion
 from fovea_life.promotion.record import HistoryRecord
 models = ModelRepository(Path(sys.argv[1]))
 for version in itertools.cycle((1, 2)):
     with HistoryRecord(models, "m") as record:
-        if (event := record.promotion(version, None)) is not None:
+        if (event := record.event_of(Promotion(version=version))) is not None:
             record.append(event, sys.argv[2], "x" * 900)
             print(version, flush=True)
 """
@@ -70,16 +75,31 @@ def test_what_was_promoted_outlasts_a_kill_and_writers_do_not_mix(models):
 
 def test_after_a_torn_line_the_next_one_takes_its_place(models):
     with HistoryRecord(models, "m") as record:
-        record.append(record.promotion(1, None), "anna", "")
+        record.append(record.event_of(Promotion(version=1)), "anna", "")
     path = models.root / "m" / FILE
     with path.open("ab") as file:
         file.write(b'{"at": "2026-11-27T1')
     assert len(events(models)) == 1
     with HistoryRecord(models, "m") as record:
-        record.append(record.rollback(), "anna", "")
+        record.append(record.event_of(Rollback()), "anna", "")
     lines = path.read_text().splitlines()
     assert [json.loads(line)["action"] for line in lines] == ["promote", "rollback"]
     assert History.read(path.parent).current == 2
+
+
+def test_what_is_refused_leaves_no_file_and_what_is_no_file_says_so(models):
+    path = models.root / "m" / FILE
+    for refused in (Promotion(version=3), Rollback(), Promotion(version=2, canary=0.1)):
+        with pytest.raises((NotFound, InvalidRequest)), HistoryRecord(models, "m") as record:
+            record.event_of(refused)
+        assert not path.exists()
+    for make in (os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")):
+        make(path)
+        with pytest.raises(InvalidModel, match=r"m/history\.jsonl is no file: move it away"):
+            HistoryRecord(models, "m")
+        with pytest.raises(InvalidModel, match="is no file"):
+            models.history("m")
+        path.rmdir() if path.is_dir() else path.unlink()
 
 
 def test_a_rare_chance_is_computed_as_it_is():
@@ -114,14 +134,14 @@ def test_a_good_canary_stays_and_a_slow_one_is_found():
 
 def test_plans_are_read_as_they_are_written():
     assert [parse_share("--canary", text) for text in ("5%", "+10%", "0.05")] == [0.05, 0.1, 0.05]
-    assert [parse_span("--for", text) for text in ("90s", "10m", "2h", "1d")] == [
+    assert [_seconds(text) for text in ("90s", "10m", "2h", "1d")] == [
         90, 600, 7200, 86_400,
     ]  # fmt: skip
     for text in ("", "%", "-5%", "five%"):
         with pytest.raises(InvalidOption, match="write a share"):
             parse_share("--canary", text)
     with pytest.raises(InvalidOption, match="write a number of s, m, h or d"):
-        parse_span("--for", "10")
+        _seconds("10")
     for wrong in ({"share": 0.0}, {"share": 0.6}, {"share": True}, {"share": 0.1, "seconds": 0.5}):
-        with pytest.raises(InvalidOption, match="of a canary is"):
-            CanaryPlan(**wrong)
+        with pytest.raises(InvalidOption, match="it must be"):
+            checked(CanaryPlan, wrong)

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 _HELD = 64 << 20
 _WARN_EVERY_S = 60.0
 _BLUR_S = 30.0
+# Others delete captures, too: the folder is looked at again, for a hundredth of the time at most.
+_LOOK_EVERY_S, _REST = 10.0, 100
 # Blocks along the longer side of a blurred object, and how far it is blurred around its box.
 _BLOCKS = 6
 _AROUND = 0.1
@@ -154,19 +156,25 @@ class Capturer:
 
     def _write_all(self) -> None:
         _OWN.set(True)
+        next_look = 0.0
+        while not (self._ending and not self._waiting):
+            if (began := time.monotonic()) >= next_look:
+                self._look()
+                next_look = began + max(_LOOK_EVERY_S, _REST * (time.monotonic() - began))
+            with self._change:
+                if not self._change.wait_for(lambda: self._waiting or self._ending, _LOOK_EVERY_S):
+                    continue
+                record = self._waiting.popleft() if self._waiting else None
+            if record is not None:
+                self._write(record)
+                with self._change:
+                    self._held -= record.held
+
+    def _look(self) -> None:
         try:
             self._store.look()
         except OSError as error:
-            log.warning("nothing can be kept for now: %s", error)
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._waiting or self._ending)
-                if not self._waiting:
-                    return
-                record = self._waiting.popleft()
-            self._write(record)
-            with self._change:
-                self._held -= record.held
+            self._warn("nothing can be kept for now: %s", error)
 
     def _write(self, record: Record) -> None:
         try:
@@ -183,9 +191,12 @@ class Capturer:
 
     def _drop(self, record: Record, reason: str, error: Exception) -> None:
         self._dropped[record.model, reason] += 1
+        self._warn(f"an image of model {record.model!r} is not kept: %s", error)
+
+    def _warn(self, text: str, error: Exception) -> None:
         if time.monotonic() - self._warned >= _WARN_EVERY_S:
             self._warned = time.monotonic()
-            log.warning("an image of model %r is not kept: %s", record.model, error)
+            log.warning(text, error)
 
     def _blurred(self, record: Record, blur: str) -> NDArray[np.uint8]:
         """Return the image with the objects of another model as coarse blocks."""

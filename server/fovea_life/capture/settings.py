@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fovea_life.capture.rules import Rule, parse_rule
+from fovea_life.checked import checked
 from fovea_preprocess.errors import InvalidOption
-from fovea_preprocess.mistakes import key_fault, meant
+from fovea_preprocess.mistakes import meant
 
 FILE = "fovea.toml"
 _TABLES = ("capture",)
@@ -62,15 +63,11 @@ def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
     if unknown := sorted(set(document) - {*_TABLES}):
         raise InvalidOption(f"{path}: [{unknown[0]}] is no table of it{meant(unknown[0], _TABLES)}")
     try:
-        table = CaptureTable.model_validate(document.get("capture", {}))
-    except ValidationError as error:
-        fault = key_fault(error.errors()[0], CaptureTable.model_fields)
-        raise InvalidOption(f"{path}, [capture]: {fault}") from None
-    given = usual if table.rules is None else tuple(table.rules)
-    try:
+        table = checked(CaptureTable, document.get("capture", {}))
+        given = usual if table.rules is None else tuple(table.rules)
         rules = tuple(parse_rule(text) for text in given)
     except InvalidOption as error:
-        raise InvalidOption(f"{path}, [capture]: {error}" if table.rules else str(error)) from None
+        raise InvalidOption(f"{path}, [capture]: {error}") from None
     return CaptureRules(rules, table.per_minute, table.blur)
 
 

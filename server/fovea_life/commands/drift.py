@@ -6,16 +6,14 @@ from math import log
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from fovea_engines.commands.options import AsJson, PlotOption, check_plot
 from fovea_engines.repository.card import LEAST_LIVE
-from fovea_life.commands.asking import AskedModel
+from fovea_life.commands.asking import SERVER, AskedModel, NameArgument, ServerOption
 from fovea_life.drift.picture import draw
 from fovea_life.drift.report import DriftBin, DriftQuantity, DriftReport
-from fovea_preprocess.errors import Unavailable
 from fovea_preprocess.plural import counted
 
 # As users of the index have them: a change to look at, and another population.
@@ -24,11 +22,8 @@ _FAR = 1
 
 
 def drift(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
-    url: Annotated[
-        str,
-        typer.Option(metavar="URL", help="Ask this server; FOVEA_API_KEY may have its key."),
-    ] = "http://127.0.0.1:8000",
+    model: NameArgument,
+    url: ServerOption = SERVER,
     plot: PlotOption = None,
     max_distance: Annotated[
         float | None,
@@ -48,7 +43,8 @@ def drift(
     Example: fovea drift yolov8n --url http://127.0.0.1:8000 --plot drift.svg
     """
     check_plot(plot)
-    report = _ask(url, model)
+    with AskedModel(url, model) as asked:
+        report = asked.ask(DriftReport, "drift")
     if plot is not None:
         plot.write_text(draw(report), "utf-8")
     if as_json:
@@ -72,17 +68,6 @@ def _show(report: DriftReport) -> None:
         f"{report.model}, version {report.version}, against {counted(report.images, 'image')} of "
         f"{report.images_from}; left out for options of their requests: {report.left_out}"
     )
-
-
-def _ask(url: str, name: str) -> DriftReport:
-    with AskedModel(url, name) as model:
-        answer = model.ask("drift")
-    try:
-        return DriftReport.model_validate_json(answer.content)
-    except ValidationError:
-        raise Unavailable(
-            f"{url} does not answer as a server of this Fovea does: {answer.text[:200]}"
-        ) from None
 
 
 def _verdict(of: DriftQuantity) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import getpass
-import json
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Annotated, Any
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -22,12 +22,17 @@ from fovea_engines.commands.options import (
     find_models,
 )
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
-from fovea_life.commands.asking import AskedModel
-from fovea_life.promotion.plan import CanaryPlan, parse_share, parse_span
+from fovea_life.checked import checked
+from fovea_life.commands.asking import AskedModel, parse_share
+from fovea_life.promotion.documents import LATEST, MOST, ModelHistory, Promotion, Rollback
 from fovea_life.promotion.record import HistoryRecord
+from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.plural import counted
 
 # A server answers once it has loaded the version.
 _TIMEOUT_S = 600.0
+_SPAN = re.compile(r"(?P<count>\d{1,6})(?P<unit>[smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 _Why = Annotated[
     str,
@@ -79,28 +84,20 @@ def promote(
     """
     needs = {name: {"canary": ()} for name in ("span", "max_p99", "max_disagreement")}
     check_options(context, needs)
-    share = parse_share("--canary", canary)
-    plan = share and CanaryPlan(
-        share=share,
-        seconds=parse_span("--for", span),
-        max_p99=parse_share("--max-p99", max_p99),
-        max_disagreement=parse_share("--max-disagreement", max_disagreement),
-    )
-    if url is not None:
-        limits = asdict(plan) if plan else {}
-        given = _said(why) | {"version": version, "canary": limits.pop("share", None)} | limits
-        done = _asked(url, model, "promote", given)
-    else:
-        models, name = _found(context, repository, model)
-        with HistoryRecord(models, name) as record:
-            if (event := record.promotion(version, plan or None)) is not None:
-                record.append(event, getpass.getuser(), why)
-        done = _read(models, name)
+    given = {
+        "version": version,
+        "canary": parse_share("--canary", canary),
+        "seconds": None if canary is None else _seconds(span),
+        "max_p99": parse_share("--max-p99", max_p99),
+        "max_disagreement": parse_share("--max-disagreement", max_disagreement),
+    }
+    asked = checked(Promotion, {**given, "who": getpass.getuser(), "why": why})
+    done = _changed(context, repository, url, model, asked)
     if as_json:
-        typer.echo(json.dumps(done, indent=2))
-    elif plan:
+        _print(done)
+    elif asked.canary is not None:
         typer.echo(
-            f"Version {version} of {model} is a canary: it answers {100 * plan.share:g} % of the "
+            f"Version {version} of {model} is a canary: it answers {100 * asked.canary:g} % of the "
             f"requests that name no version. `fovea history {model}` tells how it does."
         )
     else:
@@ -119,24 +116,18 @@ def rollback(
 
     Example: fovea rollback yolov8n --url http://127.0.0.1:8000
     """
-    if url is not None:
-        done = _asked(url, model, "rollback", _said(why))
-    else:
-        models, name = _found(context, repository, model)
-        with HistoryRecord(models, name) as record:
-            record.append(record.rollback(), getpass.getuser(), why)
-        done = _read(models, name)
+    asked = Rollback(who=getpass.getuser(), why=why)
+    done = _changed(context, repository, url, model, asked)
+    *_, before, last = done.events
     if as_json:
-        typer.echo(json.dumps(done, indent=2))
+        _print(done)
+    elif before.action == "canary":
+        typer.echo(f"The canary is over: version {last.version} of {model} stays current.")
     else:
-        *_, before, last = done["events"]
-        if before["action"] == "canary":
-            typer.echo(f"The canary is over: version {last['version']} of {model} stays current.")
-        else:
-            typer.echo(
-                f"Version {last['version']} of {model} is current again, in place of version "
-                f"{last['previous']}."
-            )
+        typer.echo(
+            f"Version {last.version} of {model} is current again, in place of version "
+            f"{last.previous}."
+        )
 
 
 def history(
@@ -144,6 +135,9 @@ def history(
     model: ServedModelArgument,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=MOST, help="Most events, the newest.")
+    ] = LATEST,
     as_json: AsJson = False,
 ) -> None:
     """List which version of a model was made current, by whom and why.
@@ -153,56 +147,66 @@ def history(
     Example: fovea history yolov8n
     """
     if url is not None:
-        found = _asked(url, model, "history")
+        with AskedModel(url, model) as server:
+            found = server.ask(ModelHistory, f"history?limit={limit}")
     else:
-        found = _read(*_found(context, repository, model))
+        models, name = _place(context, repository, model)
+        found = ModelHistory.of(name, models.history(name), limit=limit)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        _print(found)
         return
     table = Table("at", "", "version", "before", "who", "why", box=SIMPLE_HEAD)
-    for each in found["events"]:
-        at = each["at"][:16].replace("T", " ")
-        row = (each[key] for key in ("version", "previous", "who", "why"))
-        table.add_row(at, each["action"].replace("_", " "), *row)
+    for each in found.events:
+        action = each.action.replace("_", " ")
+        table.add_row(_time(each.at), action, each.version, each.previous, each.who, each.why)
     Console().print(table)
-    current, running = found.get("current"), found.get("canary")
-    typer.echo(f"current: {'the newest version' if current is None else current}; times are of UTC")
-    if running is not None and "answered" in running:
+    if found.events and (earlier := found.events[0].number - 1):
+        typer.echo(f"{counted(earlier, 'event')} before these: --limit lists more")
+    typer.echo(f"current: {found.current or 'the newest version'}; times are of UTC")
+    if (canary := found.canary) is not None:
         typer.echo(
-            f"canary {running['version']}: {running['answered']} requests answered, "
-            f"{running['failed']} failed, p99 {_ms(running.get('p99_ms'))}; the current version: "
-            f"{running['current_answered']}, {running['current_failed']} failed, p99 "
-            f"{_ms(running.get('current_p99_ms'))}; until {running['until'][:16].replace('T', ' ')}"
+            f"canary {canary.version}: {canary.answered} requests answered, {canary.failed} "
+            f"failed, p99 {_ms(canary.p99_ms)}; the current version: {canary.current_answered}, "
+            f"{canary.current_failed} failed, p99 {_ms(canary.current_p99_ms)}; until "
+            f"{_time(canary.until)}"
         )
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} ms"
 
 
-def _said(why: str) -> dict[str, Any]:
-    return {"who": getpass.getuser(), "why": why}
+def _seconds(span: str) -> float:
+    if (found := _SPAN.fullmatch(span)) is None:
+        raise InvalidOption(f"--for is {span!r}: write a number of s, m, h or d, for example 10m")
+    return float(int(found["count"]) * _UNITS[found["unit"]])
 
 
-def _found(context: typer.Context, repository: Any, model: str) -> tuple[ModelRepository, str]:
+def _print(history: ModelHistory) -> None:
+    typer.echo(history.model_dump_json(indent=2, exclude_none=True))
+
+
+def _place(context: typer.Context, repository: Path, model: str) -> tuple[ModelRepository, str]:
     path = find_models(context, repository, model)[0].absolute()
     models = ModelRepository(path.parent)
     models.latest(path.name)
     return models, path.name
 
 
-def _read(models: ModelRepository, name: str) -> dict[str, Any]:
-    """Make the document of a server, as far as the file has it."""
-    found = models.history(name)
-    keys = ("version", "previous")
-    return {
-        "model": name,
-        **({} if found.current is None else {"current": str(found.current)}),
-        **({} if found.canary is None else {"canary": {"version": str(found.canary["version"])}}),
-        "events": [{**each, **{key: str(each[key]) for key in keys}} for each in found.events],
-    }
-
-
-def _asked(url: str, name: str, what: str, sent: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    with AskedModel(url, name, _TIMEOUT_S) as model:
-        return dict(model.ask(what, "GET" if sent is None else "POST", sent).json())
+def _changed(
+    context: typer.Context, repository: Path, url: str | None, model: str, asked: Rollback
+) -> ModelHistory:
+    """Have a change made, by a server or in the file; the history after it."""
+    if url is not None:
+        what = "promote" if isinstance(asked, Promotion) else "rollback"
+        with AskedModel(url, model, _TIMEOUT_S) as server:
+            return server.ask(ModelHistory, what, "POST", asked.model_dump(exclude_none=True))
+    models, name = _place(context, repository, model)
+    with HistoryRecord(models, name) as record:
+        if (event := record.event_of(asked)) is not None:
+            record.append(event, asked.who or "", asked.why or "")
+    return ModelHistory.of(name, models.history(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,27 +13,29 @@ from rich.live import Live
 from rich.markdown import Markdown
 
 from fovea_engines.commands.options import AsJson, check_options
-from fovea_life.commands.asking import AskedModel
-from fovea_life.promotion.plan import parse_share
+from fovea_life.commands.asking import (
+    SERVER,
+    AskedModel,
+    NameArgument,
+    ServerOption,
+    parse_share,
+)
 from fovea_life.shadow.documents import OVER, ShadowDocument
-from fovea_life.shadow.markdown import headline, markdown
+from fovea_life.shadow.markdown import headline, markdown, stalled
 from fovea_preprocess.errors import InvalidOption, Unavailable
 
-_EVERY_S, _SAID_EVERY_S = 1.0, 15.0
+_EVERY_S, _SAID_EVERY_S, _PATIENCE_S = 1.0, 15.0, 30.0
 _DISAGREES = 1
 
 
 def shadow(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
+    model: NameArgument,
     version: Annotated[
         int | None,
         typer.Argument(metavar="[VERSION]", min=1, help="The candidate; without: the one there."),
     ] = None,
-    url: Annotated[
-        str,
-        typer.Option(metavar="URL", help="Address of the server; FOVEA_API_KEY may have its key."),
-    ] = "http://127.0.0.1:8000",
+    url: ServerOption = SERVER,
     share: Annotated[
         str, typer.Option(metavar="SHARE", help="Share of the live images that it sees: 10%.")
     ] = "10%",
@@ -68,57 +70,51 @@ def shadow(
     of_new = ("share", "images", "max_disagreement")
     check_options(context, {name: {"version": ()} for name in of_new})
     limit = parse_share("--max-disagreement", max_disagreement)
-    with _Shadow(url, model) as server:
-        if stop:
-            document = server.change("DELETE")
-        elif version is None:
-            document = server.change("GET")
-        else:
-            asked = {"version": version, "share": parse_share("--share", share), "images": images}
-            document = server.change("PUT", asked | {"max_disagreement": limit})
+    asked = None
+    if version is not None:
+        asked = {"version": version, "share": parse_share("--share", share), "images": images}
+        asked["max_disagreement"] = limit
+    method = "DELETE" if stop else "GET" if asked is None else "PUT"
+    with AskedModel(url, model) as server:
+        document = server.ask(ShadowDocument, "shadow", method, asked)
         document = _followed(server, document, quiet=as_json)
         if out is not None:
-            server.write(document, out)
+            _write(server, document, out)
     if as_json:
         typer.echo(document.model_dump_json(indent=2))
     else:
         Console().print(Markdown(markdown(document)))
     if document.state == "failed":
         raise Unavailable(document.reason)
-    if _is_over_limit(document):
+    if document.exceeds:
         raise typer.Exit(_DISAGREES)
 
 
-class _Shadow(AskedModel):
-    def change(self, method: str = "GET", body: dict[str, Any] | None = None) -> ShadowDocument:
-        return ShadowDocument.model_validate_json(self.ask("shadow", method, body).content)
-
-    def write(self, document: ShadowDocument, folder: Path) -> None:
-        (folder / "worst").mkdir(parents=True, exist_ok=True)
-        for one in document.report.worst if document.report else ():
-            picture = self.ask(f"shadow/worst/{one.picture}").content
-            (folder / "worst" / one.picture).write_bytes(picture)
-        (folder / "shadow.json").write_text(document.model_dump_json(indent=2) + "\n", "utf-8")
-        (folder / "shadow.md").write_text(markdown(document), "utf-8")
+def _write(server: AskedModel, document: ShadowDocument, folder: Path) -> None:
+    (folder / "worst").mkdir(parents=True, exist_ok=True)
+    for one in document.report.worst if document.report else ():
+        picture = server.fetch(f"shadow/worst/{one.picture}")
+        (folder / "worst" / one.picture).write_bytes(picture)
+    (folder / "shadow.json").write_text(document.model_dump_json(indent=2) + "\n", "utf-8")
+    (folder / "shadow.md").write_text(markdown(document), "utf-8")
 
 
-def _followed(server: _Shadow, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
-    """Wait until it is over, and show how it goes."""
+def _followed(server: AskedModel, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
+    """Wait until it is over, and show how it goes; and, where it stands still, why."""
     show, said_at = not quiet and sys.stderr.isatty(), -_SAID_EVERY_S
+    before, moved_at = document, time.monotonic()
     with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
         while document.state not in OVER:
+            if document.state != before.state or document.report != before.report:
+                before, moved_at = document, time.monotonic()
+            elif time.monotonic() - moved_at >= _PATIENCE_S:
+                live.console.print(stalled(before, document))
+                before, moved_at = document, time.monotonic()
             if show:
                 live.update(headline(document), refresh=True)
             elif not quiet and time.monotonic() - said_at >= _SAID_EVERY_S:
                 said_at = time.monotonic()
                 typer.echo(headline(document), err=True)
             time.sleep(_EVERY_S)
-            document = server.change("GET")
+            document = server.ask(ShadowDocument, "shadow")
     return document
-
-
-def _is_over_limit(document: ShadowDocument) -> bool:
-    report, limit = document.report, document.max_disagreement
-    if limit is None or report is None or report.interval is None:
-        return False
-    return document.state == "decided" and report.interval[0] > limit

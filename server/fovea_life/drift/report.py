@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.repository.card import Distribution
 from fovea_life.drift.window import IMAGES, LiveWindow
 from fovea_server.models.model import ServedModel
+
+_BIN: JsonDict = {"bin": "person", "expected": 0.54, "live": 0.28}
+_QUANTITY: JsonDict = {"quantity": "classes", "distance": 0.31, "images": 412, "bins": [_BIN]}
+_REPORT: JsonDict = {
+    **{"model": "yolov8n", "version": "1", "window": IMAGES, "left_out": 0},
+    **{"images": 256, "images_from": "val2017", "quantities": [_QUANTITY]},
+}
 
 
 class DriftBin(BaseModel):
@@ -34,6 +42,8 @@ class DriftQuantity(BaseModel):
 
 class DriftReport(BaseModel):
     """The last images of a model beside those of its build."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_REPORT]})
 
     model: str
     version: str

@@ -7,16 +7,21 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from math import exp, log, sqrt
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from fovea_life.promotion.comparison import CanaryComparison
-from fovea_life.promotion.plan import CanaryPlan
+from fovea_life.checked import checked
+from fovea_life.promotion.documents import CanaryFigures, CanaryPlan
 from fovea_life.promotion.record import Event
+from fovea_life.shadow.shadows import Shadows
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, QueueFull, RateLimited
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.models.model import ServedModel, State
+from fovea_server.traffic.call import CALL
+
+if TYPE_CHECKING:
+    from fovea_life.shadow.shadow import Shadow
 
 T = TypeVar("T")
 
@@ -28,6 +33,8 @@ _LATENCIES = 5000
 # With fewer answers there is no p99 to compare with, and with fewer of its own it does not pass.
 _ENOUGH, _FEWEST = 100, 20
 _BEYOND = 0.01
+# Images that are compared at most, of what nobody has time to wait for, and at least.
+_MOST_COMPARED, _ENOUGH_COMPARED = 1_000_000, 50
 
 
 class VersionFigures:
@@ -70,26 +77,54 @@ class RunningCanary:
         version: of the canary.
         until: the time at which it becomes current.
         own, others: figures of the canary and of the current version.
-        comparison: of the results of both; None where it has no limit.
+        shadow: compares it with the current version; None where that has no limit.
         trouble: a reason to go back that nothing has to be seen for; else empty.
     """
 
     def __init__(self, plane: DataPlane, event: Event) -> None:
-        CanaryPlan.of(event)
+        self._plan = checked(CanaryPlan, event)
         self.event = event
         self.version: int = event["version"]
-        self.until = datetime.fromisoformat(event["at"]) + timedelta(seconds=event["seconds"])
+        self.until = datetime.fromisoformat(event["at"]) + timedelta(seconds=self._plan.seconds)
         self.own, self.others = VersionFigures(), VersionFigures()
-        self.comparison: CanaryComparison | None = None
+        self.shadow: Shadow | None = None
         self.trouble = ""
         self._plane = plane
         self._due = 0.0
+
+    async def compare(self, name: str, shadows: Shadows) -> None:
+        """Begin to compare its results, if they have a limit."""
+        if (limit := self._plan.max_disagreement) is None:
+            return
+        from fovea_life.shadow.documents import ShadowRequest
+
+        try:
+            request = ShadowRequest(
+                version=self.version, share=1, images=_MOST_COMPARED, max_disagreement=limit
+            )
+            self.shadow = await shadows.begin(name, request, self.event["previous"])
+        except FoveaError as error:
+            self.trouble = f"its results cannot be compared: {error}"
+
+    def figures(self) -> CanaryFigures:
+        """Describe how it does."""
+        return CanaryFigures(
+            version=str(self.version),
+            until=self.until,
+            answered=self.own.answered,
+            failed=self.own.failed,
+            p99_ms=self.own.p99_ms,
+            current_answered=self.others.answered,
+            current_failed=self.others.failed,
+            current_p99_ms=self.others.p99_ms,
+        )
 
     async def ask(self, model: ServedModel, answer: Callable[[ServedModel], Awaitable[T]]) -> T:
         """Choose a version for a request, and await its answer."""
         chosen = self._chosen(model)
         figures = self.others if chosen is model else self.own
-        began = time.monotonic()
+        call, began = CALL.get(), time.monotonic()
+        charged = 0 if call is None else call.images
         try:
             found = await answer(chosen)
         except FoveaError as error:
@@ -103,11 +138,13 @@ class RunningCanary:
             figures.add(time.monotonic() - began, failed=failed)
             if not failed or chosen is model:
                 return found
+        if call is not None:
+            call.paid += call.images - charged
         return await answer(self._plane.get(model.name))
 
     def _chosen(self, model: ServedModel) -> ServedModel:
         """Return the canary as often as its share says, and where it can answer."""
-        self._due += self.event["share"]
+        self._due += self._plan.share
         if self._due < 1 or model.version == self.version:
             return model
         self._due -= 1
@@ -129,12 +166,18 @@ class RunningCanary:
                 f"{own.failed} of {total} requests failed, and {others.failed} of {total_others} "
                 "of the current version"
             )
-        if self.comparison is not None and (differs := self.comparison.fault()) is not None:
-            return differs
-        return self._slowness()
+        return self._difference() or self._slowness()
+
+    def _difference(self) -> str | None:
+        if self.shadow is None or not self.shadow.is_over:
+            return None
+        document = self.shadow.document()
+        if document.state != "decided":
+            return f"its results are not compared any more: {document.reason}"
+        return document.reason if document.exceeds else None
 
     def _slowness(self) -> str | None:
-        own, others, limit = self.own, self.others, self.event.get("max_p99")
+        own, others, limit = self.own, self.others, self._plan.max_p99
         if limit is None or not own.answered or others.answered < _ENOUGH:
             return None
         # Of the same time: what slows all down for a while is no fault of the canary.
@@ -156,9 +199,13 @@ class RunningCanary:
     @property
     def seen_enough(self) -> bool:
         """True once it has answered enough to become current."""
-        compared = self.event.get("max_p99") is None or self.others.answered >= _ENOUGH
-        compared &= self.comparison is None or self.comparison.seen_enough
-        return compared and self.own.answered >= _FEWEST
+        if self._plan.max_p99 is not None and self.others.answered < _ENOUGH:
+            return False
+        if self.shadow is not None:
+            report = self.shadow.report
+            if report is None or report.images < _ENOUGH_COMPARED:
+                return False
+        return self.own.answered >= _FEWEST
 
 
 def _is_fault(error: FoveaError) -> bool:

@@ -1,31 +1,65 @@
-"""Promotions as OpenAPI describes them: what is sent, and the history that is answered."""
+"""Promotions as people ask for them and OpenAPI describes them, and the history that is told."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.config import JsonDict
 from pydantic.json_schema import SkipJsonSchema
 
-from fovea_server.http.v1.openapi import described
+from fovea_engines.repository.history import HISTORY_FILE, History
+from fovea_life.checked import checked
+from fovea_preprocess.errors import InvalidModel, InvalidOption
+
+LATEST, MOST = 100, 1000
+"""Events of a history that are told, unless fewer or more are asked for, and the most."""
 
 Absent = SkipJsonSchema[None]
-_WHO = "for the history; with a key it is the name of the key"
-_WHY = "for the history"
+
+_EVENT: JsonDict = {
+    **{"number": 3, "at": "2026-11-27T12:00:00.000Z", "who": "anna", "action": "promote"},
+    **{"version": "7", "previous": "6", "why": "new cameras"},
+}
+_HISTORY: JsonDict = {"model": "yolov8n", "current": "7", "events": [_EVENT]}
+_PROMOTION: JsonDict = {
+    "version": 7,
+    "canary": 0.05,
+    "seconds": 600,
+    "max_p99": 0.1,
+    "why": "new cameras",
+}
+
+
+class CanaryPlan(BaseModel):
+    """A canary that is to be run: its share of the requests, its time and its limits."""
+
+    model_config = ConfigDict(strict=True)
+
+    share: float = Field(ge=0.001, le=0.5)
+    seconds: float = Field(600.0, ge=1, le=365 * 86_400)
+    max_p99: float | None = Field(None, ge=0, le=100)
+    max_disagreement: float | None = Field(None, ge=0.0001, le=0.99)
 
 
 class Rollback(BaseModel):
     """Back to the version before."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"why": "it misses bicycles"}]}
+    )
 
-    who: str | Absent = Field(None, description=_WHO)
-    why: str | Absent = Field(None, description=_WHY)
+    who: str | Absent = Field(
+        None, description="for the history; with a key it is the name of the key"
+    )
+    why: str | Absent = Field(None, description="for the history")
 
 
 class Promotion(Rollback):
     """The version that is to be current."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_PROMOTION]})
 
     version: int = Field(ge=1)
     canary: float | Absent = Field(
@@ -39,12 +73,22 @@ class Promotion(Rollback):
         None, description="of a canary: part of the images that may have other results"
     )
 
+    def plan(self) -> CanaryPlan | None:
+        """Return the plan of a canary, if it is to be one; InvalidOption: limits of none."""
+        limits = self.model_dump(include={*CanaryPlan.model_fields}, exclude_none=True)
+        if self.canary is not None:
+            return checked(CanaryPlan, {"share": self.canary, **limits})
+        if limits:
+            raise InvalidOption(f"{min(limits)} has no effect without canary, its share")
+        return None
+
 
 class HistoryEvent(BaseModel):
     """A change of the current version, or of a canary."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
+    number: int = Field(description="events count up from 1")
     at: datetime
     who: str = Field(description="name of the key, or of the user")
     action: Literal["promote", "rollback", "canary", "canary_passed", "canary_failed"]
@@ -73,38 +117,40 @@ class CanaryFigures(BaseModel):
 class ModelHistory(BaseModel):
     """The versions of a model that were current, the oldest first."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [_HISTORY]})
+
     model: str
     current: str | Absent = Field(None, description="the version that was promoted, if any was")
     canary: CanaryFigures | Absent = None
-    events: list[HistoryEvent]
+    events: list[HistoryEvent] = Field(description="the newest, or those before a number")
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        history: History,
+        canary: CanaryFigures | None = None,
+        *,
+        limit: int = LATEST,
+        before: int | None = None,
+    ) -> Self:
+        """Tell the last events, or the last `before` a number; InvalidModel names one that is none.
 
-_EVENT = {
-    "at": "2026-11-27T12:00:00.000Z",
-    "who": "anna",
-    "action": "promote",
-    "version": "7",
-    "previous": "6",
-    "why": "new cameras",
-}
-_EXAMPLES: dict[type[BaseModel], Any] = {
-    ModelHistory: {"model": "yolov8n", "current": "7", "events": [_EVENT]},
-    Promotion: {"version": 7, "canary": 0.05, "seconds": 600, "max_p99": 0.1, "why": "new cameras"},
-    Rollback: {"why": "it misses bicycles"},
-}
-
-
-def described_history(name: str, body: type[BaseModel] | None = None) -> dict[str, Any]:
-    """Describe a route that answers the history of a model."""
-    errors = () if body is None else (400, 413, 422)
-    made = described(name, ModelHistory, 403, 404, 503, *errors)
-    made["responses"][200] = {"content": _json(ModelHistory)}
-    if body is not None:
-        schema = {"schema": body.model_json_schema(), **_json(body)["application/json"]}
-        content = {"application/json": schema}
-        made["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
-    return made
-
-
-def _json(model: type[BaseModel]) -> dict[str, Any]:
-    return {"application/json": {"examples": {"one": {"value": _EXAMPLES[model]}}}}
+        Args:
+            name: of the model.
+            history: as its file has it.
+            canary: that runs.
+            limit: most events.
+            before: number of the first event that is left out; None for none.
+        """
+        end = len(history.events) if before is None else max(0, before - 1)
+        events = []
+        for number, event in [*enumerate(history.events[:end], 1)][-limit:]:
+            try:
+                events.append(HistoryEvent.model_validate({**event, "number": number}))
+            except ValidationError:
+                raise InvalidModel(
+                    f"line {number} of {name}/{HISTORY_FILE} is no event: take it out"
+                ) from None
+        current = None if history.current is None else str(history.current)
+        return cls(model=name, current=current, canary=canary, events=events)

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from fovea_engines.repository.repository import ModelRepository
 from fovea_life.promotion.canary import RunningCanary
-from fovea_life.promotion.comparison import CanaryComparison
-from fovea_life.promotion.plan import CanaryPlan
+from fovea_life.promotion.documents import LATEST, ModelHistory, Rollback
 from fovea_life.promotion.record import FILE, Event, HistoryRecord
 from fovea_life.shadow.shadows import Shadows
 from fovea_preprocess.errors import FoveaError, InvalidRequest
@@ -58,37 +57,34 @@ class Promoter:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def promote(
-        self, name: str, version: int, plan: CanaryPlan | None, who: str, why: str
-    ) -> None:
-        """Make a version current, or with a plan a canary, once this server has loaded it.
+    async def change(self, name: str, given: Rollback, who: str) -> None:
+        """Make a version current, or a canary, once this server has loaded it; or go back.
 
         Raises:
             NotFound: there is no such model or version.
             InvalidRequest: the version cannot be loaded, or be a canary; nothing has changed.
             Unavailable: the history cannot be written.
         """
-        models, folder = self.place(name)
         async with self._changing[name]:
-            with await asyncio.to_thread(HistoryRecord, models, folder) as record:
-                if (event := record.promotion(version, plan)) is None:
+            with await asyncio.to_thread(HistoryRecord, *self._place(name)) as record:
+                if (event := record.event_of(given)) is None:
                     return
-                await self._load(name, version, canary=plan is not None)
-                await asyncio.to_thread(record.append, event, who, why)
+                await self._load(name, event["version"], canary=event["action"] == "canary")
+                await asyncio.to_thread(record.append, event, who, given.why or "")
             await self._take_over(name)
 
-    async def rollback(self, name: str, who: str, why: str) -> None:
-        """End the canary, or make the version before current again; raises as `promote`."""
-        models, folder = self.place(name)
-        async with self._changing[name]:
-            with await asyncio.to_thread(HistoryRecord, models, folder) as record:
-                event = record.rollback()
-                await self._load(name, event["version"])
-                await asyncio.to_thread(record.append, event, who, why)
-            await self._take_over(name)
+    async def history(
+        self, name: str, limit: int = LATEST, before: int | None = None
+    ) -> ModelHistory:
+        """Tell what happened, as `ModelHistory.of`; NotFound: there is no such model."""
+        models, folder = self._place(name)
+        # In a thread: it may be long.
+        found = await asyncio.to_thread(models.history, folder)
+        running = self.canaries.get(name)
+        canary = None if running is None else running.figures()
+        return ModelHistory.of(name, found, canary, limit=limit, before=before)
 
-    def place(self, name: str) -> tuple[ModelRepository, str]:
-        """Return the repository of a model and the name of its folder; raises as `promote`."""
+    def _place(self, name: str) -> tuple[ModelRepository, str]:
         folder = self._plane.folder(name)
         return ModelRepository(folder.parent), folder.name
 
@@ -158,7 +154,7 @@ class Promoter:
             log.error("model %s does not follow its history: %s", name, error)
         canary: Event | None = None
         with suppress(FoveaError, OSError):
-            models, folder = self.place(name)
+            models, folder = self._place(name)
             canary = (await asyncio.to_thread(models.history, folder)).canary
         running = self.canaries.get(name)
         if running is not None and running.event != canary:
@@ -176,18 +172,14 @@ class Promoter:
             log.error("the canary in the history of model %s does not run: %s", name, error)
             return
         self.canaries[name] = began
-        if event.get("max_disagreement") is not None:
-            try:
-                began.comparison = await CanaryComparison.begin(name, event, self._shadows)
-            except FoveaError as error:
-                began.trouble = f"its results cannot be compared: {error}"
+        await began.compare(name, self._shadows)
         self._plane.canaries[name] = began
 
     async def _forget(self, name: str) -> None:
         canary = self.canaries.pop(name)
         self._plane.canaries.pop(name, None)
-        if canary.comparison is not None:
-            await canary.comparison.end()
+        if canary.shadow is not None and not canary.shadow.is_over:
+            await self._shadows.end(name, "the canary is over")
 
     async def _judge(self, name: str, canary: RunningCanary) -> None:
         """End a canary that has a fault, or whose time is over."""
@@ -209,7 +201,7 @@ class Promoter:
             await self._take_over(name)
 
     def _end(self, name: str, event: Event, action: str, why: str) -> None:
-        with HistoryRecord(*self.place(name)) as record:
+        with HistoryRecord(*self._place(name)) as record:
             # Another server may have been quicker.
             if record.history.canary == event:
                 both = {"version": event["version"], "previous": event["previous"]}

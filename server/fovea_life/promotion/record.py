@@ -6,13 +6,12 @@ import fcntl
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Self
 
 from fovea_engines.repository.files import writing
 from fovea_engines.repository.repository import ModelRepository
-from fovea_life.promotion.plan import CanaryPlan
+from fovea_life.promotion.documents import CanaryPlan, Promotion, Rollback
 from fovea_preprocess.errors import InvalidRequest, NotFound, Unavailable
 
 FILE = "history.jsonl"
@@ -26,7 +25,7 @@ class HistoryRecord:
 
     Raises:
         Unavailable: the file cannot be written; the message says what to do.
-        InvalidModel: it is damaged.
+        InvalidModel: it is damaged, or no file.
 
     Attributes:
         history: as it was when this was made.
@@ -35,9 +34,10 @@ class HistoryRecord:
     def __init__(self, models: ModelRepository, name: str) -> None:
         self._models, self._name = models, name
         self._path = models.root / name / FILE
+        # Opening what is no file may never end; this says so.
+        models.history(name)
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            self._file: BinaryIO = os.fdopen(descriptor, "r+b", buffering=0)
+            self._file = self._locked()
         except OSError as error:
             raise Unavailable(
                 f"{self._name}/{FILE} cannot be written ({error.strerror}): make the repository "
@@ -45,16 +45,28 @@ class HistoryRecord:
                 "--repository DIR`; the servers of the repository follow that file"
             ) from error
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
             self.history = models.history(name)
         except BaseException:
             self._file.close()
             raise
 
+    def _locked(self) -> BinaryIO:
+        """Open the file, a new one where there is none, when nobody else writes it."""
+        while True:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            file = os.fdopen(descriptor, "r+b", buffering=0)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return file
+            file.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if not os.fstat(self._file.fileno()).st_size:
+            # What was refused leaves nothing.
+            self._path.unlink(missing_ok=True)
         self._file.close()
 
     @property
@@ -62,13 +74,20 @@ class HistoryRecord:
         """The version that answers requests which name none; raises as `ModelRepository.served`."""
         return self._models.served(self._name)[-1]
 
-    def promotion(self, version: int, plan: CanaryPlan | None) -> Event | None:
-        """Make the event that promotes a version, or runs it as a canary; None if it is current.
+    def event_of(self, given: Rollback) -> Event | None:
+        """Make the event that is asked for; None where the version is current already.
 
         Raises:
-            NotFound: there is no such version.
-            InvalidRequest: there is a canary already, or it would be the current version.
+            NotFound: there is no such version, or the version before is gone.
+            InvalidRequest: there is a canary already, it would be the current version, or nothing
+                was promoted.
+            InvalidOption: a version has the limits of a canary, and is to be none.
         """
+        if isinstance(given, Promotion):
+            return self._promotion(given.version, given.plan())
+        return self._rollback()
+
+    def _promotion(self, version: int, plan: CanaryPlan | None) -> Event | None:
         self._check(version)
         current, running = self.current, self.history.canary
         if plan is None:
@@ -82,16 +101,10 @@ class HistoryRecord:
                 f"version {running['version']} of {self._name} is a canary already: `fovea "
                 f"rollback {self._name}` ends it"
             )
-        limits = {name: each for name, each in asdict(plan).items() if each is not None}
+        limits = plan.model_dump(exclude_none=True)
         return {"action": "canary", "version": version, "previous": current, **limits}
 
-    def rollback(self) -> Event:
-        """Make the event that ends the canary, or makes the version before current again.
-
-        Raises:
-            InvalidRequest: nothing was promoted.
-            NotFound: the version before is gone.
-        """
+    def _rollback(self) -> Event:
         history = self.history
         if (canary := history.canary) is not None:
             # The version that answers did so before, too.
@@ -99,8 +112,7 @@ class HistoryRecord:
         if not history.earlier:
             raise InvalidRequest(
                 f"no other version of {self._name} was current before, so there is none to go "
-                "back to: `fovea "
-                f"promote {self._name} VERSION` makes any of them current"
+                f"back to: `fovea promote {self._name} VERSION` makes any of them current"
             )
         self._check(history.earlier[-1])
         return {"action": "rollback", "version": history.earlier[-1], "previous": self.current}

@@ -6,15 +6,35 @@ from datetime import datetime
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 State = Literal["starting", "running", "finished", "decided", "stopped", "failed"]
 OVER = ("finished", "decided", "stopped", "failed")
+
+_ASKED: JsonDict = {"version": 7, "share": 0.1, "images": 1000}
+_FIGURES: JsonDict = {
+    "objects": 1204,
+    "missed": 24,
+    "extra": 17,
+    "overlap": 0.962,
+    "score_drift": -0.004,
+}
+_REPORT: JsonDict = {
+    **{"images": 310, "disagreement": 0.034, "interval": [0.026, 0.045], "overlap_of": "IoU"},
+    **{"shared": None, "all": _FIGURES, "classes": {"person": _FIGURES}, "sizes": {}},
+    "changes": [{"live": "truck", "candidate": "car", "count": 5}],
+    **{"failed": 0, "error": "", "worst": []},
+}
+_SHADOW: JsonDict = {
+    **{"model": "yolov8n", **_ASKED, "against": 6, "state": "running", "reason": ""},
+    **{"began": "2026-11-27T20:34:34Z", "skipped": {"waiting": 12, "busy": 0}, "report": _REPORT},
+}
 
 
 class ShadowRequest(BaseModel):
     """A version to run beside the one that answers."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [_ASKED]})
 
     version: int = Field(ge=1, description="the candidate, in the model's folder; loaded or not")
     share: float = Field(0.1, gt=0, le=1, description="share of the live images that it sees")
@@ -80,6 +100,8 @@ class ShadowReport(BaseModel):
 class ShadowDocument(BaseModel):
     """A shadow, running or over."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [_SHADOW]})
+
     model: str
     version: int
     against: int = Field(description="the version that answers")
@@ -93,3 +115,11 @@ class ShadowDocument(BaseModel):
         description='images of the share that it left out: "waiting" (requests waited), "busy"'
     )
     report: ShadowReport | None
+
+    @property
+    def exceeds(self) -> bool:
+        """True once it is decided that more differs than the limit."""
+        report, limit = self.report, self.max_disagreement
+        if self.state != "decided" or limit is None or report is None or report.interval is None:
+            return False
+        return report.interval[0] > limit

@@ -37,6 +37,26 @@ def headline(shadow: ShadowDocument) -> str:
     return f"{said}; {report.images:,} images, {differs}; left out: {skipped}{failed}"
 
 
+def stalled(before: ShadowDocument, now: ShadowDocument) -> str:
+    """Say why nothing was compared for a while, and what to do."""
+    name = now.model
+    if now.state == "starting":
+        return (
+            f"version {now.version} is still being opened, in time that nothing else on the server "
+            "wants: wait for less load"
+        )
+    if now.skipped != before.skipped:
+        return (
+            "every image was left out, since requests waited, or the candidate was at work: wait "
+            f"for less load, or try version {now.version} on another machine with `fovea diff`"
+        )
+    return (
+        f"no image comes: it sees requests with images to {name} that name no version, or version "
+        f"{now.against}. Send some, to /v1/models/{name}/predict. Ctrl-C leaves the shadow "
+        f"running, and `fovea shadow {name} --stop` ends it"
+    )
+
+
 def _report(report: ShadowReport) -> Iterable[str]:
     if report.shared is not None:
         yield f"Results are alike to {report.shared:.4f} in the mean (1: the same)."

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -30,6 +33,8 @@ log = logging.getLogger(__name__)
 _QUEUED = 8
 _TICK_S = 1.0
 _GRACE_S = 2.0
+# To begin, and for each image. It has idle time alone, so that it may well take long.
+_DEADLINE_S = 300
 # The first look at whether it is decided; each next one is at twice as many images, since who
 # looks at an interval often enough finds it on one side.
 _FIRST_LOOK = 50
@@ -125,6 +130,10 @@ class Shadow:
 
     def _run(self) -> None:
         ours, theirs = Pipe()
+        # Of each wait for the other side: what hangs may not even read.
+        with socket.socket(fileno=os.dup(ours.fileno())) as channel:
+            for wait in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                channel.setsockopt(socket.SOL_SOCKET, wait, struct.pack("ll", _DEADLINE_S, 0))
         with ours:
             command = [sys.executable, "-P", "-m", "fovea_life.shadow.worker", str(theirs.fileno())]
             try:
@@ -142,6 +151,12 @@ class Shadow:
             with process:
                 try:
                     self._converse(ours)
+                except BlockingIOError:
+                    self._end(
+                        "failed",
+                        f"version {self.request.version} was given {_DEADLINE_S} s for an image, "
+                        "or to begin: it hangs, or nothing is idle on this machine",
+                    )
                 except (EOFError, OSError):
                     self._end("failed", self._death(process))
                 finally:

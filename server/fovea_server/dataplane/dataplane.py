@@ -359,6 +359,8 @@ class DataPlane:
                 in Triton's words where it has them.
         """
         pinned = request.model_version is not None
+        if not pinned and request.sequence_id and not request.sequence_start:
+            model = self._registry.of_sequence(model, request.sequence_id)
         if pinned or (canary := self.canaries.get(model.name)) is None:
             return self._infer(model, request, reservation)
 
@@ -532,8 +534,11 @@ def _charge(model: ServedModel, images: int) -> None:
     call = CALL.get()
     if call is not None and call.holder is not None:
         call.holder.check_model(model.name)
-        call.holder.charge(images)
-        call.images += images
+        paid = min(images, call.paid)
+        call.paid -= paid
+        if due := images - paid:
+            call.holder.charge(due)
+            call.images += due
 
 
 def _rows(model: ServedModel, request: InferRequest) -> int:

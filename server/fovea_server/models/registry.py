@@ -193,6 +193,17 @@ class Registry:
             raise ModelNotReady(f"{about}version {version} is not at ready state")
         return model
 
+    def of_sequence(self, model: ServedModel, sequence: int | str) -> ServedModel:
+        """Return the version that a sequence began with, which a promotion does not end.
+
+        `model` where there is none.
+        """
+        if model.config.sequence_batching is None or model.name not in self._slots:
+            return model
+        slot = self._slots[model.name]
+        ready = (slot.versions[version] for version in slot.ready)
+        return next((one for one in ready if one.scheduler.holds(sequence)), model)
+
     def _check_scanned(self, name: str) -> None:
         """Raise ModelNotReady while nobody knows what there is: a proxy asks another server."""
         if not self._scanned:

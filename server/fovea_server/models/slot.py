@@ -46,18 +46,16 @@ class _Replacement:
     def versions(self) -> dict[int, ServedModel]:
         return self.kept | self.fresh
 
-    def without(self, broken: Collection[int]) -> _Replacement:
-        """Leave versions out."""
-        return replace(self, fresh={v: m for v, m in self.fresh.items() if v not in broken})
-
-    def needs(self, broken: Collection[int], *, answers: bool) -> bool:
-        """Return True if nothing is replaced since these versions are broken.
+    def without(self, broken: Collection[int], *, answers: bool) -> _Replacement | None:
+        """Leave broken versions out; None: nothing is to be replaced since they are broken.
 
         Where one was promoted, no other is needed; nor is that one while no version `answers` yet.
         """
         promoted = self.source.history.current
-        none_left = not self.versions.keys() - {*broken}
-        return promoted is None or none_left or (answers and promoted in broken)
+        left = self.versions.keys() - {*broken}
+        if promoted is None or not left or (answers and promoted in broken):
+            return None
+        return replace(self, fresh={v: m for v, m in self.fresh.items() if v in left})
 
 
 class ModelSlot:
@@ -229,10 +227,10 @@ class ModelSlot:
                 f"version {v} is at {m.state} state: {m.reason};" for v, m in broken.items()
             )
             before = [v for v in self.ready if self.versions[v] is not replacement.fresh.get(v)]
-            if replacement.needs(broken, answers=bool(before)):
+            if (usable := replacement.without(broken, answers=bool(before))) is None:
                 self._give_up(replacement)
                 return
-            replacement = replacement.without(broken)
+            replacement = usable
             self.versions = {v: m for v, m in self.versions.items() if m not in broken.values()}
         states = {model.state for model in replacement.fresh.values()}
         if State.LOADING not in states or all(

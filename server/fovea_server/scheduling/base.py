@@ -83,6 +83,10 @@ class Scheduler(ABC):
         """Number of requests accepted and not yet answered, which `--max-queue` limits."""
         return 0
 
+    def holds(self, sequence: int | str) -> bool:
+        """Return True if a sequence of requests has begun here, and not ended."""
+        return False
+
     @abstractmethod
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request; cancelling this frees its place in the queue.
@@ -123,6 +127,10 @@ class SchedulerWrapper(Scheduler):
     def failure(self) -> str | None:
         """The reason why it can never answer again, if any."""
         return self._inside.failure
+
+    def holds(self, sequence: int | str) -> bool:
+        """Return True if a sequence of requests has begun here, and not ended."""
+        return self._inside.holds(sequence)
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
         """Answer images."""

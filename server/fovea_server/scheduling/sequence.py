@@ -77,6 +77,10 @@ class SequenceScheduler(SchedulerWrapper):
                 outputs = await self._run(request, checked, sequence, arrived_ns)
         return self._rows.contract.respond(request, outputs)
 
+    def holds(self, sequence: int | str) -> bool:
+        """Return True if a sequence has begun here, and not ended."""
+        return sequence in self._sequences
+
     @property
     def pending(self) -> int:
         """Number of requests that wait for earlier ones of their sequence, or for the engine."""

@@ -87,13 +87,15 @@ class Call:
         span: of a request that is traced; None for nearly all.
         holder: of its key; None where the server asks for none, or has not yet.
         images: that the holder was charged with.
+        paid: of these, what was not answered, and is asked again at no charge.
         again: finds the holder again, for the parts of a long call; raises where the key is over.
         field_key: in a field of an API of other software, of its address or its body.
     """
 
     __slots__ = (
         *("_traffic", "method", "path", "client", "header", "id", "began", "model", "operation"),
-        *("probe", "control", "secret", "span", "is_rpc", "holder", "images", "field_key", "again"),
+        *("probe", "control", "secret", "span", "is_rpc", "holder", "images", "paid", "field_key"),
+        "again",
     )
 
     def __init__(
@@ -115,7 +117,7 @@ class Call:
         self.secret: str | None = None
         self.span: RequestSpan | None = None
         self.holder: Holder | None = None
-        self.images = 0
+        self.images = self.paid = 0
         self.field_key: str | None = None
         self.again: Callable[[], Holder] | None = None
 

@@ -72,7 +72,7 @@ def test_a_torn_line_is_not_read_and_a_wrong_one_is_named(model):
             History.read(model)
     path.unlink()
     path.mkdir()
-    with pytest.raises(InvalidModel, match="cannot be read: Is a directory"):
+    with pytest.raises(InvalidModel, match="is no file: move it away"):
         History.read(model)
 
 

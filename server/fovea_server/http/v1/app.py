@@ -15,10 +15,12 @@ from starlette.routing import BaseRoute, Match, Mount
 
 from fovea_preprocess.errors import (
     FoveaError,
+    InvalidOption,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
 )
+from fovea_preprocess.mistakes import key_fault
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.guard import Guard, Guarded
@@ -125,9 +127,15 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    # A version is all that the routes leave to FastAPI to read.
-    version = str(error.errors()[0]["input"])[:60]
-    refused = NotFound(f"there is no version '{version}': versions are whole numbers from 1 up")
+    # A version is all that the routes leave to FastAPI to read, but for the query.
+    first = error.errors()[0]
+    kind, name = first["loc"][:2]
+    version = str(first["input"])[:60]
+    refused: FoveaError = NotFound(
+        f"there is no version '{version}': versions are whole numbers from 1 up"
+    )
+    if kind == "query":
+        refused = InvalidOption(key_fault(first, [name]))
     return _json(error_json(refused), http_status(refused), {})
 
 

@@ -72,15 +72,38 @@ _ERRORS = {
 }
 
 
-def described(operation_id: str, answer: type[BaseModel], *errors: int) -> dict[str, Any]:
-    """Describe a route for FastAPI: its name, its answer, and its errors by status."""
+def described(
+    operation_id: str, answer: type[BaseModel] | None, *errors: int, body: Any = None
+) -> dict[str, Any]:
+    """Describe a route for FastAPI: its name, its answer, and its errors by status.
+
+    Args:
+        operation_id: its name for generated clients.
+        answer: None where it is no JSON.
+        errors: their statuses.
+        body: the model of JSON that the route reads itself.
+    """
     # A server that has secrets may ask for keys in their place.
     stated = sorted({*errors, *({401} if 403 in errors else ())})
     responses: dict[int | str, Any] = {
         status: {"model": ErrorAnswer, "description": _ERRORS[status]} for status in stated
     }
     responses["default"] = {"model": ErrorAnswer, "description": "any other error, e.g. 500"}
-    return {"operation_id": operation_id, "response_model": answer, "responses": responses}
+    made = {"operation_id": operation_id, "response_model": answer, "responses": responses}
+    if body is not None:
+        content = {"application/json": {"schema": body.model_json_schema()}}
+        made["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
+    return made
+
+
+def described_file(
+    operation_id: str, text: str, media: Sequence[str], *errors: int
+) -> dict[str, Any]:
+    """Describe a route that answers with a file of one of some types."""
+    route = described(operation_id, None, *errors)
+    content = {each: {"schema": _BINARY} for each in media}
+    route["responses"][200] = {"description": text, "content": content}
+    return route | {"response_class": Response}
 
 
 def described_prediction(operation_id: str, kind: BodyKind) -> dict[str, Any]:
@@ -136,6 +159,10 @@ def document(app: FastAPI) -> dict[str, Any]:
             if field.get("default", False) is None:
                 del field["default"]
     examples = json.loads(Path(__file__).with_name("examples.json").read_text())
+    for name, schema in schemas.items():
+        # Those of annexes have theirs with them.
+        if own := schema.pop("examples", None):
+            examples[name] = {"one": own[0]}
     for operation in operations:
         _add_examples(operation, examples)
     return made
