@@ -92,7 +92,7 @@ def main() -> None:
                     found |= {f"{turn}_rate": load.rate, f"{turn}_p99_ms": load.p99_ms}
                 rounds.append({key: round(value, 2) for key, value in found.items()})
                 print(rounds[-1], flush=True)
-        kept = sum(1 for _ in captures.rglob("capture.json"))
+        kept = sum(1 for _ in captures.rglob("predictions.json"))
     report: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{processor_name()}, {usable_cores()} cores",

@@ -16,7 +16,7 @@ from fovea_preprocess.errors import NotFound
 def writer(size, content=b"x"):
     def write(folder):
         (folder / "image.jpg").write_bytes(content * (size - 2))
-        (folder / "capture.json").write_bytes(b"{}")
+        (folder / "predictions.json").write_bytes(b"{}")
 
     return write
 
@@ -53,7 +53,7 @@ def test_what_is_damaged_or_no_capture_stops_nothing(tmp_path, fovea):
     store = CaptureStore(tmp_path, 1_000_000, 30)
     store.add("m", writer(100))
     [first] = kept(tmp_path)
-    (first.folder / "capture.json").write_text("{")
+    (first.folder / "predictions.json").write_text("{")
     (first.folder.parent / "20201301T000000.000000Z-00000000-1-5").mkdir()
     (tmp_path / "stray").write_text("")
     store.look()
@@ -108,7 +108,7 @@ from fovea_life.capture.store import CaptureStore
 store = CaptureStore(Path(sys.argv[1]), 1_000_000, 30)
 def write(folder):
     (folder / "image.jpg").write_bytes(b"x" * 9_000)
-    (folder / "capture.json").write_bytes(b"y" * 1_000)
+    (folder / "predictions.json").write_bytes(b"y" * 1_000)
 print("begins", flush=True)
 while True:
     store.add("m", write)
@@ -127,8 +127,8 @@ def test_a_killed_server_leaves_whole_captures(tmp_path):
         assert found
         for each in found:
             assert [len(file.read_bytes()) for file in sorted(each.folder.iterdir())] == [
-                1_000,
                 9_000,
+                1_000,
             ]
     assert process.returncode == -signal.SIGKILL
     # The next look clears what it had begun, once that is old.

@@ -15,12 +15,13 @@ def test_with_blur_no_text_and_no_vector_is_kept(repository, tmp_path, scene):
     server = start_server(repository, tmp_path, ["--capture", str(kept)])
     answer = httpx.post(server.predict_url("plates"), content=scene, timeout=60).json()
     assert any("text" in each for each in answer["images"][0]["detections"])
-    until(lambda: any(kept.rglob("capture.json")))
+    until(lambda: any(kept.rglob("predictions.json")))
     assert server.stop() == 0
-    [file] = kept.rglob("capture.json")
-    objects = json.loads(file.read_text())["result"]["detections"]
+    [file] = kept.rglob("predictions.json")
+    document = json.loads(file.read_text())
+    objects = document["info"]["result"]["detections"]
     assert len(objects) == len(answer["images"][0]["detections"]) > 0
     assert any("attributes" in each for each in objects)
     assert not any(each.keys() & {"text", "embedding"} for each in objects)
-    written = json.loads((file.parent / "predictions.json").read_text())["annotations"]
+    written = document["annotations"]
     assert not any(each.keys() & {"text", "embedding"} for each in written)

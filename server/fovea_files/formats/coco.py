@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+import orjson
 
 from fovea_client import Detection, ImageResult, MaskFile, Outlines, RunLengths
 from fovea_engines.detect.mask_encoding import run_lengths as encoded
@@ -23,9 +23,13 @@ FILE = "predictions.json"
 
 
 def write_coco(
-    entries: Iterable[Entry], sources: Sequence[Source], model: Predicting, folder: Path
+    entries: Iterable[Entry],
+    sources: Sequence[Source],
+    model: Predicting,
+    folder: Path,
+    info: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write predictions.json into a folder.
+    """Write predictions.json into a folder, with more `info` on top.
 
     Annotations are written as they are read, as the masks of all can be more than the memory.
     """
@@ -33,7 +37,8 @@ def write_coco(
     images: list[dict[str, Any]] = []
     seen: set[int] = set()
     with (folder / FILE).open("w", encoding="utf-8") as file:
-        file.write('{"info": ' + json.dumps({"description": f"{model.name} {model.version}"}))
+        about = {"description": f"{model.name} {model.version}", **(info or {})}
+        file.write('{"info": ' + _text(about))
         file.write(',\n"annotations": [')
         numbers = count(1)  # pycocotools takes 0 for no annotation
         for entry, image_id in zip(entries, image_ids, strict=False):
@@ -44,11 +49,15 @@ def write_coco(
             for row in _annotations(entry.found, image_id):
                 number = next(numbers)
                 seen.add(row["category_id"])
-                file.write(f"{',' if number > 1 else ''}\n{json.dumps({'id': number} | row)}")
+                file.write(f"{',' if number > 1 else ''}\n{_text({'id': number} | row)}")
         rest = {"images": images, "categories": _categories(model, seen)}
         for name, rows in rest.items():
-            file.write(f'\n],\n"{name}": [\n' + ",\n".join(map(json.dumps, rows)))
+            file.write(f'\n],\n"{name}": [\n' + ",\n".join(map(_text, rows)))
         file.write("\n]}\n")
+
+
+def _text(row: dict[str, Any]) -> str:
+    return orjson.dumps(row).decode()
 
 
 def _image_ids(sources: Sequence[Source]) -> Iterator[int]:

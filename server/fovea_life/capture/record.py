@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import simplejpeg
 from numpy.typing import NDArray
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_files.entry import Entry, Result
-from fovea_files.formats.coco import write_coco
+from fovea_files.formats.coco import FILE, write_coco
 from fovea_files.formats.registry import FINDS_NO_OBJECTS
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source
-from fovea_life.capture.store import ABOUT
 from fovea_preprocess.image import DecodedImage, decode_image
 from fovea_server.tensors.image_messages import ImageResult, SentImage, Vocabulary
 from fovea_server.tensors.results.forms import result_json
@@ -96,10 +95,12 @@ class Record:
             "result": result,
         }
         (folder / name).write_bytes(image)
-        (folder / ABOUT).write_text(json.dumps(about), "utf-8")
-        if self.task not in (*FINDS_NO_OBJECTS, "tensors"):
+        # One file: to make another costs more than all that is computed here.
+        if self.task in (*FINDS_NO_OBJECTS, "tensors"):
+            (folder / FILE).write_bytes(orjson.dumps({"info": about}))
+        else:
             entry = entry_of(folder / name, about)
-            write_coco([entry], [entry.source], predicting(about), folder)
+            write_coco([entry], [entry.source], predicting(about), folder, about)
 
 
 def predicting(about: Mapping[str, Any]) -> Predicting:

@@ -1,6 +1,6 @@
 """The folder of captures: each is a folder of its own, and the oldest make room for new ones.
 
-    DIR/MODEL/DAY/TIME-SERVER-NUMBER-BYTES/    image.jpg  predictions.json  capture.json
+    DIR/MODEL/DAY/TIME-SERVER-NUMBER-BYTES/    image.jpg  predictions.json
 
 A capture is written beside its place and renamed, so that one that is there is whole, however its
 server ended. Its name has its size, so that a look at all of them opens none.
@@ -24,7 +24,7 @@ from typing import Any
 
 from fovea_preprocess.errors import NotFound
 
-ABOUT = "capture.json"
+_ABOUT = "predictions.json"
 _WRITING = ".writing-"
 DAMAGED = "damaged"
 _DAMAGED = {"version": "-", "task": DAMAGED, "rule": DAMAGED, "request_id": ""}
@@ -55,9 +55,9 @@ class Captured:
         Of one that is damaged, as disks leave it that lose power, little is known.
         """
         try:
-            about: dict[str, Any] = json.loads((self.folder / ABOUT).read_bytes())
+            about: dict[str, Any] = json.loads((self.folder / _ABOUT).read_bytes())["info"]
             return about if isinstance(about, dict) else dict(_DAMAGED)
-        except ValueError:
+        except (ValueError, LookupError, TypeError):
             return dict(_DAMAGED)
 
     def image(self) -> Path:
