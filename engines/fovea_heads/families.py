@@ -40,6 +40,7 @@ from fovea_heads.pictures import (
 )
 from fovea_heads.reading import Ctc, CtcLogits, LprNet
 from fovea_heads.retinaface import RetinaFace, RetinaFace1Mb, RetinaPlate
+from fovea_heads.retinaface_slim import RetinaFaceSlim
 from fovea_heads.rfdetr import RfDetr, RfDetrBackgroundFirst, RfDetrBackgroundLast
 from fovea_heads.rfdetr_more import (
     RfDetrKeypoints,
@@ -57,6 +58,7 @@ from fovea_heads.text import PpOcrDetection
 from fovea_heads.torchvision import Torchvision
 from fovea_heads.ultraface import UltraFace
 from fovea_heads.ultralytics_rtdetr import RawUltralyticsRtDetr, UltralyticsRtDetr
+from fovea_heads.yolo_fastestv2 import YoloFastestV2
 from fovea_heads.yolo_nas_obb import YoloNasObb
 from fovea_heads.yolov3_nms import YoloV3Nms
 from fovea_heads.yolov4 import YoloV4
@@ -102,11 +104,13 @@ FAMILIES: tuple[type[Head], ...] = (
     CenterNet,
     CenterNetLogits,
     FastestDet,
+    YoloFastestV2,
     YuNet,
     YuNet2021,
     Scrfd,
     RetinaFace,
     RetinaFace1Mb,
+    RetinaFaceSlim,
     RetinaPlate,
     UltraFace,
     BlazeFace,

@@ -14,7 +14,7 @@ from fovea_engines.detect.heads.base import corners
 from fovea_engines.detect.heads.evidence import no_logarithms, no_shares
 from fovea_engines.detect.heads.grid import moving, no_offsets
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
-from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, cells
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength, cells
 from fovea_engines.detect.skeleton import FACE, Skeleton
 from fovea_engines.session import Array
 
@@ -32,8 +32,8 @@ class RetinaFace(ScoredBoxes):
     A centre is prior + .1 x offset x side, and a size is side x exp(.2 x offset).
 
     Attributes:
-        priors: sides of the two square priors of each stride, pixels (RetinaFace, arXiv 1905.00641,
-            with the MobileNet backbone of its PyTorch version).
+        priors: sides of the square priors of each stride, pixels, as many of each (RetinaFace,
+            arXiv 1905.00641, with the MobileNet backbone of its PyTorch version).
         points: the landmarks.
     """
 
@@ -50,7 +50,7 @@ class RetinaFace(ScoredBoxes):
     variants: ClassVar[tuple[str, ...]] = ("stretched",)
     sized: ClassVar[bool] = True
     per_cell: ClassVar[int] = 2
-    priors: ClassVar[tuple[tuple[int, int], ...]] = ((16, 32), (64, 128), (256, 512))
+    priors: ClassVar[tuple[tuple[int, ...], ...]] = ((16, 32), (64, 128), (256, 512))
     points: ClassVar[Skeleton] = FACE
 
     @classmethod
@@ -60,15 +60,27 @@ class RetinaFace(ScoredBoxes):
         if len(signature.outputs) != 3 or any(len(tensors) != 1 for tensors in found):
             return OTHERS
         (offsets,), (scores,), (points,) = found
-        counts = {tensor.shape[-2] for tensor in (offsets, scores, points)}
-        if any(len(tensor.shape) != 3 for tensor in signature.outputs) or len(counts) != 1:
+        if any(len(tensor.shape) != 3 for tensor in signature.outputs):
             return OTHERS
-        if isinstance(evidence := signature.on_levels([*counts], cls.strides, cls.per_cell), str):
+        boxes, *others = {tensor.shape[1] for tensor in signature.outputs}
+        if others:
+            return OTHERS
+        if isinstance(evidence := cls.on_levels(signature, boxes), str):
             return evidence
         names = offsets.name, scores.name, points.name
-        sides = ", ".join(f"{small} and {large}" for small, large in cls.priors)
+        sides = ", ".join(" and ".join(map(str, each)) for each in cls.priors)
         why = f"{evidence[1]}, with priors of {sides} pixels"
         return Fit(names, 1, why, evidence[0], cls.points)
+
+    @classmethod
+    def on_levels(cls, signature: Signature, boxes: int) -> tuple[Strength, str] | str:
+        """Return how surely a number of boxes is that of the priors, as `Signature.on_levels`."""
+        return signature.on_levels([boxes], cls.strides, cls.per_cell)
+
+    def firsts(self, offsets: Array) -> Array:
+        """Return the offsets of the first prior of each cell."""
+        first: Array = offsets[:: self.per_cell]
+        return first
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude scores that are no softmax, and sizes that are no logarithms."""
@@ -77,7 +89,7 @@ class RetinaFace(ScoredBoxes):
         offsets, scores, _ = (outputs[name][0] for name in self.outputs)
         if (reason := no_shares(scores)) is not None:
             return f"of the scores, {reason}"
-        reason = no_logarithms(offsets[:, 2:], 2) or no_offsets(offsets[:: self.per_cell, :2], 0)
+        reason = no_logarithms(offsets[:, 2:], 2) or no_offsets(self.firsts(offsets)[:, :2], 0)
         return reason or self._other_priors(self.moved(outputs))
 
     def _other_priors(self, moved: float | None) -> str | None:
@@ -121,7 +133,7 @@ class RetinaFace1Mb(RetinaFace):
     """Decodes the detectors of Face-Detector-1MB-with-landmark, whose priors are smaller."""
 
     family: ClassVar[str] = "retinaface-1mb"
-    priors: ClassVar[tuple[tuple[int, int], ...]] = ((10, 20), (32, 64), (128, 256))
+    priors: ClassVar[tuple[tuple[int, ...], ...]] = ((10, 20), (32, 64), (128, 256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +152,7 @@ class RetinaPlate(RetinaFace):
 
 @lru_cache(maxsize=64)
 def _sides(
-    size: tuple[int, int], strides: tuple[int, ...], priors: tuple[tuple[int, int], ...]
+    size: tuple[int, int], strides: tuple[int, ...], priors: tuple[tuple[int, ...], ...]
 ) -> NDArray[np.float32]:
     """Return the side [n, 1] of each prior for an input of (height, width) pixels."""
     by_level = zip(strides, priors, strict=True)

@@ -96,13 +96,16 @@ class ScoredBoxes(Detector):
     def moved(self, outputs: Mapping[str, Array]) -> float | None:
         """Return by how much the first image's boxes move with the cells that are sure of them."""
         assert self.size is not None, "it is sized"
+        return movement(*self.sure(outputs), self.size, self.strides, self.per_cell)
+
+    def sure(self, outputs: Mapping[str, Array]) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+        """Return centres [n, 2], pixels, and indices of the first image's boxes that are sure."""
         levels = self.levels(outputs, 0)
         scores = np.concatenate([scores.max(axis=1) for scores, *_ in levels])
         found = np.flatnonzero(scores > _SURE)
         values = np.concatenate([level[1] for level in levels])[found]
         boxes = self.boxes(values.astype(np.float32, copy=False), found)
-        centres = (boxes[:, :2] + boxes[:, 2:]) / np.float32(2)
-        return movement(centres, found, self.size, self.strides, self.per_cell)
+        return (boxes[:, :2] + boxes[:, 2:]) / np.float32(2), found
 
     def cells(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return column and row [n, 2] and stride [n, 1] of the cells of boxes."""

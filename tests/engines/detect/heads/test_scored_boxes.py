@@ -16,6 +16,7 @@ from fovea_engines.evaluate.samples import read_image
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import UnsupportedModel
 
 LARGE, SMALL = (640, 640), (320, 320)
 FILES = {
@@ -250,6 +251,61 @@ def test_a_plate_has_its_corners():
     have = np.column_stack([objects.scores, objects.boxes, corners])
     assert have == pytest.approx(np.array(sorted(want, reverse=True)), abs=1e-3)
     assert head.decode(outputs, 0, PredictOptions(conf=0.95)).keypoints.shape == (0, 4, 3)
+
+
+def test_a_slim_retinaface_of_four_levels():
+    """Decoded plainly, prior by prior: there is no trained file here."""
+    priors = {8: (10, 16, 24), 16: (32, 48), 32: (64, 96), 64: (128, 192, 256)}
+    random, size = np.random.default_rng(5), (240, 320)
+    loc, landm, faces, want = [], [], [], []
+    for stride, sides in priors.items():
+        for row in range(-(-size[0] // stride)):
+            for column in range(-(-size[1] // stride)):
+                for prior in sides:
+                    box, points = random.normal(0, 1, 4), random.normal(0, 1, 10)
+                    loc.append(box)
+                    landm.append(points)
+                    faces.append(0.3 + random.uniform(0.5) / 2 if random.random() < 0.01 else 0.0)
+                    if not faces[-1]:
+                        continue
+                    middle = np.array([column + 0.5, row + 0.5]) * stride
+                    centre = middle + 0.1 * box[:2] * prior
+                    half = np.exp(0.2 * box[2:]) * prior / 2
+                    marks = [middle + 0.1 * points[n : n + 2] * prior for n in range(0, 10, 2)]
+                    want.append([faces[-1], *(centre - half), *(centre + half), *np.ravel(marks)])
+    assert len(faces) == 4420
+    face = np.array(faces)
+    tables = {"loc": loc, "conf": np.stack([1 - face, face], axis=1), "landm": landm}
+    outputs = {name: np.float32(table)[None] for name, table in tables.items()}
+    found = told(outputs, size=size)
+    assert (found.family, found.labels) == ("retinaface-slim", ("face",))
+    objects = opened(found, size).decode(outputs, 0, PredictOptions(conf=0.25, iou=1.0))
+    have = np.column_stack(
+        [objects.scores, objects.boxes, objects.keypoints[..., :2].reshape(-1, 10)]
+    )
+    assert len(want) > 20
+    assert have == pytest.approx(np.array(sorted(want, reverse=True)), abs=1e-3)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_the_priors_of_a_slim_retinaface_are_compared_level_by_level(k):
+    """Neighbouring cells find one face, which moves with them where the priors are others'."""
+    counts = [3 * 40 * 40, 2 * 20 * 20, 2 * 10 * 10, 3 * 5 * 5]
+    loc, face = np.zeros((sum(counts), 4)), np.zeros(sum(counts))
+    for row in range(8, 11):
+        for column in range(8, 11):
+            at = counts[0] + 2 * (20 * row + column) + 1
+            face[at] = 0.9
+            # The middle of the face is that of cell (9, 9), by a prior of k times 48 pixels.
+            loc[at, :2] = (9 - np.array([column, row])) * 16 / (0.1 * 48 * k)
+    tables = {"loc": loc, "conf": np.stack([1 - face, face], axis=1)}
+    tables["landm"] = np.zeros((sum(counts), 10))
+    outputs = {name: np.float32(table)[None] for name, table in tables.items()}
+    if k == 1:
+        assert told(outputs, size=(320, 320)).family == "retinaface-slim"
+    else:
+        with pytest.raises(UnsupportedModel, match="sides of its priors are 2 times these"):
+            told(outputs, family="retinaface-slim", size=(320, 320))
 
 
 @pytest.mark.parametrize(
