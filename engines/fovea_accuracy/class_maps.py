@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -116,20 +116,28 @@ def read_class_maps(data: Path, images: Path | None = None) -> ClassMaps:
     The images have the same names before the dot, and lie in `images` beside the folder, unless
     another is given. NotFound: an image is missing.
     """
+    pairs = pairs_of(data, sorted(data.glob("*.png")), images)
+    names = read_labels(data / CLASSES_FILE) if (data / CLASSES_FILE).is_file() else None
+    return ClassMaps(data, pairs, names)
+
+
+def pairs_of(
+    data: Path, files: Iterable[Path], images: Path | None
+) -> tuple[tuple[Path, Path], ...]:
+    """Return each file with its image before it; raises as `read_class_maps`."""
     folder = data.parent / "images" if images is None else images
     if not folder.is_dir():
         raise NotFound(f"{folder} is not there: name the folder of the images with --images")
     by_stem = {image.stem: image for image in image_files(folder, sys.maxsize)}
     pairs = []
-    for file in sorted(data.glob("*.png")):
+    for file in files:
         if file.stem not in by_stem:
             raise NotFound(
                 f"{file}: there is no image {folder / file.stem}.jpg (or .png ...): name the "
                 "folder of the images with --images"
             )
         pairs.append((by_stem[file.stem], file))
-    names = read_labels(data / CLASSES_FILE) if (data / CLASSES_FILE).is_file() else None
-    return ClassMaps(data, tuple(pairs), names)
+    return tuple(pairs)
 
 
 def segment_with(engine: Engine) -> Segment:

@@ -32,13 +32,15 @@ from fovea_accuracy.label_tables import (
 from fovea_accuracy.label_tables import AttributeLabels as AttributeLabels
 from fovea_accuracy.label_tables import Judged as Judged
 from fovea_accuracy.label_tables import TextLabels as TextLabels
+from fovea_accuracy.pictures import PicturePairs as PicturePairs
+from fovea_accuracy.pictures import holds_pictures, paint_with, read_pictures
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_preprocess.errors import InvalidOption
 
-Labels = Dataset | ClassFolders | ClassMaps | TextLabels | AttributeLabels
+Labels = Dataset | ClassFolders | ClassMaps | TextLabels | AttributeLabels | PicturePairs
 """Each kind is of one task, or of those that find objects, or compare whole images."""
 
 _KINDS: Final = {
@@ -60,6 +62,10 @@ _KINDS: Final = {
         "a column for each attribute",
         "a CSV file with a column for the image and one for each attribute",
     ),
+    PicturePairs: (
+        "pictures",
+        "a folder of the right pictures, in colours, with the names of the --images",
+    ),
 }
 _OF_TASK: Final = {
     **dict.fromkeys(("detect", "segment", "pose", "obb", "text"), Dataset),
@@ -67,16 +73,19 @@ _OF_TASK: Final = {
     "semantic": ClassMaps,
     "read": TextLabels,
     "attributes": AttributeLabels,
+    "image": PicturePairs,
 }
 
 
 def read_labelled(data: Path, images: Path | None = None) -> Labels:
-    """Read images in a folder for each class, maps, tables, or objects as `read_dataset`."""
+    """Read images in a folder for each class, maps, pictures, tables, or objects."""
     if data.is_file() and data.suffix in SUFFIXES:
         return read_table(data, images)
     if data.is_dir() and not (data / "labels").is_dir():
         if not any(data.glob("*.txt")) and (found := read_class_folders(data)) is not None:
             return found
+        if holds_pictures(data, images):
+            return read_pictures(data, images)
         if holds_maps(data):
             return read_class_maps(data, images)
     return read_dataset(data, images)
@@ -124,5 +133,7 @@ def measure(
             return labelled.measure(read_with(engine), progress)
         case AttributeLabels():
             return labelled.measure(judge_with(engine), progress)
+        case PicturePairs():
+            return labelled.measure(paint_with(engine), progress)
         case Dataset():
             return evaluate(in_process(engine, options), labelled, progress)

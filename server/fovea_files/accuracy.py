@@ -33,6 +33,7 @@ from fovea_accuracy.labels import (
     AttributeLabels,
     Judged,
     Labels,
+    PicturePairs,
     TextLabels,
     check_task,
     measure,
@@ -165,6 +166,8 @@ def measure_answers(
             return MeasuredAnswers(labelled.measure(lambda path: _text(answer(path)), progress))
         case AttributeLabels():
             return MeasuredAnswers(labelled.measure(lambda path: _judged(answer(path)), progress))
+        case PicturePairs():
+            return MeasuredAnswers(labelled.measure(lambda path: _picture(answer(path)), progress))
         case Dataset():
             return _of_objects(answer, labelled, progress)
 
@@ -248,6 +251,11 @@ def _vector(image: ImageResult) -> NDArray[np.float32]:
 def _text(image: ImageResult) -> str:
     assert image.reading is not None, "the task was checked"
     return image.reading.text
+
+
+def _picture(image: ImageResult) -> NDArray[np.uint8]:
+    assert image.picture is not None, "the task was checked"
+    return image.picture.pixels
 
 
 def _judged(image: ImageResult) -> dict[str, Judged]:

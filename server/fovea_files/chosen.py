@@ -12,7 +12,7 @@ import numpy as np
 from fovea_accuracy.class_folders import ClassFolders
 from fovea_accuracy.class_maps import ClassMaps
 from fovea_accuracy.dataset import Dataset, numbered_alike
-from fovea_accuracy.labels import AttributeLabels, Labels, TextLabels
+from fovea_accuracy.labels import AttributeLabels, Labels, PicturePairs, TextLabels
 from fovea_engines.detect.class_names import split_classes
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.plural import counted
@@ -62,9 +62,9 @@ def choose(
         InvalidOption: the labels lack the classes; the model has none of them, or only some and
             none are typed; or the labels are maps, whose classes.txt says what counts.
     """
-    if isinstance(labelled, TextLabels | AttributeLabels):
+    if isinstance(labelled, TextLabels | AttributeLabels | PicturePairs):
         if classes is not None:
-            raise InvalidOption("--classes is for labels of objects or images, not for tables")
+            raise InvalidOption("--classes is for objects or images, not for tables or pictures")
         return Chosen(labelled, {})
     if isinstance(labelled, ClassMaps):
         if classes is not None:

@@ -214,8 +214,45 @@ class AttributeAccuracy:
         return {self.metric: self.mean, "all attributes right": self.all_right}
 
 
+@dataclass(frozen=True, slots=True)
+class PictureAccuracy:
+    """Closeness of pictures to the right ones, as means over images.
+
+    Attributes:
+        ssim: structural similarity, up to 1 (Wang et al. 2004), of the three channels.
+        psnr: peak signal-to-noise ratio of the three channels together, dB; 100 at most.
+    """
+
+    metric: ClassVar[str] = "SSIM"
+
+    images: int
+    ssim: float
+    psnr: float
+
+    @property
+    def per_class(self) -> dict[str, float]:
+        """Return nothing: pictures have no classes."""
+        return {}
+
+    @property
+    def figure(self) -> float:
+        """Return the figure that decides, `metric`."""
+        return self.ssim
+
+    @property
+    def rows(self) -> dict[str, float | None]:
+        """Return each figure by its description."""
+        return {self.metric: self.ssim, "PSNR, dB": self.psnr}
+
+
 AnyAccuracy = (
-    Accuracy | ClassAccuracy | MapAccuracy | MatchAccuracy | TextAccuracy | AttributeAccuracy
+    Accuracy
+    | ClassAccuracy
+    | MapAccuracy
+    | MatchAccuracy
+    | TextAccuracy
+    | AttributeAccuracy
+    | PictureAccuracy
 )
 """Each task has one type."""
 

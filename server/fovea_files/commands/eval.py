@@ -58,7 +58,7 @@ def evaluate(
             metavar="LABELS",
             help="A COCO .json file, YOLO's data.yaml, a folder of YOLO label files, one with a "
             "folder of images for each class, or one of PNG files with the class of each pixel; a "
-            "table of texts or attributes.",
+            "table of texts or attributes; a folder of the right pictures.",
             exists=True,
         ),
     ],
@@ -114,7 +114,9 @@ def evaluate(
     Of texts, in PaddleOCR's lines (path, tab, text) or a CSV file (image,text), it is the share
     that is right to the last character, and how far the others are off by edits. Of attributes, in
     a CSV file with a column for the image and one for each attribute (or for each class, 1 or 0),
-    it is the share of images for which each is right.
+    it is the share of images for which each is right. Of networks that make pictures it is their
+    likeness to the right ones (SSIM of Wang et al. 2004, and PSNR, in RGB): files in colours, or
+    JPEG, with the names of the --images.
 
     With --tile images are cut as `fovea predict` does it, which finds small objects.
     Classes of the labels and of the model meet by name. If the labels have classes that the model
@@ -155,7 +157,9 @@ def _labels(context: typer.Context, data: Path, images: Path | None) -> Labels:
     if is_typed(context, "conf") and not isinstance(labelled, Dataset):
         raise InvalidOption(f"--conf is for labels of objects, which {labelled.path} has not")
     if is_typed(context, "plot") and not isinstance(labelled, Dataset | ClassFolders):
-        raise InvalidOption("--plot draws confusions of objects or images, not of maps or tables")
+        raise InvalidOption(
+            "--plot draws confusions of objects or images, not of maps, tables or pictures"
+        )
     return labelled
 
 

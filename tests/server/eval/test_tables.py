@@ -176,7 +176,7 @@ def test_labels_of_another_task_and_options_without_effect(fovea, place, monkeyp
         (("reader", "--data", "one.csv"), "a column for each attribute, and the task"),
         (("attributes", "--data", "line.csv"), "has texts, and the task of the model is"),
         (("attributes", "--data", "one.csv", "--classes", "car"), "not for tables"),
-        (("attributes", "--data", "one.csv", "--plot", "x.svg"), "not of maps or tables"),
+        (("attributes", "--data", "one.csv", "--plot", "x.svg"), "not of maps, tables or pictures"),
     ):
         code, _, err = fovea("eval", *arguments, "--repository", "models")
         assert code == 2
