@@ -134,6 +134,7 @@ class InspectedModel:
     engine: EngineCard | Ensemble | tuple[StageRow, ...] | FoveaError
     served: bool
     faults: tuple[str, ...] = ()
+    reference: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types, with a "card", an "ensemble", "stages" or an "error"."""
@@ -148,7 +149,7 @@ class InspectedModel:
         if isinstance(self.engine, Ensemble):
             return entry | {"ensemble": self.engine.to_json()}
         if isinstance(self.engine, tuple):
-            return entry | {"stages": self.engine}
+            return entry | {"stages": self.engine, "reference": self.reference or None}
         return entry | {"error": {"code": self.engine.code, "message": str(self.engine)}}
 
 
@@ -185,15 +186,17 @@ def _inspected(folder: Path, name: str, version: int, *, served: bool) -> Inspec
 
 
 def _composite(folder: Path) -> InspectedModel:
-    labels = None
+    labels, reference = None, ""
     try:
         read = read_composite(folder)
         cards = {name: _card(folder.parent, name, (folder.name,)) for name in read.models}
         labels = cards[read.models[0]].labels
         stages: tuple[StageRow, ...] | FoveaError = read.described(cards)
+        reference = read.reference
     except FoveaError as error:
         stages = error
-    return InspectedModel(folder.name, 1, stages, True, (*faults_beside(folder, labels),))
+    faults = (*faults_beside(folder, labels),)
+    return InspectedModel(folder.name, 1, stages, True, faults, reference)
 
 
 def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:

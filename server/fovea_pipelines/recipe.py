@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from fovea_engines.engine import Engine
-from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.repository import check_name
+from fovea_engines.repository.card import CARD_FILE, EngineCard, StageAgreement
+from fovea_engines.repository.repository import ModelRepository, check_name
+from fovea_pipelines.reference import PipelineCard, StageEngine
 from fovea_pipelines.run import Ask, PipelineRun, Results
 from fovea_pipelines.stages import BoundStage, bound
-from fovea_preprocess.errors import InvalidModel, InvalidOption
+from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 from fovea_preprocess.mistakes import key_fault, meant
 from fovea_server.tensors.image_messages import ImageRequest
 
@@ -53,6 +54,7 @@ class Pipeline(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     stages: list[StageTable] = Field(min_length=2)
+    _folder: Path = PrivateAttr()
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -66,6 +68,7 @@ class Pipeline(BaseModel):
             raise InvalidModel(f"{path} is not TOML: {error}") from error
         if (fault := read._fault()) is not None:
             raise InvalidModel(f"{path}: {fault}")
+        read._folder = folder
         return read
 
     def _fault(self) -> str | None:
@@ -117,6 +120,31 @@ class Pipeline(BaseModel):
             for table, sees, gives in rows
         )
 
+    @property
+    def reference(self) -> str:
+        """Describe its reference; empty without one. Raises as `PipelineCard.read`."""
+        card = PipelineCard.read(self._folder)
+        return "" if card is None else card.text
+
+    def refer(self, images: Path, *, check: bool) -> Sequence[StageAgreement]:
+        """Keep or check its reference, as `MadeOfSeveral.refer`."""
+        # Its imports take a second.
+        from fovea_pipelines import refer
+
+        act = refer.check if check else refer.keep
+        return act(self._folder, dict(self.engines()), images)
+
+    def engines(self) -> Iterator[tuple[str, StageEngine]]:
+        """Yield the names of its stages, and the engines that are to be served for them."""
+        first, *later = self.stages
+        root = self._folder.parent
+        if (root / first.model / FILE).is_file():
+            yield from Pipeline.read(root / first.model).engines()
+        else:
+            later = self.stages
+        for stage in later:
+            yield stage.title, _engine(ModelRepository(root), stage.model)
+
     def _bound(self, cards: Mapping[str, EngineCard]) -> tuple[BoundStage, ...]:
         first, *later = self.stages
         stages: dict[str, BoundStage] = {}
@@ -124,6 +152,31 @@ class Pipeline(BaseModel):
             base = stages.get(stage.base)
             stages[stage.title] = bound(stage, cards, first.model, base)
         return tuple(stages.values())
+
+
+def check_reference(folder: Path, labels: Sequence[str] | None) -> None:
+    """Refuse a reference that other engines have made (`fovea.checks`)."""
+    card = PipelineCard.read(folder) if (folder / FILE).is_file() else None
+    if card is None:
+        return
+    for name, engine in Pipeline.read(folder).engines():
+        before = card.stages.get(name)
+        if before is None or (before.model, before.key) != (engine.model, engine.key):
+            raise InvalidOption(
+                f"stage '{name}' has another engine than the reference ({engine.text(before)}): "
+                f"`fovea build --pipeline {folder.name} --images DIR --check` says how much the "
+                f"answers have changed, on the images of {card.images_from}"
+            )
+
+
+def _engine(repository: ModelRepository, model: str) -> StageEngine:
+    served = repository.served(model)
+    if not served:
+        raise NotFound(f"there is no model '{model}'")
+    file = repository.folder(model, served[-1]) / CARD_FILE
+    # One that Fovea has not built has no card.
+    key = EngineCard.read(file).content_key if file.is_file() else ""
+    return StageEngine(model=model, version=served[-1], key=key)
 
 
 def _key(field: str) -> str:

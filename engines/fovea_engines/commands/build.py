@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,7 +14,7 @@ import typer
 
 from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan, choices
-from fovea_engines.commands.card_table import card_table
+from fovea_engines.commands.card_table import agreement_table, card_table
 from fovea_engines.commands.options import (
     AsJson,
     Backend,
@@ -24,7 +25,6 @@ from fovea_engines.commands.options import (
     HeadOption,
     LabelsOption,
     LevelOption,
-    ModelArgument,
     Needs,
     PluginOption,
     PreprocessOption,
@@ -43,6 +43,7 @@ from fovea_engines.commands.served import serving_notes
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import Precision
+from fovea_engines.repository.composites import composite_file, read_composite
 from fovea_engines.repository.figures import Goal
 from fovea_engines.repository.labels import find_labels
 from fovea_engines.repository.options import BuilderOptions, Plugin, Profile, parse_capabilities
@@ -65,12 +66,18 @@ NEEDS: Mapping[str, Needs] = {
     "builder_level": _BUILDER,
     "compute_capability": _AHEAD,
     "plugin": _BUILDER,
+    "pipeline": {"images": ()},
+    "check": {"pipeline": ()},
 }
+_OF_PIPELINE = ("pipeline", "repository", "images", "check", "as_json")
 
 
 def build(
     context: typer.Context,
-    model: ModelArgument,
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="MODEL.onnx", help="The exported model.", exists=True),
+    ] = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     name: Annotated[
         str | None, model_option(help="Name of the model.", show_default="name of the file")
@@ -162,7 +169,7 @@ def build(
         check_option(
             metavar="LABELS",
             help="Labels of the --images: COCO, YOLO, or PNG files of classes; a folder of "
-            "images for each class; or a table of texts or attributes.",
+            "images for each class; a table of texts or attributes; or the right pictures.",
             exists=True,
         ),
     ] = None,
@@ -175,6 +182,22 @@ def build(
             help="Largest loss of the labels' figure that passes, as mAP50-95. Needs --data.",
         ),
     ] = 0.01,
+    pipeline: Annotated[
+        str | None,
+        check_option(
+            metavar="NAME",
+            help="In place of MODEL.onnx: run this pipeline on the --images, and keep what it "
+            "finds as its reference.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        check_option(
+            "--check",
+            help="Compare what the --pipeline finds with its reference: which stage has another "
+            "engine, and how much its answers have changed.",
+        ),
+    ] = False,
     preprocess: PreprocessOption = None,
     tensorrt: Annotated[
         Path | None,
@@ -226,12 +249,21 @@ def build(
 
     Example: fovea build yolov8n.onnx --backend tensorrt-rtx --precision fp16
     --compute-capability 80,89
+
+    Example: fovea build --pipeline traffic --images frames/ --check
     """
     from rich.console import Console
 
     from fovea_engines.build.build import build as build_engine
 
-    check_options(context, NEEDS, clashes=[("profile", "max_batch")])
+    others = [(each.name or "", "pipeline") for each in context.command.params]
+    clashes = [pair for pair in others if pair[0] not in _OF_PIPELINE]
+    check_options(context, NEEDS, clashes=[("profile", "max_batch"), *clashes])
+    if pipeline is not None and images is not None:
+        _refer(repository, pipeline, images, check=check, as_json=as_json)
+        return
+    if model is None:
+        raise InvalidOption("name the file to build, MODEL.onnx, or a --pipeline")
     if is_typed(context, "goal") and AUTO not in (backend, precision):
         raise InvalidOption("--for has no effect without --backend auto or --precision auto")
     candidates = choices(backend, precision, rect=rect)
@@ -283,6 +315,26 @@ def build(
         console.print(guess, markup=False, soft_wrap=True)
     for note in serving_notes(own, card, version, before, shlex.join(serve)):
         console.print(note, markup=False, soft_wrap=True)
+
+
+def _refer(repository: Path, name: str, images: Path, *, check: bool, as_json: bool) -> None:
+    """Keep or check the reference of a pipeline."""
+    from rich.console import Console
+
+    folder = ModelRepository(repository).path_of(name).absolute()
+    if composite_file(folder) is None:
+        raise InvalidOption(f"{name} is made of one model: build it from its MODEL.onnx")
+    stages = read_composite(folder).refer(images, check=check)
+    same = all(each.same for each in stages)
+    if as_json:
+        document = {"model": folder.name, "same": same, "stages": [asdict(s) for s in stages]}
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        Console(highlight=False).print(agreement_table(stages))
+        now = f"reference: {read_composite(folder).reference}"
+        typer.echo(now if same else f"{now}; the answers have changed since")
+    if not same:
+        raise typer.Exit(1)
 
 
 def _parse_keep_float(given: list[str] | None) -> tuple[str, ...]:

@@ -1,16 +1,17 @@
-"""Formats a card as a table."""
+"""Formats cards, and the agreement of a pipeline's stages, as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from fovea_engines.detect.heads.registry import is_nameless
 from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.figures import candidate_table, left_out_text
+from fovea_engines.repository.figures import StageAgreement, candidate_table, left_out_text
 from fovea_engines.repository.labels import set_of
 from fovea_engines.session import TensorSpec
 
@@ -35,6 +36,17 @@ def card_table(card: EngineCard, version: int, *, served: bool) -> Table:
         seconds = sum(card.build_seconds.values())
         rows.append(("built", f"{card.created:%Y-%m-%d %H:%M} UTC in {seconds:.1f} s"))
     return property_table(title, rows)
+
+
+def agreement_table(stages: Iterable[StageAgreement]) -> Table:
+    """The agreement of stages with the reference, one a row."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("stage", "engine", "objects", "agreement", "differs most"):
+        table.add_column(column, overflow="fold")
+    for each in stages:
+        row = (each.stage, each.engine, str(each.objects), f"{each.agreement:.3f}", each.differs)
+        table.add_row(*map(Text, row))
+    return table
 
 
 def property_table(title: str, rows: Iterable[tuple[str, str | Table]]) -> Table:

@@ -87,6 +87,13 @@ class Attributes(TaskResult):
         """Return all arrays that it keeps in memory."""
         return [array for each in self.found for array in (each.probabilities, each.class_ids)]
 
+    def holding(self, arrays: Sequence[Array]) -> Self:
+        """Return the same classifiers with other probabilities and ids; ValueError as there."""
+        parts = zip(self.found, arrays[::2], arrays[1::2], strict=True)
+        return type(self)(
+            tuple(one._replace(probabilities=some, class_ids=ids) for one, some, ids in parts)
+        )
+
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
         """Return a line for each classifier, with its likely classes."""
         lines = []

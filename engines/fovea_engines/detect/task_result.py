@@ -34,6 +34,16 @@ class TaskResult(ABC):
     def arrays(self) -> list[Array]:
         """Return all arrays that it keeps in memory."""
 
+    def holding(self, arrays: Sequence[Array]) -> Self:
+        """Return a result of the same model that has these arrays, as `arrays` lists them.
+
+        ValueError where they are not as many. Objects and maps have more than arrays.
+        """
+        try:
+            return type(self)(*arrays)
+        except TypeError as error:
+            raise ValueError(f"{len(arrays)} arrays make no {type(self).__name__}") from error
+
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
         """Return the lines that a picture lists of it, each with the number of its colour."""
         return [(self.summary, 0)]

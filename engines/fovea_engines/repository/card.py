@@ -34,6 +34,7 @@ from fovea_engines.repository.figures import (
     Goal,
 )
 from fovea_engines.repository.figures import Precision as Precision
+from fovea_engines.repository.figures import StageAgreement as StageAgreement
 from fovea_engines.repository.files import write_file
 from fovea_engines.repository.options import BuilderOptions, target
 from fovea_engines.session import TensorSpec

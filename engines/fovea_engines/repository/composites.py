@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.card import EngineCard, StageAgreement
 from fovea_preprocess.entry_points import Group, entry_points, load
 
 StageRow = dict[str, str]
@@ -18,9 +18,11 @@ class MadeOfSeveral(Protocol):
 
     Attributes:
         models: names of the others, the first of which answers for labels, task and options.
+        reference: what it found on the images of `refer`, for people; empty without.
     """
 
     models: tuple[str, ...]
+    reference: str
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -29,6 +31,13 @@ class MadeOfSeveral(Protocol):
 
     def described(self, cards: Mapping[str, EngineCard]) -> tuple[StageRow, ...]:
         """Return its stages, by the cards of its models; InvalidModel if these do not fit."""
+        ...
+
+    def refer(self, images: Path, *, check: bool) -> Sequence[StageAgreement]:
+        """Keep what it finds on images as its reference, or check that it finds the same.
+
+        InvalidOption: there is no reference to check, or it is of other images.
+        """
         ...
 
 

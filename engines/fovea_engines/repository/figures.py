@@ -20,6 +20,30 @@ SHIPPED: Final = "photographs that ship with Fovea"
 
 NO_FIGURE: Final = "-"
 _NAMES_SHOWN = 8
+_SAME = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class StageAgreement:
+    """Agreement of a stage with the reference of its pipeline.
+
+    Attributes:
+        engine: that answers for it, and the one it has replaced since the reference, for people.
+        objects: that were compared.
+        agreement: 0 to 1.
+        differs: the largest difference, for people; empty without one.
+    """
+
+    stage: str
+    engine: str
+    objects: int
+    agreement: float
+    differs: str
+
+    @property
+    def same(self) -> bool:
+        """Return True if it answers as before, as closely as an engine in FP16 would."""
+        return self.agreement >= _SAME
 
 
 @dataclass(frozen=True, slots=True)

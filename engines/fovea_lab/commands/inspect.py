@@ -91,8 +91,8 @@ def inspect(
                 table = card_table(card, version, served=served)
             case [InspectedModel(engine=Ensemble() as ensemble, version=version)]:
                 table = ensemble_table(ensemble, version)
-            case [InspectedModel(engine=tuple() as stages, name=name)]:
-                table = stage_table(stages, name)
+            case [InspectedModel(engine=tuple() as stages, name=name, reference=reference)]:
+                table = stage_table(stages, name, reference)
             case [InspectedModel(engine=FoveaError() as error)]:
                 raise error
             case _:

@@ -88,14 +88,16 @@ def ensemble_table(ensemble: Ensemble, version: int) -> Table:
     return property_table(f"{ensemble.name} version {version}", rows)
 
 
-def stage_table(stages: Iterable[StageRow], name: str) -> Table:
-    """The stages of a model that is made of several, one a row."""
+def stage_table(stages: Iterable[StageRow], name: str, reference: str) -> Table:
+    """The stages of a model that is made of several, one a row; below it, its reference."""
     title = Text(f"{name} is made of")
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     for column in ("stage", "model", "sees", "gives"):
         table.add_column(column, overflow="fold")
     for stage in stages:
         table.add_row(*map(Text, stage.values()))
+    if reference:
+        table.caption, table.caption_justify = Text(f"reference: {reference}"), "left"
     return table
 
 

@@ -24,6 +24,7 @@ from fovea_engines.commands.options import (
     check_options,
     find_models,
 )
+from fovea_engines.repository.beside import faults_beside
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.composites import composite_file, read_composite
 from fovea_engines.repository.figures import NO_FIGURE
@@ -116,14 +117,20 @@ def versions(
 
 
 def _show_composite(folder: Path, *, as_json: bool) -> None:
-    models = read_composite(folder).models
+    read = read_composite(folder)
+    models, reference = read.models, read.reference
     if as_json:
-        typer.echo(json.dumps({"model": folder.name, "versions": [], "made_of": models}, indent=2))
+        document = {"model": folder.name, "versions": [], "made_of": models}
+        typer.echo(json.dumps(document | {"reference": reference or None}, indent=2))
         return
     typer.echo(
         f"{folder.name} is made of {', '.join(models)}, and has no versions of its own: they do, "
         f"as `fovea versions {models[0]}` shows"
     )
+    if reference:
+        typer.echo(f"reference: {reference}")
+    for fault in faults_beside(folder, None):
+        typer.echo(fault)
 
 
 def _read(models: ModelRepository, name: str, running: dict[str, str]) -> list[_Version]:

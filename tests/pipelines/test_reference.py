@@ -1,0 +1,157 @@
+"""The reference of a pipeline says whether a stage that was replaced answers as before."""
+
+import json
+import shutil
+
+import pytest
+from onnx import helper
+from tests.e2e.results import AS_IT_IS, IMAGES, averaged
+from tests.engines.tiny import save
+from tests.pipelines.conftest import DEMO, PIPELINE, write_pipeline
+
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_pipelines.reference import PipelineCard
+
+
+@pytest.fixture
+def command(repository, tmp_path, fovea):
+    """Runs `fovea build --pipeline plates` on two scenes."""
+    images = tmp_path / "frames"
+    images.mkdir()
+    for number in (1, 2):
+        shutil.copy(DEMO / f"scene-{number}.jpg", images)
+
+    def run(*more, folder=images, name="plates"):
+        where = ("--repository", repository, "--images", folder)
+        return fovea("build", "--pipeline", name, *where, *more)
+
+    return run
+
+
+def replaced(repository, tmp_path) -> None:
+    """Build version 2 of the stage `embedding`, whose vectors point elsewhere."""
+    nodes, weights, _ = averaged(16, 9)
+    nodes.append(helper.make_node("Identity", ["mixed"], ["embedding"]))
+    source = save(tmp_path / "other.onnx", nodes, IMAGES, [("embedding", ["batch", 16])], weights)
+    build(BuildPlan(source, "embedding", repository, "onnxruntime", preprocess=AS_IT_IS))
+
+
+def test_a_stage_that_answers_otherwise_is_named(repository, tmp_path, fovea, command):
+    code, out, err = command()
+    assert code == 0, err
+    assert "on 2 images of frames" in out
+    code, out, err = command("--check", "--json")
+    assert code == 0, err
+    first = json.loads(out)
+    assert first["same"]
+    assert [each["stage"] for each in first["stages"]] == [
+        *("digits", "attributes", "digit", "reading", "embedding")
+    ]
+    for each in first["stages"]:
+        # A cosine of 1 in float32 may be 1 - 1e-7, whose angle is not 0.
+        assert each["agreement"] > 0.999, each
+        assert each["objects"] > 1
+        assert each["engine"].endswith("version 1")
+    for asked in (("inspect", "plates"), ("versions", "plates")):
+        code, out, err = fovea(*asked, "--repository", repository)
+        assert code == 0, err
+        assert "on 2 images of frames" in out.replace("\n", " ")
+        assert "another engine" not in out
+
+    replaced(repository, tmp_path)
+    for asked in (("inspect", "plates"), ("versions", "plates")):
+        _, out, _ = fovea(*asked, "--repository", repository)
+        assert "stage 'embedding' has another engine than the reference" in out
+    code, out, _ = command("--check", "--json")
+    assert code == 1
+    *others, last = json.loads(out)["stages"]
+    assert last["engine"] == "embedding version 2, was version 1"
+    assert last["agreement"] < 0.9
+    assert "on scene-" in last["differs"]
+    assert all(each["agreement"] > 0.999 for each in others)
+    code, out, _ = command("--check")
+    assert code == 1
+    assert "the answers have changed since" in out
+
+    assert command()[0] == 0
+    assert command("--check")[0] == 0
+
+
+def test_a_detector_that_is_replaced_does_not_count_as_its_readers(repository, demo_model, command):
+    assert command()[0] == 0
+    build(BuildPlan(demo_model, "digits", repository, "openvino"))
+    code, out, err = command("--check", "--json")
+    assert code == 0, err
+    stages = {each["stage"]: each for each in json.loads(out)["stages"]}
+    assert stages["digits"]["engine"] == "digits version 2, was version 1"
+    assert all(each["agreement"] > 0.98 for each in stages.values())
+
+
+def test_what_was_found_before_is_compared_object_by_object(repository, command):
+    """A card that is changed by hand: an object is missing, a class and a text are others."""
+    assert command()[0] == 0
+    folder = repository / "plates"
+    card = PipelineCard.read(folder)
+    first, second = card.images
+    said = [dict(each) for each in first.said]
+    at = next(i for i, each in enumerate(said) if "digit" in each)
+    digit = said[at]["digit"]
+    said[at]["digit"] = digit.model_copy(
+        update={"arrays": [digit.arrays[0][::-1], digit.arrays[1]], "caption": "nine"}
+    )
+    text = next(i for i, each in enumerate(said) if "reading" in each)
+    reading = said[text]["reading"]
+    halved = [array[: len(array) // 2] for array in reading.arrays]
+    said[text]["reading"] = reading.model_copy(update={"arrays": halved})
+    fewer = second.model_copy(
+        update={n: getattr(second, n)[1:] for n in ("boxes", "scores", "class_ids", "said")}
+    )
+    changed = card.model_copy(update={"images": [first.model_copy(update={"said": said}), fewer]})
+    (folder / "reference.json").write_text(changed.model_dump_json())
+    code, out, _ = command("--check", "--json")
+    assert code == 1
+    stages = {each["stage"]: each for each in json.loads(out)["stages"]}
+    assert stages["digits"]["differs"] == "0 missed, 1 extra"
+    assert stages["digits"]["agreement"] < 1
+    count = stages["digit"]["objects"]
+    assert stages["digit"]["agreement"] == pytest.approx(1 - 1 / count)
+    assert stages["digit"]["differs"].startswith("'nine', now '")
+    ids = len(reading.arrays[0])
+    lost = 1 - (ids // 2) / ids
+    assert stages["reading"]["agreement"] == pytest.approx(1 - lost / stages["reading"]["objects"])
+    assert stages["attributes"]["agreement"] > 0.999
+
+
+def test_wrong_input(repository, tmp_path, fovea, command):
+    for asked, says in (
+        (("--check",), "has no reference yet: without --check one is made"),
+        (("--precision", "fp16"), "give --precision or --pipeline, not both"),
+    ):
+        code, _, err = command(*asked)
+        assert (code, says in err) == (2, True), err
+    code, _, err = fovea("build", "--pipeline", "plates", "--repository", repository)
+    assert (code, "without --images" in err) == (2, True)
+    code, _, err = fovea("build")
+    assert (code, "MODEL.onnx" in err) == (2, True)
+    code, _, err = command(name="digits")
+    assert (code, "digits is made of one model" in err) == (2, True)
+    assert command()[0] == 0
+    (tmp_path / "empty").mkdir()
+    code, _, err = command("--check", folder=tmp_path / "empty")
+    assert (code, "is not the image of the reference, which was made with frames" in err) == (2, 1)
+    (repository / "plates" / "reference.json").write_text("{}")
+    code, _, err = command("--check")
+    assert (code, "reference.json is damaged" in err) == (1, True)
+
+
+def test_a_pipeline_of_a_pipeline(repository, command):
+    inner = PIPELINE.partition("[[stages]]\nname")[0]
+    write_pipeline(repository, "inner", inner)
+    text = '[[stages]]\nmodel = "inner"\n[[stages]]\nmodel = "reading"\n'
+    write_pipeline(repository, "plates", text)
+    assert command()[0] == 0
+    code, out, _ = command("--check", "--json")
+    assert code == 0
+    names = [each["stage"] for each in json.loads(out)["stages"]]
+    assert names == ["digits", "attributes", "reading"]
