@@ -35,8 +35,8 @@ class PredictOptions(TypedDict, total=False):
         agnostic: suppress across classes as well.
         mask: form of masks: "rle", "polygon", "png" or "none"; maps of saliency and depth, and
             pictures, are PNG files, or none.
-        labels: texts that a model of images and texts, such as CLIP, classifies the image by; or
-            text with commas such as "a cat,a dog".
+        labels: texts that a model of images and texts, such as CLIP, classifies the image by, or
+            that a detector which takes texts finds; or text with commas such as "a cat,a dog".
         normalise: of an embedding: divide the vector by its length, the default.
         vector: form of a vector in JSON: "base64" or "list".
         tile: side in pixels of the tiles that the image is cut into, or columns and rows: "3x2".

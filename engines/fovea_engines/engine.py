@@ -31,6 +31,8 @@ from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.detect.tiles import crop, cut, joined
 from fovea_engines.detect.words import (
     MOST_ROWS,
+    PROMPTS,
+    PROMPTS_FILE,
     TEXT_FILE,
     TOKENIZER_FILE,
     Tokens,
@@ -148,7 +150,7 @@ class Engine(Closing):
             plugins=card.builder.plugins if card.builder else (),
             precision=card.precision,
         )
-        return cls(card, session, _open_words(folder, card, threads))
+        return cls(card, session, _open_words(folder, card, threads, streams))
 
     def at(self, size: tuple[int, int]) -> Engine:
         """Return this engine, with the same session, for rows of one (height, width), pixels."""
@@ -192,7 +194,10 @@ class Engine(Closing):
         check_effect(options, self.card.name, task)
         if options.labels is None:
             return resolve_classes(options, self.labels, self.card.name, self.num_classes)
-        self.require_words().prepare(options.labels)
+        words = self.require_words()
+        if task != "embed" and words.detector is None:
+            raise InvalidOption(f"model '{self.card.name}' takes no labels: leave them out")
+        words.matrix(options.labels)
         return resolve_classes(options, options.labels, self.card.name, len(options.labels))
 
     def require_words(self) -> Words:
@@ -262,7 +267,7 @@ class Engine(Closing):
         self, pixels: NDArray[np.uint8], options: PredictOptions, alone: bool
     ) -> TaskResult:
         engine = self.for_image(pixels)
-        outputs, back = engine._run(pixels, alone)
+        outputs, back = engine._run(pixels, options, alone)
         return engine.decode(outputs, 0, options).to_source(back)
 
     def _predict_mosaic(
@@ -311,16 +316,29 @@ class Engine(Closing):
         They are [1, ...], except those that have no batch, such as rows [k, 6]. `alone` as in
         `Session.infer`.
         """
-        return self.for_image(pixels)._run(pixels, alone)[0]
+        return self.for_image(pixels)._run(pixels, _DEFAULTS, alone)[0]
 
-    def _run(self, pixels: NDArray[np.uint8], alone: bool) -> tuple[dict[str, Array], LetterboxMap]:
+    def _run(
+        self, pixels: NDArray[np.uint8], options: PredictOptions, alone: bool
+    ) -> tuple[dict[str, Array], LetterboxMap]:
         if self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} takes no images; use session.infer")
         if self.images is not None:
             image, back = self.images.place(pixels)
             return self.images.infer_images([image]), back
         batch, back = self.preprocessor.row(pixels)
-        return self.session.infer(self.feeds(batch), alone=alone), back
+        return self.infer(batch, options, alone=alone), back
+
+    def infer(self, rows: Array, options: PredictOptions, *, alone: bool) -> dict[str, Array]:
+        """Return the outputs for preprocessed images of requests with the same `labels`.
+
+        A detector that takes texts finds what these say.
+        """
+        feeds = self.feeds(rows)
+        if options.labels is None or self.words is None or self.words.detector is None:
+            return self.session.infer(feeds, alone=alone)
+        feeds[PROMPTS] = self.words.matrix(options.labels)[None]
+        return self.words.detector.infer(feeds, alone=alone)
 
     def feeds(self, rows: Array) -> dict[str, Array]:
         """Return all inputs for preprocessed images [n, ...]: they, and what is beside them."""
@@ -333,7 +351,9 @@ class Engine(Closing):
             self.words.close()
 
 
-def _open_words(folder: Path, card: EngineCard, threads: int | None) -> Words | None:
+def _open_words(
+    folder: Path, card: EngineCard, threads: int | None, streams: int | None
+) -> Words | None:
     if (spec := WordsSpec.of(card.metadata)) is None:
         return None
     try:
@@ -345,7 +365,11 @@ def _open_words(folder: Path, card: EngineCard, threads: int | None) -> Words | 
     session = open_session(
         REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MOST_ROWS, threads=threads
     )
-    return Words(tokens, session, spec)
+    if not (folder / PROMPTS_FILE).is_file():
+        return Words(tokens, session, spec)
+    file = folder / PROMPTS_FILE
+    detector = open_session(REFERENCE_BACKEND, file, max_batch=1, threads=threads, streams=streams)
+    return Words(tokens, session, spec, detector)
 
 
 def _own_words(folder: Path, card: EngineCard, session: Session) -> Words | None:

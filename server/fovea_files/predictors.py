@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fovea_client import Client, FoveaClientError, Model, Prediction, Timing
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.options import PredictOptions, task_with
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
@@ -132,7 +132,7 @@ class LocalPredictor(Predictor):
         self._alone = alone
         session, card = self._engine.session, self._engine.card
         self._words = Vocabulary(options.labels or self._engine.labels, card.skeleton, "")
-        self._task = card.task if options.labels is None else "classify"
+        self._task = task_with(options, card.task)
         busy = IN_FLIGHT if session.offloads else session.concurrency
         self.threads = 1 if alone else busy
 

@@ -203,10 +203,11 @@ def test_what_cannot_be_built_is_refused(tmp_path):
     images = {"preprocess": AS_IT_IS, "tokenizer": tmp_path / "tokenizer.json"}
     with pytest.raises(InvalidOption, match="takes none"):
         build(BuildPlan(source, "m", tmp_path / "r", "onnxruntime", **images))
-    (tmp_path / "other").mkdir()
-    other = source.rename(tmp_path / "other" / "image.onnx")
+    found = BuildPlan(source, "m", tmp_path / "r", text=tmp_path / "text.onnx").tokenizer_file
+    assert found == tmp_path / "tokenizer.json"
+    found.unlink()
     with pytest.raises(InvalidOption, match="--text needs --tokenizer"):
-        BuildPlan(other, "m", tmp_path / "r", text=tmp_path / "text.onnx")
+        BuildPlan(source, "m", tmp_path / "r", text=tmp_path / "text.onnx")
     whole = two_towers(tmp_path / "whole")
     whole.with_name("tokenizer.json").rename(tmp_path / "elsewhere.json")
     with pytest.raises(UnsupportedModel, match="--tokenizer"):

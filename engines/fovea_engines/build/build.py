@@ -13,11 +13,11 @@ from fovea_engines.build.baseline import measure_baseline
 from fovea_engines.build.choose import open_chosen
 from fovea_engines.build.gate import objection
 from fovea_engines.build.graphs import save
-from fovea_engines.build.halves import halves
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
+from fovea_engines.build.prompts import of_images
 from fovea_engines.build.report import write_report
 from fovea_engines.evaluate.labels import Labels, label_reader
 from fovea_engines.evaluate.samples import MAX_IMAGES, image_files, images_sha256
@@ -47,7 +47,7 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     try:
         if plan.tokenizer_file is None:
             return _build(plan, {}, repository, progress)
-        with halves(plan, plan.tokenizer_file, progress) as (plan, beside):
+        with of_images(plan, plan.tokenizer_file, progress) as (plan, beside):
             return _build(plan, beside, repository, progress)
     except OSError as error:
         where = error.filename or plan.repository

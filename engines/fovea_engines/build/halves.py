@@ -112,12 +112,12 @@ def _halves(
         text, image = _cut(source, tokens=True), _cut(source, tokens=False)
     else:
         text, image = load(plan.text).proto, source
-    output = _vectors(text).name
-    length = _length(text, tokenizer)
+    output = vectors_of(text).name
+    length = length_of(text, tokenizer)
     tokens = Tokens(tokenizer, length)
     onnx.save(text, folder / TEXT_FILE)
     read = _run(folder / TEXT_FILE, tokens.feeds(_TRIED, graph_inputs(text)), [output])[0]
-    _check_vectors(read, _vectors(image))
+    _check_vectors(read, vectors_of(image))
     told = None if plan.text is not None else _told(whole, image, text, tokens, folder)
     if told is None:
         said = metadata_of(text)
@@ -177,7 +177,8 @@ def _taken(model: onnx.ModelProto, output: str) -> set[str]:
     return found
 
 
-def _vectors(model: onnx.ModelProto) -> TensorSpec:
+def vectors_of(model: onnx.ModelProto) -> TensorSpec:
+    """Return the output of a network of texts or of images that has their vectors."""
     return _chosen(graph_outputs(model), "its input")
 
 
@@ -195,7 +196,7 @@ def _chosen(outputs: Sequence[TensorSpec], of: str) -> TensorSpec:
     return found[0]
 
 
-def _length(text: onnx.ModelProto, tokenizer: Path) -> int:
+def length_of(text: onnx.ModelProto, tokenizer: Path) -> int:
     """Return the number of tokens that a network of texts takes."""
     inputs = graph_inputs(text)
     if not inputs or not all(map(takes_tokens, inputs)):
@@ -240,7 +241,7 @@ def _told(
     names = [spec.name for spec in graph_outputs(model) if spec.name.startswith("logits_per_")]
     if not names:
         return None
-    wanted = [names[0], _vectors(image).name, _vectors(text).name]
+    wanted = [names[0], vectors_of(image).name, vectors_of(text).name]
     [pixels] = graph_inputs(image)
     if image_layout(pixels) is None:
         return None

@@ -246,8 +246,11 @@ class BuildPlan:
     @property
     def tokenizer_file(self) -> Path | None:
         """Return the tokenizer of a network that may take texts; None for one without."""
-        beside = self.source.with_name(TOKENIZER_FILE)  # where Optimum writes it
-        return beside if self.tokenizer is None and beside.is_file() else self.tokenizer
+        if self.tokenizer is not None:
+            return self.tokenizer
+        # Where Optimum writes it, and where a version of a model of texts has it.
+        near = (each.with_name(TOKENIZER_FILE) for each in (self.text, self.source) if each)
+        return next((file for file in near if file.is_file()), None)
 
     @property
     def runtime(self) -> Backend:

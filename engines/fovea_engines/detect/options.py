@@ -37,7 +37,7 @@ _TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
         "polygon": ("segment", "semantic"),
         "png": ("segment", "semantic", "saliency", "depth", "image"),
     },
-    "labels": ("embed",),
+    "labels": ("embed", "detect", "segment"),
     "normalise": ("embed",),
     "vector": ("embed",),
     "tile": _OBJECTS,
@@ -56,7 +56,8 @@ class PredictOptions:
     Attributes:
         classes: ids or names of the classes to keep, at most 1000; None keeps all. A head takes ids
             only: see `resolve_classes`.
-        labels: texts, with which a model of images and texts is a classifier.
+        labels: texts, with which a model of images and texts is a classifier, and which a detector
+            of such texts finds.
 
     Raises:
         InvalidOption: on construction, when a value is out of its range.
@@ -106,7 +107,7 @@ class PredictOptions:
         default=None,
         metadata={
             "description": "of a model of images and texts, such as CLIP: the texts that an image "
-            "is classified by, in place of a vector"
+            "is classified by, in place of a vector; of a detector that takes texts: what it finds"
         },
     )
     normalise: bool = field(
@@ -198,10 +199,9 @@ def check_effect(options: PredictOptions, model: str, task: str) -> None:
 
     Defaults pass, and so do masks of none. With `labels`, the others are those of a classifier.
     """
-    own = task
+    own, with_labels = task, task_with(options, task)
     for option in fields(options):
-        if own == "embed" and options.labels is not None:
-            task = own if option.name == "labels" else "classify"
+        task = own if option.name == "labels" else with_labels
         value, tasks = getattr(options, option.name), _TASKS.get(option.name)
         if isinstance(tasks, Mapping):
             tasks = tasks.get(value)
@@ -211,6 +211,11 @@ def check_effect(options: PredictOptions, model: str, task: str) -> None:
                 f"{said} has no effect on model '{model}', whose task is {task}: leave it out"
                 f"{_instead(option.name, task)}"
             )
+
+
+def task_with(options: PredictOptions, task: str) -> str:
+    """Return the task of the answers of a model of this one: with texts, vectors become classes."""
+    return "classify" if task == "embed" and options.labels is not None else task
 
 
 def _instead(option: str, task: str) -> str:

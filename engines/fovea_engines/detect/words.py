@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 TEXT_FILE: Final = "text.onnx"
 TOKENIZER_FILE: Final = "tokenizer.json"
+PROMPTS_FILE: Final = "prompts.onnx"
+PROMPTS: Final = "txt_feats"
+"""Input of detectors that find what texts say: their vectors, [1, n, d], of length 1."""
 WORDS: Final = "fovea.words"
 """Key of a model's metadata that has its `WordsSpec` in JSON."""
 
@@ -173,12 +176,16 @@ class Words(Closing):
     """The vectors of texts, of which the last are kept; safe from any number of threads.
 
     Attributes:
+        detector: finds what texts say; None of models that compare an image as a whole.
         computed: number of texts that the network has read.
         found: number of texts whose vector was there already.
     """
 
-    def __init__(self, tokens: Tokens, session: Session, spec: WordsSpec) -> None:
+    def __init__(
+        self, tokens: Tokens, session: Session, spec: WordsSpec, detector: Session | None = None
+    ) -> None:
         self.spec = spec
+        self.detector = detector
         self.computed = self.found = 0
         self._tokens = tokens
         self._session = session
@@ -211,7 +218,7 @@ class Words(Closing):
     def classes(self, found: Embedding, options: PredictOptions) -> Classes:
         """Rank the texts of a request by how much an image is like them."""
         assert options.labels is not None, "the caller has checked it"
-        cosines = self._list(options.labels) @ found.unit
+        cosines = self.matrix(options.labels) @ found.unit
         logits = self.spec.scale * cosines + (self.spec.bias or 0)
         if self.spec.bias is not None:
             return best_classes((1 / (1 + np.exp(-logits))).astype(np.float32), options)
@@ -223,9 +230,11 @@ class Words(Closing):
         with self._computing:
             self._closed = True
             self._session.close()
+            if self.detector is not None:
+                self.detector.close()
 
-    def _list(self, texts: tuple[str, ...]) -> Vectors:
-        """Return the vectors of length 1 of a list, which the images of a request share."""
+    def matrix(self, texts: tuple[str, ...]) -> Vectors:
+        """Return the vectors of length 1 of a list, [n, d]; raises as `read`."""
         with self._lock:
             if (known := self._lists.get(texts)) is not None:
                 self._lists.move_to_end(texts)
@@ -236,10 +245,6 @@ class Words(Closing):
             if len(self._lists) > _KEPT_LISTS:
                 self._lists.popitem(last=False)
         return made
-
-    def prepare(self, texts: tuple[str, ...]) -> None:
-        """Compute the vectors that `classes` needs; raises as `read`."""
-        self._list(texts)
 
     def _made(self, texts: list[str]) -> dict[str, Embedding]:
         with self._lock:

@@ -102,7 +102,7 @@ def predict(
             "--labels",
             metavar="TEXTS",
             help="Of a model of images and texts, such as CLIP: classify by these, e.g. "
-            "'a cat,a dog'.",
+            "'a cat,a dog'. Of a detector that takes texts: find these.",
             show_default="none",
         ),
     ] = None,

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fovea_engines.detect.embedding import Embedding
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.options import PredictOptions, task_with
 from fovea_engines.engine import Engine
 from fovea_engines.session import Array
 from fovea_preprocess.errors import (
@@ -264,7 +264,7 @@ class DataPlane:
         prediction = Prediction(
             model=model.name,
             version=model.version,
-            task=model.task if options.labels is None else "classify",
+            task=task_with(options, model.task),
             words=words,
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},

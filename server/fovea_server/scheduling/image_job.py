@@ -84,7 +84,8 @@ class ImageKind(JobKind):
             return lambda alone: device.infer_images(placed)
         rows = [job.row for job in images if job.row is not None]
         batch = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        return lambda alone: engine.session.infer(engine.feeds(batch), alone=alone)
+        options = images[0].request.options
+        return lambda alone: engine.infer(batch, options, alone=alone)
 
 
 class ImageJob(Job):

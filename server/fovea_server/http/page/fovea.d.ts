@@ -145,7 +145,7 @@ export interface PredictJson {
   agnostic?: boolean;
   /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none; default "rle" */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector */
+  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
   labels?: string[] | null;
   /** of an embedding: divide the vector by its length; default true */
   normalise?: boolean;
@@ -283,7 +283,7 @@ export interface StreamSettings {
   agnostic?: boolean;
   /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector */
+  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
   labels?: string[];
   /** of an embedding: divide the vector by its length */
   normalise?: boolean;
@@ -339,7 +339,7 @@ export interface StreamChange {
   agnostic?: boolean;
   /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector */
+  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
   labels?: string[];
   /** of an embedding: divide the vector by its length */
   normalise?: boolean;
@@ -393,7 +393,7 @@ export interface StreamStatus {
   agnostic?: boolean;
   /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector */
+  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
   labels?: string[];
   /** of an embedding: divide the vector by its length */
   normalise?: boolean;
@@ -572,7 +572,7 @@ export interface EngineCard {
   build_seconds: Record<string, number>;
   metadata: Record<string, string>;
   calibration: Calibration | null;
-  accuracy: Record<string, Accuracy | ClassAccuracy | MapAccuracy | MatchAccuracy | TextAccuracy | AttributeAccuracy>;
+  accuracy: Record<string, Accuracy | ClassAccuracy | MapAccuracy | MatchAccuracy | TextAccuracy | AttributeAccuracy | PictureAccuracy>;
   tensorrt: Agreement | null;
   judge: string | null;
   builder: BuilderOptions | null;
@@ -854,6 +854,13 @@ export interface AttributeAccuracy {
   mean: number;
   all_right: number;
   per_class: Record<string, number>;
+}
+
+/** Closeness of pictures to the right ones, as means over images. */
+export interface PictureAccuracy {
+  images: number;
+  ssim: number;
+  psnr: number;
 }
 
 /** Options of a TensorRT build; `InvalidOption` when a value is out of its range. */
