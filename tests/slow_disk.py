@@ -16,7 +16,7 @@ _LIMITS = {
     _CGROUPS / "blkio": ("blkio.throttle.write_bps_device", "{device} {rate}"),
     _CGROUPS: ("io.max", "{device} wbps={rate}"),
 }
-"""Where groups are, in both versions of cgroups: the file of a limit, and a line of it."""
+"""Groups in both versions of cgroups: the file of a limit, and a line of it."""
 
 Throttle = Callable[[int], object]
 """Has the disk be slow for a process, by its id, and for those that it starts from then on."""

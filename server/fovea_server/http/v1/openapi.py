@@ -73,7 +73,10 @@ _ERRORS = {
 
 
 def described(
-    operation_id: str, answer: type[BaseModel] | None, *errors: int, body: Any = None
+    operation_id: str,
+    answer: type[BaseModel] | None,
+    *errors: int,
+    body: type[BaseModel] | None = None,
 ) -> dict[str, Any]:
     """Describe a route for FastAPI: its name, its answer, and its errors by status.
 
