@@ -1,4 +1,4 @@
-"""What packages may do to a request on its way through the data plane."""
+"""The places where packages take part in a request on its way through the data plane."""
 
 from __future__ import annotations
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from fovea_engines.evaluate.accuracy.pictures import MOST_PSNR, psnr, ssim
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from tests.e2e.results import painter
 from tests.serving import start_server
 
+from fovea_accuracy.pictures import MOST_PSNR, psnr, ssim
 from fovea_client import Client
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
