@@ -4,6 +4,8 @@
     python -m tools.pictures tasks ../shared/models PHOTOGRAPHS
     python -m tools.pictures page http://127.0.0.1:8000 PHOTOGRAPHS
     python -m tools.pictures stream ../shared/models/yolov8n.onnx ../shared/data/video/VIDEO
+    python -m tools.pictures search
+    python -m tools.pictures enlarged ../shared/models/chains PHOTOGRAPHS
 
 PHOTOGRAPHS is the folder `skimage/data` of scikit-image, whose pictures are in the public domain.
 `build` shows the speed of this machine: run it where nothing else does. `page` takes a server with
@@ -18,12 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import httpx
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
@@ -31,11 +35,15 @@ from rich.text import Text
 from fovea_engines.build.build import build as build_engine
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.draw.draw import draw
+from fovea_engines.detect.embedding import Embedding
+from fovea_engines.detect.new_image import NewImage
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.repository.labels import find_labels
 
 DOCS = Path(__file__).parents[1] / "docs"
+DEMO = DOCS.parent / "server" / "fovea_server" / "demo"
+FONT = ImageFont.load_default(20)
 WIDTH = 110
 # Of docs/tasks.jpg: a model, its picture, and the part of it that is shown.
 TASKS = (
@@ -46,6 +54,11 @@ TASKS = (
     ("u2netp", "astronaut.png", (slice(None), slice(0, 384))),
 )
 HEIGHT, GAP = 340, 6
+# Of docs/search.jpg: what is looked for, among how many drawn images, and how many are shown.
+SEARCHES, DRAWN, SHOWN, SIDE = ("a red seven", "a blue two", "yellow 3"), 700, 7, 96
+# Of docs/enlarged.jpg: the part of the photograph that the network gets, and that is shown.
+PHOTOGRAPH, PART = "astronaut.png", (slice(0, 270), slice(16, 496))
+DETAIL = (slice(70, 170), slice(140, 260))
 # Of docs/stream.jpg: the frames of the video before it, and what counts.
 STREAM_FRAMES = 86
 STREAM = """lines = ["entry=0.05,0.94,0.62,0.94"]
@@ -145,6 +158,57 @@ def stream(model: Path, video: Path) -> None:
     cv2.imwrite(str(DOCS / "stream.jpg"), picture, [cv2.IMWRITE_JPEG_QUALITY, 74])
 
 
+def search() -> None:
+    """Look for drawn images by words with the demo model, as `fovea index` and a search do."""
+    from tools.demo_models.captions import PAIRS, compose
+
+    images = [compose(seed, "heldout", PAIRS)[0] for seed in range(DRAWN)]
+    with tempfile.TemporaryDirectory() as folder:
+        plan = BuildPlan(DEMO / "digits-embed.onnx", "model", Path(folder), "onnxruntime")
+        build_engine(replace(plan, tokenizer=DEMO / "digits-embed.json"))
+        with Engine.open(Path(folder) / "model" / "1") as engine:
+            found = [engine.predict(each) for each in images]
+            vectors = np.stack([each.unit for each in found if isinstance(each, Embedding)])
+            cosines = vectors @ engine.require_words().matrix(SEARCHES).T
+    rows = []
+    for text, scores in zip(SEARCHES, cosines.T, strict=True):
+        best = np.argsort(-scores)[:SHOWN]
+        titled = [_titled(images[at], f"{scores[at]:.2f}") for at in best]
+        row = Image.new("RGB", (170, titled[0].shape[0]), "white")
+        ImageDraw.Draw(row).text((4, SIDE // 2 - 12), text, "black", FONT)
+        rows.append(np.hstack([np.asarray(row), *titled]))
+    _save("search.jpg", np.vstack(rows), 72)
+
+
+def _titled(pixels: NDArray[np.uint8], title: str) -> NDArray[np.uint8]:
+    whole = Image.new("RGB", (SIDE + GAP, SIDE + 26), "white")
+    whole.paste(Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.LANCZOS))
+    ImageDraw.Draw(whole).text((SIDE // 2 - 14, SIDE + 2), title, "black", FONT)
+    return np.asarray(whole)
+
+
+def enlarged(models: Path, photographs: Path) -> None:
+    """Draw a part of a photograph four times as large: by interpolation, and by a network."""
+    model = models / "single-image-super-resolution-1032.onnx"
+    pixels = np.ascontiguousarray(read_image(photographs / PHOTOGRAPH)[PART])
+    with tempfile.TemporaryDirectory() as folder:
+        build_engine(BuildPlan(model, "model", Path(folder), "openvino"))
+        with Engine.open(Path(folder) / "model" / "1") as engine:
+            found = engine.predict(pixels)
+    assert isinstance(found, NewImage), "the network makes pictures"
+    height, width = found.rgb.shape[:2]
+    before = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_CUBIC)
+    factor = height // pixels.shape[0]
+    part = tuple(slice(each.start * factor, each.stop * factor) for each in DETAIL)
+    between = np.full((before[part].shape[0], GAP, 3), 255, np.uint8)
+    _save("enlarged.jpg", np.hstack([before[part], between, found.rgb[part]]), 80)
+
+
+def _save(name: str, pixels: NDArray[np.uint8], quality: int) -> None:
+    picture = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    cv2.imwrite(str(DOCS / name), picture, [cv2.IMWRITE_JPEG_QUALITY, quality])
+
+
 def _write_beginning(video: Path, clip: Path) -> None:
     read = cv2.VideoCapture(str(video))
     size = int(read.get(cv2.CAP_PROP_FRAME_WIDTH)), int(read.get(cv2.CAP_PROP_FRAME_HEIGHT))
@@ -176,5 +240,9 @@ if __name__ == "__main__":
             page(url, Path(photographs))
         case ["stream", model, video]:
             stream(Path(model), Path(video))
+        case ["search"]:
+            search()
+        case ["enlarged", models, photographs]:
+            enlarged(Path(models), Path(photographs))
         case _:
             sys.exit(__doc__)
