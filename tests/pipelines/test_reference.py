@@ -8,6 +8,7 @@ from onnx import helper
 from tests.e2e.results import AS_IT_IS, IMAGES, averaged
 from tests.engines.tiny import save
 from tests.pipelines.conftest import DEMO, PIPELINE, write_pipeline
+from tests.server.registries import serving
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
@@ -37,7 +38,7 @@ def replaced(repository, tmp_path) -> None:
     build(BuildPlan(source, "embedding", repository, "onnxruntime", preprocess=AS_IT_IS))
 
 
-def test_a_stage_that_answers_otherwise_is_named(repository, tmp_path, fovea, command):
+def test_a_stage_that_answers_otherwise_is_named(repository, tmp_path, fovea, command, caplog):
     code, out, err = command()
     assert code == 0, err
     assert "on 2 images of frames" in out
@@ -63,6 +64,8 @@ def test_a_stage_that_answers_otherwise_is_named(repository, tmp_path, fovea, co
     for asked in (("inspect", "plates"), ("versions", "plates")):
         _, out, _ = fovea(*asked, "--repository", repository)
         assert "stage 'embedding' has another engine than the reference" in out
+    with serving(repository):
+        assert "model plates: stage 'embedding' has another engine" in caplog.text
     code, out, _ = command("--check", "--json")
     assert code == 1
     *others, last = json.loads(out)["stages"]
