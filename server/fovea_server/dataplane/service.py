@@ -78,7 +78,7 @@ class Service:
         self.system_shared_memory = SharedMemory(settings.allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(settings.allow_client_shm)
         self.regions = Regions(self.system_shared_memory, self.cuda_shared_memory)
-        self.trace = TraceSettings(settings.trace_config, registry)
+        self.trace = TraceSettings(settings.trace_config, registry.find)
         self.budget = ByteBudget(settings.max_held_bytes)
         cores = settings.threads or usable_cores()
         room = PixelRoom(

@@ -19,7 +19,6 @@ import orjson
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
 from fovea_server.extensions.values import as_list, as_string, leading_number
-from fovea_server.models.registry import Registry
 from fovea_server.tensors.messages import RequestTrace
 
 log = logging.getLogger(__name__)
@@ -41,14 +40,15 @@ class _Sampling:
 class TraceSettings:
     """The trace settings of the server and of single models, and their sampling.
 
-    A model's settings precede the server's, and those the operator's (`--trace-config`).
+    A model's settings precede the server's, and those the operator's (`--trace-config`). `find`
+    raises NotFound where there is no model of a name.
 
     Raises:
         InvalidOption: a value is invalid, or a trace has no file.
     """
 
-    def __init__(self, config: Iterable[str], registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, config: Iterable[str], find: Callable[[str], object]) -> None:
+        self._find = find
         self._ids = itertools.count(1)
         self._file: TraceFile | None = None
         self._defaults = _Sampling()
@@ -115,7 +115,7 @@ class TraceSettings:
     def _check(self, model: str | None) -> None:
         try:
             if model is not None:
-                self._registry.find(model)
+                self._find(model)
         except NotFound as error:
             raise InvalidRequest(f"Request for unknown model : {model}") from error
 

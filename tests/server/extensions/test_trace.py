@@ -49,7 +49,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def settings(file):
-    return TraceSettings([f"triton,file={file}"], Models())
+    return TraceSettings([f"triton,file={file}"], Models().find)
 
 
 def run(settings: TraceSettings, model: str = "simple", times: int = 1) -> int:
@@ -65,7 +65,7 @@ def run(settings: TraceSettings, model: str = "simple", times: int = 1) -> int:
 
 
 def test_settings_are_triton_s_to_begin_with():
-    settings = TraceSettings([], Models())
+    settings = TraceSettings([], Models().find)
     assert settings.get() == DEFAULT
     assert settings.get("simple") == DEFAULT
     assert settings.update(None, {"trace_rate": "500"}) == DEFAULT | {"trace_rate": "500"}
@@ -130,7 +130,7 @@ def test_so_many_traces_go_to_a_file_of_their_own(settings, file):
 
 
 def test_a_file_that_cannot_be_written_fails_no_request(tmp_path, caplog):
-    settings = TraceSettings([f"triton,file={tmp_path / 'no' / 'file'}", "rate=1"], Models())
+    settings = TraceSettings([f"triton,file={tmp_path / 'no' / 'file'}", "rate=1"], Models().find)
     settings.update(None, {"trace_level": ["TIMESTAMPS"]})
     assert run(settings) == 1
     assert "cannot be written" in caplog.text
@@ -146,7 +146,7 @@ def test_the_operator_begins(file):
             "count=8",
             "mode=triton",
         ],
-        Models(),
+        Models().find,
     )
     assert settings.get() == {
         "trace_level": ["TIMESTAMPS"],
@@ -175,16 +175,16 @@ def test_the_operator_begins(file):
 )
 def test_what_the_operator_says_is_understood_or_told(option):
     with pytest.raises(InvalidOption, match=r"--trace-config: .*; there are triton,file=FILE"):
-        TraceSettings([option], Models())
+        TraceSettings([option], Models().find)
 
 
 def test_the_operator_must_say_where_to():
     with pytest.raises(InvalidOption, match=r"trace file name is not given.*triton,file=FILE"):
-        TraceSettings(["level=TIMESTAMPS"], Models())
+        TraceSettings(["level=TIMESTAMPS"], Models().find)
 
 
 def test_without_a_file_nothing_can_be_traced():
-    settings = TraceSettings([], Models())
+    settings = TraceSettings([], Models().find)
     with pytest.raises(InvalidRequest) as refused:
         settings.update(None, {"trace_level": ["TIMESTAMPS"]})
     assert str(refused.value) == (
