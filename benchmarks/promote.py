@@ -25,14 +25,13 @@ from pathlib import Path
 from statistics import median
 
 import psutil
-from fovea_engines.backends.cores import usable_cores
 from tests.conftest import DEMO
 from tests.promoting import MODES, change_until_it_dies, clients, there_and_back
 from tests.serving import PROGRAM, free_ports, start_server, wait_until_ready
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.device import processor_name
+from fovea_engines.device import processor_name, usable_cores
 from fovea_engines.repository.repository import ModelRepository
 
 MODEL = "digits"

@@ -14,6 +14,7 @@ from fovea_heads.centerface import CenterFace
 from fovea_heads.centernet import CenterNet, CenterNetLogits
 from fovea_heads.depth import Depth, YoloDepth
 from fovea_heads.detr import Detr, RawRtDetr
+from fovea_heads.embedding import EmbeddingHead
 from fovea_heads.fastestdet import FastestDet
 from fovea_heads.flat_rows import (
     AutoMlEfficientDet,
@@ -76,6 +77,7 @@ FAMILIES: tuple[type[Head], ...] = (
     AttributesHead,
     AttributeLogits,
     SigmoidAttributes,
+    EmbeddingHead,
     Ctc,
     CtcLogits,
     LprNet,

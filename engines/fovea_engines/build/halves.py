@@ -14,7 +14,6 @@ from onnx.helper import set_model_props
 from onnx.utils import Extractor
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.heads.embedding import EmbeddingHead
 from fovea_engines.detect.heads.signature import image_layout
 from fovea_engines.detect.words import (
     LONGEST,
@@ -143,7 +142,7 @@ def _halves(
     return replace(
         plan,
         source=folder / "image.onnx",
-        family=EmbeddingHead.family,
+        family="embedding",
         preprocess={**usual, **(plan.preprocess or {})},
         text=None,
         tokenizer=None,

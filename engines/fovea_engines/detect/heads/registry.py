@@ -12,7 +12,6 @@ from typing import TypeGuard
 
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.classifier import Classifier, ClassifierLogits, YoloClassifier
-from fovea_engines.detect.heads.embedding import EmbeddingHead
 from fovea_engines.detect.heads.obb import YoloV8Obb, YoloV10Obb
 from fovea_engines.detect.heads.pose import YoloV8Pose, YoloV10Pose
 from fovea_engines.detect.heads.segment import YoloV5Segment, YoloV8Segment, YoloV10Segment
@@ -46,7 +45,6 @@ _OWN: tuple[type[Head], ...] = (
     Classifier,
     ClassifierLogits,
     YoloClassifier,
-    EmbeddingHead,
 )
 
 
