@@ -15,8 +15,8 @@ from fovea_life.checked import checked
 from fovea_life.commands.asking import parse_share
 from fovea_life.commands.promote import _seconds
 from fovea_life.promotion.canary import RunningCanary, _tail
-from fovea_life.promotion.documents import CanaryPlan, Promotion, Rollback
-from fovea_life.promotion.record import FILE, HistoryRecord
+from fovea_life.promotion.documents import FILE, CanaryPlan, Promotion, Rollback
+from fovea_life.promotion.record import HistoryRecord
 from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
 
 # Each promotion that is done is told.

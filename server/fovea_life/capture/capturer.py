@@ -95,24 +95,12 @@ class Capturer:
                 continue
             if (found := result.found) is None:
                 continue
-            words = prediction.words
-            rule = next((one for one in rules.rules if one.takes(found, words)), None)
+            rule = next((one for one in rules.rules if one.takes(found, prediction.words)), None)
             if rule is None or not self._in_this_minute(model.name, rules.per_minute):
                 continue
-            self._queue(
-                Record(
-                    model.name,
-                    prediction.version,
-                    prediction.task,
-                    rule.text,
-                    "" if call is None else call.id,
-                    image,
-                    result,
-                    words,
-                    datetime.now(UTC),
-                    rules.blur,
-                )
-            )
+            request_id, now = "" if call is None else call.id, datetime.now(UTC)
+            one = Record(prediction, image, result, rule.text, request_id, now, rules.blur)
+            self._queue(one)
 
     def families(self) -> Iterable[Family]:
         """Return the metrics."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -37,8 +37,6 @@ _CONTROLS: Mapping[str, Sequence[str]] = {
 }
 _OBJECTS = ("detect", "segment", "pose", "obb", "text")
 
-Write = Callable[[Sequence[Entry], Predicting, Path, str], None]
-
 
 def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -> None:
     """Write captures of one model into a folder, with their images.
@@ -66,7 +64,19 @@ def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -
         raise InvalidOption(f"--format {form} does not hold results of the task {model.task}")
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
     entries = list(_copied(rows, out / IMAGES))
-    _WRITERS[form](entries, model, out, images_at)
+    sources = [each.source for each in entries]
+    match form:
+        case "label-studio":
+            _label_studio(entries, model, out, images_at)
+        case "yolo":
+            yolo.write_yolo(entries, sources, model, out)
+        case _:
+            coco.write_coco(entries, sources, model, out)
+    if form == "cvat":
+        # It looks for COCO there, in an archive of annotations.
+        with ZipFile(out / "annotations.zip", "w", ZIP_DEFLATED) as archive:
+            archive.write(out / coco.FILE, "annotations/instances_default.json")
+        (out / coco.FILE).unlink()
 
 
 def _copied(rows: Sequence[tuple[Captured, Mapping[str, Any]]], images: Path) -> Iterator[Entry]:
@@ -75,23 +85,6 @@ def _copied(rows: Sequence[tuple[Captured, Mapping[str, Any]]], images: Path) ->
         name = f"{one.folder.name}{image.suffix}"
         shutil.copyfile(image, images / name)
         yield entry_of(images / name, about, name)
-
-
-def _coco(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
-    coco.write_coco(entries, [each.source for each in entries], model, out)
-
-
-def _yolo(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
-    yolo.write_yolo(entries, [each.source for each in entries], model, out)
-
-
-def _cvat(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
-    """Write COCO where CVAT looks for it in an archive of annotations."""
-    _coco(entries, model, out, images_at)
-    document = out / coco.FILE
-    with ZipFile(out / "annotations.zip", "w", ZIP_DEFLATED) as archive:
-        archive.write(document, "annotations/instances_default.json")
-    document.unlink()
 
 
 def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
@@ -138,11 +131,3 @@ def _config(controls: Sequence[Control]) -> str:
             ElementTree.SubElement(place, kind, value=label)
     ElementTree.indent(view)
     return ElementTree.tostring(view, encoding="unicode") + "\n"
-
-
-_WRITERS: Mapping[str, Write] = {
-    "coco": _coco,
-    "yolo": _yolo,
-    "label-studio": _label_studio,
-    "cvat": _cvat,
-}

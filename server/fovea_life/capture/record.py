@@ -21,7 +21,8 @@ from fovea_files.formats.registry import FINDS_NO_OBJECTS
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source
 from fovea_preprocess.image import DecodedImage, decode_image
-from fovea_server.tensors.image_messages import ImageResult, SentImage, Vocabulary
+from fovea_server.dataplane.images import Prediction
+from fovea_server.tensors.image_messages import ImageResult, SentImage
 from fovea_server.tensors.results.forms import result_json
 
 _QUALITY = 95
@@ -33,21 +34,24 @@ class Record:
     """An image that was answered, its answer, and the rule that takes it.
 
     Attributes:
+        of: the answer to all images of its request.
         image: as it was sent.
         began: when it was answered.
         blur: the model whose objects are not to be seen on what is kept; None for none.
     """
 
-    model: str
-    version: int
-    task: str
-    rule: str
-    request_id: str
+    of: Prediction
     image: SentImage
     result: ImageResult
-    words: Vocabulary
+    rule: str
+    request_id: str
     began: datetime
     blur: str | None
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self.of.model
 
     @property
     def held(self) -> int:
@@ -74,29 +78,29 @@ class Record:
         else:
             image, suffix = bytes(self.image), _SUFFIXES.get(bytes(self.image[:2]), ".img")
         name = f"image{suffix}"
-        found = self.result.found
+        found, words = self.result.found, self.of.words
         size = {"width": self.result.width, "height": self.result.height}
-        json_ = {} if found is None else result_json(found, self.words, PredictOptions(mask="rle"))
+        json_ = {} if found is None else result_json(found, words, PredictOptions(mask="rle"))
         for each in json_.get("detections", ()) if blurred is not None else ():
             # They tell who it is, as the pixels do.
             each.pop("text", None)
             each.pop("embedding", None)
         result = size | {"orientation": 1} | json_
-        skeleton = self.words.skeleton
+        skeleton = words.skeleton
         about = {
             "model": self.model,
-            "version": str(self.version),
-            "task": self.task,
+            "version": str(self.of.version),
+            "task": self.of.task,
             "rule": self.rule,
             "request_id": self.request_id,
             "taken": self.began.astimezone(UTC).isoformat(),
-            "labels": self.words.labels,
+            "labels": words.labels,
             "skeleton": skeleton and {"names": skeleton.names, "bones": skeleton.bones},
             "result": result,
         }
         (folder / name).write_bytes(image)
         # One file: to make another costs more than all that is computed here.
-        if self.task in (*FINDS_NO_OBJECTS, "tensors"):
+        if self.of.task in (*FINDS_NO_OBJECTS, "tensors"):
             (folder / FILE).write_bytes(orjson.dumps({"info": about}))
         else:
             entry = entry_of(folder / name, about)

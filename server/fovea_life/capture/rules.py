@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -74,16 +74,7 @@ def _score(given: str) -> Takes:
     if not 0 <= low < high <= 1:
         raise ValueError("scores go from 0 to 1, the lower one first")
 
-    def takes(found: TaskResult, words: Vocabulary) -> bool:
-        match found:
-            case Detections(scores=scores):
-                return bool(((scores >= low) & (scores <= high)).any())
-            case Classes(scores=scores):
-                # Of the first class: each other one has a low score for good reason.
-                return bool((scores[:1] >= low).any() and (scores[:1] <= high).any())
-        return False
-
-    return takes
+    return lambda found, words: any(low <= score <= high for _, score in _scored(found))
 
 
 def _classes(given: str) -> Takes:
@@ -91,15 +82,18 @@ def _classes(given: str) -> Takes:
     if "" in names:
         raise ValueError("it needs names of classes, with commas between")
 
-    def takes(found: TaskResult, words: Vocabulary) -> bool:
-        match found:
-            case Detections(class_ids=ids):
-                return any(class_name(words.labels, int(each)) in names for each in np.unique(ids))
-            case Classes(class_ids=ids):
-                return any(class_name(words.labels, int(each)) in names for each in ids[:1])
-        return False
+    return lambda found, words: any(
+        class_name(words.labels, each) in names for each, _ in _scored(found)
+    )
 
-    return takes
+
+def _scored(found: TaskResult) -> Iterable[tuple[int, float]]:
+    """List classes with their scores: those of objects, or the first of a classifier."""
+    if not isinstance(found, Detections | Classes):
+        return ()
+    # Each other class of an image has a low score for good reason.
+    most = 1 if isinstance(found, Classes) else None
+    return zip(found.class_ids[:most].tolist(), found.scores[:most].tolist(), strict=True)
 
 
 def _empty(given: str) -> Takes:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fovea_engines.commands.options import check_options
+from fovea_engines.commands.options import AsJson, check_options
 from fovea_life.capture.store import DAMAGED, Captured, captures
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
@@ -40,7 +40,6 @@ _Since = Annotated[
     datetime | None,
     typer.Option(metavar="DATE", formats=_DATES, help="Only from then on: 2026-11-27, of UTC."),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 
 @program.callback()
@@ -58,7 +57,7 @@ def ls(
     model: _Model = None,
     rule: _Rule = None,
     since: _Since = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """List what was kept: how many images of each model, version and rule.
 
@@ -104,7 +103,7 @@ def export_(
             metavar="URL", help="Of label-studio: the address where it finds the images' folder."
         ),
     ] = "/data/local-files/?d=images",
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copy images and results, as a tool for labels or a trainer reads them.
 
@@ -147,7 +146,7 @@ def purge(
         typer.Option(metavar="DATE", formats=_DATES, help="Only what was kept before, in UTC."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete captures: all, or those that are chosen. A server may be writing meanwhile.
 

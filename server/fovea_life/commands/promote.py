@@ -150,8 +150,7 @@ def history(
         with AskedModel(url, model) as server:
             found = server.ask(ModelHistory, f"history?limit={limit}")
     else:
-        models, name = _place(context, repository, model)
-        found = ModelHistory.of(name, models.history(name), limit=limit)
+        found = _read(*_place(context, repository, model), limit)
     if as_json:
         _print(found)
         return
@@ -209,4 +208,9 @@ def _changed(
     with HistoryRecord(models, name) as record:
         if (event := record.event_of(asked)) is not None:
             record.append(event, asked.who or "", asked.why or "")
-    return ModelHistory.of(name, models.history(name))
+    return _read(models, name)
+
+
+def _read(models: ModelRepository, name: str, limit: int = LATEST) -> ModelHistory:
+    history = models.history(name)
+    return ModelHistory.of(name, history.events, history.current, limit=limit)

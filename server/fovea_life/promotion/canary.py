@@ -10,8 +10,7 @@ from math import exp, log, sqrt
 from typing import TYPE_CHECKING, TypeVar
 
 from fovea_life.checked import checked
-from fovea_life.promotion.documents import CanaryFigures, CanaryPlan
-from fovea_life.promotion.record import Event
+from fovea_life.promotion.documents import CanaryFigures, CanaryPlan, Event
 from fovea_life.shadow.shadows import Shadows
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, QueueFull, RateLimited
 from fovea_server.dataplane.dataplane import DataPlane

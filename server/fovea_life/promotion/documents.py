@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.config import JsonDict
 from pydantic.json_schema import SkipJsonSchema
 
-from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_life.checked import checked
 from fovea_preprocess.errors import InvalidModel, InvalidOption
+
+FILE = "history.jsonl"
+Event = Mapping[str, Any]
 
 LATEST, MOST = 100, 1000
 """Events of a history that are told, unless fewer or more are asked for, and the most."""
@@ -128,7 +131,8 @@ class ModelHistory(BaseModel):
     def of(
         cls,
         name: str,
-        history: History,
+        events: Sequence[Event],
+        current: int | None,
         canary: CanaryFigures | None = None,
         *,
         limit: int = LATEST,
@@ -138,19 +142,20 @@ class ModelHistory(BaseModel):
 
         Args:
             name: of the model.
-            history: as its file has it.
+            events: all that its file has.
+            current: the version that was promoted.
             canary: that runs.
             limit: most events.
             before: number of the first event that is left out; None for none.
         """
-        end = len(history.events) if before is None else max(0, before - 1)
-        events = []
-        for number, event in [*enumerate(history.events[:end], 1)][-limit:]:
+        end = len(events) if before is None else before - 1
+        told = []
+        for number, event in [*enumerate(events[:end], 1)][-limit:]:
             try:
-                events.append(HistoryEvent.model_validate({**event, "number": number}))
+                told.append(HistoryEvent.model_validate({**event, "number": number}))
             except ValidationError:
                 raise InvalidModel(
-                    f"line {number} of {name}/{HISTORY_FILE} is no event: take it out"
+                    f"line {number} of {name}/{FILE} is no event: take it out"
                 ) from None
-        current = None if history.current is None else str(history.current)
-        return cls(model=name, current=current, canary=canary, events=events)
+        version = None if current is None else str(current)
+        return cls(model=name, current=version, canary=canary, events=told)

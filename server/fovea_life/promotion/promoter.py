@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fovea_engines.repository.repository import ModelRepository
 from fovea_life.promotion.canary import RunningCanary
-from fovea_life.promotion.documents import LATEST, ModelHistory, Rollback
-from fovea_life.promotion.record import FILE, Event, HistoryRecord
+from fovea_life.promotion.documents import FILE, LATEST, Event, ModelHistory, Rollback
+from fovea_life.promotion.record import HistoryRecord
 from fovea_life.shadow.shadows import Shadows
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.dataplane import DataPlane
@@ -82,7 +82,9 @@ class Promoter:
         found = await asyncio.to_thread(models.history, folder)
         running = self.canaries.get(name)
         canary = None if running is None else running.figures()
-        return ModelHistory.of(name, found, canary, limit=limit, before=before)
+        return ModelHistory.of(
+            name, found.events, found.current, canary, limit=limit, before=before
+        )
 
     def _place(self, name: str) -> tuple[ModelRepository, str]:
         folder = self._plane.folder(name)

@@ -5,19 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
 from fovea_engines.repository.files import writing
 from fovea_engines.repository.repository import ModelRepository
-from fovea_life.promotion.documents import CanaryPlan, Promotion, Rollback
+from fovea_life.promotion.documents import FILE, CanaryPlan, Event, Promotion, Rollback
 from fovea_preprocess.errors import InvalidRequest, NotFound, Unavailable
 
-FILE = "history.jsonl"
 _LONGEST = 1000
-
-Event = Mapping[str, Any]
 
 
 class HistoryRecord:

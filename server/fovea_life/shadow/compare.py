@@ -16,6 +16,7 @@ from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, match
 from fovea_preprocess.errors import UnsupportedModel
 
 Size = Literal["small", "medium", "large"]
+Verdict = Literal["same", "missed", "extra"]
 
 # Of COCO: sides of a square as large, pixels of the image.
 _SMALL, _MEDIUM = 32, 96
@@ -29,7 +30,7 @@ class ComparedObject(NamedTuple):
 
     class_id: int
     size: Size | None
-    verdict: Literal["same", "missed", "extra"]
+    verdict: Verdict
     overlap: float | None = None
     drift: float | None = None
 
@@ -92,14 +93,10 @@ def _objects(live: Detections, candidate: Detections, conf: float) -> Compared:
     ]
     parts = [one.take(left) for one, left in zip((live, candidate), alone, strict=True)]
     missed, extra = parts
-    objects += [
-        ComparedObject(int(class_id), _size(box), "missed")
-        for class_id, box in zip(missed.class_ids, missed.boxes, strict=True)
-    ]
-    objects += [
-        ComparedObject(int(class_id), _size(box), "extra")
-        for class_id, box in zip(extra.class_ids, extra.boxes, strict=True)
-    ]
+    verdicts: tuple[Verdict, ...] = ("missed", "extra")
+    for one, verdict in zip(parts, verdicts, strict=True):
+        rows = zip(one.class_ids.tolist(), one.boxes, strict=True)
+        objects += [ComparedObject(class_id, _size(box), verdict) for class_id, box in rows]
     # The same thing under another name: of what is left, those that overlap, whatever the class.
     ours, theirs = (replace(one, class_ids=np.zeros_like(one.class_ids)) for one in parts)
     renamed = match(ours, theirs, counted, MARGIN)

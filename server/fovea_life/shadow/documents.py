@@ -97,17 +97,13 @@ class ShadowReport(BaseModel):
     worst: list[ShadowWorst]
 
 
-class ShadowDocument(BaseModel):
+class ShadowDocument(ShadowRequest):
     """A shadow, running or over."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_SHADOW]})
 
     model: str
-    version: int
     against: int = Field(description="the version that answers")
-    share: float
-    images: int
-    max_disagreement: float | None = None
     state: State
     reason: str = Field(description="of the state; empty while it runs")
     began: datetime

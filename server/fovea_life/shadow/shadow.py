@@ -80,14 +80,10 @@ class Shadow:
 
     def document(self) -> ShadowDocument:
         """Describe it as it is now."""
-        request = self.request
         return ShadowDocument(
+            **self.request.model_dump(),
             model=self.candidate.model,
-            version=request.version,
             against=self.candidate.against,
-            share=request.share,
-            images=request.images,
-            max_disagreement=request.max_disagreement,
             state=self.state,
             reason=self._reason,
             began=self._began,

@@ -139,7 +139,7 @@ class Loader:
             slot.wanted, slot.required = True, slot.required or required
             try:
                 source = self.read(name)
-                slot.begin(source)
+                source = slot.begin(source)
             except FoveaError as error:
                 self.refuse(name, error, source)
             else:

@@ -168,13 +168,18 @@ class ModelSlot:
         Returns the reason why that failed; empty if it did not.
         """
         with self._lock:
-            self.begin(source)
-            self.finish(source, rebuild=True)
+            self.finish(self.begin(source), rebuild=True)
             return self.fault
 
-    def begin(self, source: Source) -> None:
-        """Decide which versions to load; `finish` loads them. Raises as `ModelConfig.served`."""
+    def begin(self, source: Source) -> Source:
+        """Decide which versions to load; `finish` loads them. Raises as `ModelConfig.served`.
+
+        Returns the source to finish: with the history of the last one, where that was read later.
+        """
         with self._lock:
+            if self.tried is not None and source.read_at < self.tried.read_at:
+                # A poll began before a promotion, and comes after it.
+                source = replace(source, history=self.tried.history)
             self.tried, self.fault = source, ""
             for model in self.versions.values():
                 if model.failure:
@@ -200,6 +205,7 @@ class ModelSlot:
             if not self.ready:
                 # No version in service is hidden by these.
                 self._show(source, fresh)
+            return source
 
     def finish(self, source: Source, *, rebuild: bool) -> None:
         """Load the fresh versions, serve them, and unload those that they replace.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,6 +142,7 @@ class Source:
         versions: on disk, ascending.
         stamps: of each entry of the folder, by its name.
         history: of the versions that were promoted.
+        read_at: by `time.monotonic`, before anything was read.
     """
 
     folder: Path
@@ -148,6 +150,7 @@ class Source:
     versions: tuple[int, ...]
     stamps: dict[str, Stamp]
     history: History = field(default_factory=History)
+    read_at: float = field(default_factory=time.monotonic, compare=False)
 
     @classmethod
     def read(cls, folder: Path, name: str, settings: Settings, config: str | None = None) -> Self:
@@ -157,6 +160,7 @@ class Source:
             NotFound: the folder is not there.
             InvalidModel: its configuration cannot be used, or the folder cannot be read.
         """
+        now = time.monotonic()
         try:
             if not folder.is_dir():
                 raise NotFound(f"there is no folder {folder}: put the model there")
@@ -177,6 +181,7 @@ class Source:
                 models.versions(folder.name),
                 stamps,
                 models.history(folder.name),
+                now,
             )
         except OSError as error:
             failed: type[FoveaError] = InvalidModel

@@ -105,6 +105,16 @@ def test_a_history_that_changes_loads_no_engine_again(model):
         assert [registry.find("plus", version) for version in (1, 2, 3)] == before
 
 
+def test_what_was_read_before_a_promotion_does_not_undo_it(model):
+    """A poll has read the folder, and is slower than the promotion."""
+    with serving(model.parent) as registry:
+        before = registry._loader.read("plus")
+        wrote(model, event("promote", 1, 3))
+        assert registry.follow("plus")
+        registry._loader.load("plus", before)
+        assert now(registry) == 1
+
+
 def test_the_version_before_stays_loaded_and_a_canary_answers_nobody_by_itself(model):
     with serving(model.parent) as registry:
         wrote(model, event("canary", 1, 3, share=0.1))
