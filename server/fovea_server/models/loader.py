@@ -108,8 +108,8 @@ class Loader:
     def follow(self, name: str, beside: int | None = None) -> bool:
         """Take over what has happened in a model's history; one that is not served is let be.
 
-        Its configuration stays as it was loaded. A version `beside` is loaded as a canary would be.
-        Returns True if the model is served; raises as `load`, and as `read`.
+        Its configuration stays as it was loaded. A version `beside` is loaded, too, and stays so
+        until the next call. Returns True if the model is served; raises as `load`, and as `read`.
         """
         slot = self.slots.get(name)
         if slot is None or slot.tried is None:
@@ -119,10 +119,8 @@ class Loader:
             if slot.source.folder != source.folder:  # its files came with a request
                 return False
             source = replace(source, config=slot.source.config)
-        if beside is not None:
-            history = replace(source.history, canary={"version": beside})
-            source = replace(source, history=history)
-        if source != slot.tried:
+        before, slot.beside = slot.beside, beside
+        if source != slot.tried or beside != before:
             self.load(name, source, wanted=False)
         return True
 

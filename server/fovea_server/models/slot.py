@@ -74,6 +74,7 @@ class ModelSlot:
         required: the server is not ready without it.
         fault: the reason why the last load failed; empty if it did not.
         promoted: the version that answers requests which name none, while it can; None: the newest.
+        beside: a version that is about to be promoted, and loaded until then; None for none.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class ModelSlot:
         self.wanted = self.required = False
         self.fault = ""
         self.promoted: int | None = None
+        self.beside: int | None = None
         self._make = make
         self._timeout_s = timeout_s
         self._closing = closing
@@ -185,7 +187,7 @@ class ModelSlot:
                 if model.failure:
                     # A dead version answers no request, and holds memory that its successor needs.
                     model.close(0)
-            chosen = {*source.served}
+            chosen = {*source.served, *(v for v in source.versions if v == self.beside)}
             # Clients may pin the version before, and a rollback comes in a hurry.
             chosen |= {*source.history.earlier[-1:]} & {*self.ready} & {*source.versions}
             kept = {

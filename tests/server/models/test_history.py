@@ -109,6 +109,12 @@ def test_what_was_read_before_a_promotion_does_not_undo_it(model):
     """A poll has read the folder, and is slower than the promotion."""
     with serving(model.parent) as registry:
         before = registry._loader.read("plus")
+        assert registry.follow("plus", 1)
+        # Nor does it unload what is about to be promoted.
+        registry._loader.load("plus", registry._loader.read("plus"))
+        assert registry.versions("plus") == (1, 3)
+        assert registry.follow("plus")
+        assert registry.versions("plus") == (3,)
         wrote(model, event("promote", 1, 3))
         assert registry.follow("plus")
         registry._loader.load("plus", before)
