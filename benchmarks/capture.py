@@ -1,27 +1,31 @@
 """The rate of a server whose images are kept, over its rate while none is.
 
-    python benchmarks/capture.py [MODEL.onnx] [--rule "rate 10%"] [--rounds 7] [--json FILE]
+    PYTHONPATH=. python benchmarks/capture.py [MODEL.onnx] [--rule "rate 10%"] [--rounds 7]
+        [--disk full|slow] [--json FILE]
 
 One server keeps images. Clients ask it in turns with and without `X-Fovea-No-Capture`, so that the
-two rates of a round are of the same process; the medians of the rounds' ratios tell. With `--full`
-(which takes root) the folder is a file system of 256 KB, so that nearly every write fails.
+two rates of a round are of the same process; the medians of the rounds' ratios tell. A full disk is
+a file system of 256 KB, so that nearly every write fails, and a slow one takes a megabyte a second
+(tests/slow_disk.py); both take root.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from http_load import http_load
+from tests.slow_disk import slow_disk
 
 from fovea_bench.server_process import ServerProcess
 from fovea_engines.build.build import build
@@ -47,17 +51,20 @@ def requests(images: Path, header: str) -> list[bytes]:
 
 
 @contextmanager
-def folder_of_captures(*, full: bool) -> Iterator[Path]:
-    """Make a folder, which takes next to nothing if it is to be full."""
-    with tempfile.TemporaryDirectory() as folder:
-        if full:
+def folder_of_captures(disk: str) -> Iterator[Path]:
+    """Make a folder on a disk that is usual, full or slow."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        if disk == "slow":
+            mounted, throttle = stack.enter_context(slow_disk(Path(folder)))
+            # What this process starts, the server too, writes as slowly.
+            throttle(os.getpid())
+            yield mounted
+            return
+        if disk == "full":
             mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "captures", folder]
             subprocess.run(mount, check=True)
-        try:
-            yield Path(folder)
-        finally:
-            if full:
-                subprocess.run(["umount", folder], check=True)
+            stack.callback(subprocess.run, ["umount", folder], check=True)
+        yield Path(folder)
 
 
 def main() -> None:
@@ -72,12 +79,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each turn")
-    parser.add_argument("--full", action="store_true", help="keep on a full disk")
+    parser.add_argument("--disk", choices=("usual", "full", "slow"), default="usual")
     parser.add_argument("--json", type=Path, help="write the figures")
     given = parser.parse_args()
     asked = {turn: requests(given.images, header) for turn, header in TURNS.items()}
     rounds: list[dict[str, float]] = []
-    with tempfile.TemporaryDirectory() as work, folder_of_captures(full=given.full) as captures:
+    with tempfile.TemporaryDirectory() as work, folder_of_captures(given.disk) as captures:
         build(BuildPlan(given.model, NAME, Path(work)))
         # The default of a minute is for people who label.
         rules = f'[capture]\nrules = ["{given.rule}"]\nper_minute = 1000000\n'
@@ -99,7 +106,7 @@ def main() -> None:
         "model": given.model.stem,
         "rule": given.rule,
         "clients": given.clients,
-        "full": given.full,
+        "disk": given.disk,
         "kept": kept,
         "rounds": rounds,
         "rate_ratio": statistics.median(each["kept_rate"] / each["not_rate"] for each in rounds),
