@@ -74,12 +74,17 @@ class House:
         self.trees = {name: ast.parse(path.read_text()) for name, path in self.files.items()}
 
     @cached_property
+    def nodes(self) -> dict[str, list[ast.AST]]:
+        """Module -> all nodes of its tree."""
+        return {name: [*ast.walk(tree)] for name, tree in self.trees.items()}
+
+    @cached_property
     def imports(self) -> dict[str, set[str]]:
         """Module -> the modules it imports anywhere, also inside functions and for types."""
         return {name: set(self._imports_of(name)) - {name} for name in self.files}
 
     def _imports_of(self, name: str) -> Iterator[str]:
-        for node in ast.walk(self.trees[name]):
+        for node in self.nodes[name]:
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names if alias.name in self.files)
             elif isinstance(node, ast.ImportFrom) and node.module in self.files:
@@ -184,20 +189,20 @@ class House:
     def _tensorrt_asked(self) -> int:
         """Tests of a backend's name, wherever they are not the business of a backend."""
         outside = [
-            tree
-            for name, tree in self.trees.items()
+            nodes
+            for name, nodes in self.nodes.items()
             if not name.startswith(("fovea_engines.backends", "fovea_tensorrt"))
         ]
-        return sum(_asks_tensorrt(node) for tree in outside for node in ast.walk(tree))
+        return sum(_asks_tensorrt(node) for nodes in outside for node in nodes)
 
     def _reaches(self) -> int:
         return sum(
             isinstance(node, ast.Attribute)
             and node.attr == "registry"
             and not (isinstance(node.value, ast.Name) and node.value.id == "self")
-            for name, tree in self.trees.items()
+            for name, nodes in self.nodes.items()
             if name.startswith("fovea_server")
-            for node in ast.walk(tree)
+            for node in nodes
         )
 
     def _any(self) -> int:
@@ -209,7 +214,7 @@ class House:
 
     def _riddles(self) -> int:
         kinds = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
-        nodes = (n for tree in self.trees.values() for n in ast.walk(tree) if isinstance(n, kinds))
+        nodes = (n for each in self.nodes.values() for n in each if isinstance(n, kinds))
         return sum(bool(_HIDDEN_SUBJECT.match(ast.get_docstring(node) or "")) for node in nodes)
 
 

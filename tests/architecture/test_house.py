@@ -3,13 +3,18 @@
 import pytest
 from tools.house import ANNEXES, House, in_cycles
 
-HOUSE = House()
-FIGURES = HOUSE.figures()
+
+@pytest.fixture(scope="module")
+def house():
+    """Read by the process that has these tests, and not by each as it collects them."""
+    return House()
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.title)
-def test_a_limit_holds(figure):
-    assert figure.limit is None or figure.value <= figure.limit
+def test_the_limits_hold(house):
+    figures = house.figures()
+    assert sum(figure.limit is not None for figure in figures) > 10
+    over = [f for f in figures if f.limit is not None and f.value > f.limit]
+    assert not over
 
 
 def test_cycles_are_found():
@@ -20,7 +25,7 @@ def test_cycles_are_found():
 
 
 @pytest.mark.parametrize("annex", ANNEXES)
-def test_the_readme_of_an_annex_says_what_it_imports(annex):
+def test_the_readme_of_an_annex_says_what_it_imports(annex, house):
     """`python -m tools.house --annexes` prints the lines."""
     text = (ANNEXES[annex] / annex / "README.md").read_text()
-    assert f"\n{HOUSE.imports_line(annex)}\n" in text
+    assert f"\n{house.imports_line(annex)}\n" in text
