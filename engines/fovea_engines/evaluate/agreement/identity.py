@@ -180,16 +180,22 @@ def _nearest(
     one: Detections, other: Detections, weights: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return how far, weighted, the closest other of its class is from each; inf for none."""
-    if not len(other):
-        return np.full(len(one), np.inf), np.full(len(one), np.inf)
-    off_px = np.zeros((len(one), len(other)), np.float32)
-    for a, b in zip(_edges(one).T, _edges(other).T, strict=True):
-        np.maximum(off_px, np.abs(a[:, None] - b), out=off_px)
-    off_px *= weights[:, None]
-    off_px[one.class_ids[:, None] != other.class_ids] = np.inf
-    off_score = np.abs(one.scores[:, None] - other.scores)
-    best = np.argmin(np.maximum(off_px / MAX_BOX_PX, off_score / MAX_SCORE), axis=1)[:, None]
-    return np.take_along_axis(off_px, best, 1)[:, 0], np.take_along_axis(off_score, best, 1)[:, 0]
+    off = np.full((2, len(one)), np.inf, np.float32)
+    edges, others = _edges(one), _edges(other)
+    # Class by class: an untrained network finds thousands of boxes.
+    for each in np.unique(one.class_ids):
+        mine, its = (np.flatnonzero(found.class_ids == each) for found in (one, other))
+        if not len(its):
+            continue
+        off_px = np.zeros((len(mine), len(its)), np.float32)
+        for a, b in zip(edges[mine].T, others[its].T, strict=True):
+            np.maximum(off_px, np.abs(a[:, None] - b), out=off_px)
+        off_px *= weights[mine, None]
+        off_score = np.abs(one.scores[mine, None] - other.scores[its])
+        best = np.argmin(np.maximum(off_px / MAX_BOX_PX, off_score / MAX_SCORE), axis=1)
+        rows = np.arange(len(mine))
+        off[:, mine] = off_px[rows, best], off_score[rows, best]
+    return off[0], off[1]
 
 
 def _edges(found: Detections) -> NDArray[np.float32]:
