@@ -23,7 +23,7 @@ from fovea_cluster.ray.running import Running, Serving
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
 from fovea_server.listen import bind
-from fovea_server.metrics.limits import limit_families
+from fovea_server.metrics.metrics import limit_families
 from fovea_server.serve import Server, make_server
 from fovea_server.settings import Settings
 from fovea_server.statistics.family import Family
