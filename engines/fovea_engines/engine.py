@@ -85,7 +85,7 @@ class Engine(Closing):
         self.preprocessor = None
         inputs = card.inputs
         if (spec := card.preprocess) is not None:
-            self.preprocessor = Preprocessor(spec.at((spec.height, spec.width)))
+            self.preprocessor = Preprocessor(spec.largest)
             if spec.step:
                 inputs = _sized(inputs, self.preprocessor.spec)
         self.head = None

@@ -17,6 +17,7 @@ from fovea_engines.evaluate.samples import (
     MAX_IMAGES,
     image_files,
     images_sha256,
+    input_row,
     read_image,
     read_rows,
 )
@@ -29,7 +30,6 @@ from fovea_int8.histogram import Histogram
 from fovea_int8.ranges import RANGES_FILE, Origin, Ranges
 from fovea_int8.variety import Variety
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, NotFound
-from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
 # The serving input may exceed the calibrated range by this factor.
@@ -62,11 +62,10 @@ class Images:
 
         It is also added to what the images show.
         """
-        preprocessor = Preprocessor(self.spec)
         for file in self.files:
             pixels = read_image(file)
             variety.add(pixels)
-            yield preprocessor.row(pixels)[0]
+            yield input_row(self.spec, pixels)
 
 
 def find_ranges(

@@ -99,6 +99,11 @@ def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:
     return LetterboxMap(width, height, spec.width, spec.height, *scaled, *offset, unscale)
 
 
+def fitted(spec: PreprocessSpec, width: int, height: int) -> PreprocessSpec:
+    """Return the preprocessing of an image: that of the smallest input that holds it."""
+    return spec.at(least_size(spec, width, height)) if spec.step else spec
+
+
 def least_size(spec: PreprocessSpec, width: int, height: int) -> tuple[int, int]:
     """Return the (height, width) of the smallest input of `spec` that holds an image.
 

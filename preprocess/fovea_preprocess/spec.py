@@ -76,6 +76,11 @@ class PreprocessSpec:
         return replace(self, height=size[0], width=size[1], step=0)
 
     @property
+    def largest(self) -> PreprocessSpec:
+        """Return the same preprocessing for the largest input alone."""
+        return replace(self, step=0)
+
+    @property
     def whole(self) -> bool:
         """Return True if values stay whole levels, 0 to 255."""
         return not self.dtype.startswith("float")

@@ -91,11 +91,11 @@ def measure_engine(
         if graphs.precision == "fp16" or signed:
             check_overflow(graphs.served, prepared.preprocess, plan.check_images)
         agreement = _agreement(plan, prepared, graphs, fused, engine)
-        sizes = _agreement_of_sizes(plan, prepared, engine) if prepared.step else {}
+        sizes = _agreement_of_sizes(plan, prepared, engine) if plan.rect else {}
     if agreement.replaced:
         progress.note(agreement.replaced_text)
     card = replace(engine.card, agreement=agreement, sizes=sizes)
-    if fused.preprocess != prepared.preprocess and not prepared.step:
+    if fused.preprocess != prepared.preprocess:
         card = replace(card, source_preprocess=prepared.preprocess)
     if graphs.int8 is not None:
         card = replace(card, calibration=graphs.int8.calibration)
@@ -153,10 +153,8 @@ def _agreement(
 ) -> Agreement:
     """Measure the agreement with the source, after checking that the fused parts change nothing."""
     ranked = outputs_after(prepared.graph, RANKING)
-    if prepared.step:
-        return check_agreement(engine.largest, plan.source, plan.check_images, ranked)
     if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
-        return check_agreement(engine, plan.source, plan.check_images, ranked)
+        return check_agreement(engine.largest, plan.source, plan.check_images, ranked)
     precision, encoding = graphs.precision, plan.encodings[0]
     with ExitStack() as opened:
         core = opened.enter_context(candidate(plan, prepared, graphs.served, precision, encoding))

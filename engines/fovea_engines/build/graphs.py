@@ -14,7 +14,6 @@ from fovea_engines.build.int8 import Int8, quantiser
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, check_float32
-from fovea_engines.graph.any_size import any_size
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.nms_tail import add_nms_tail
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
@@ -70,13 +69,13 @@ def save(graph: onnx.ModelProto, path: Path) -> None:
 def fuse(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, progress: Progress
 ) -> PreparedModel:
-    """Add what a plan asks for to a graph in its precision: image front and NMS tail, or any size.
+    """Add what a plan asks for to a graph in its precision: image front and NMS tail.
 
     Parts that are only a default of the backend are left out, with a note, where the model does not
     support them; where they were asked for, that is an UnsupportedModel.
     """
-    if prepared.step:
-        return _with_sizes(prepared, any_size(graph).dynamic())
+    if plan.rect:
+        return replace(prepared, graph=graph)
     fused = deepcopy(graph)
     head, spec = prepared.head, prepared.preprocess
     fuses = plan.runtime.fuses
@@ -102,14 +101,4 @@ def fuse(
         outputs=graph_outputs(fused),
         head=head,
         preprocess=spec,
-    )
-
-
-def _with_sizes(prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
-    return replace(
-        prepared,
-        graph=graph,
-        inputs=graph_inputs(graph),
-        outputs=graph_outputs(graph),
-        preprocess=replace(prepared.preprocess, step=prepared.step),
     )

@@ -119,7 +119,7 @@ class Judge:
         self._samples = list(
             read_samples(
                 plan.source,
-                prepared.preprocess,
+                prepared.preprocess.largest,
                 outputs,
                 plan.check_images,
                 _IMAGES,

@@ -185,10 +185,13 @@ class BuildPlan:
     def _check_rect(self) -> None:
         if not self.runtime.several_sizes:
             # OpenVINO 2026.4.1 gave NaN for ordinary images where sizes change from call to call.
+            reason = "are not sure to be right where the size changes from image to image"
+            if self.runtime.on_gpu:
+                reason = "take batches of images of one size"
             takers = [one.name for one in BACKENDS.values() if one.several_sizes]
             raise InvalidOption(
-                f"--rect is for --backend {' and '.join(takers)}: engines of {self.backend} are "
-                "not sure to be right where the size changes from image to image"
+                f"--rect is for --backend {' and '.join(takers)}: engines of {self.backend} "
+                f"{reason}"
             )
         if self.image_front or self.nms_tail or self.tensorrt is not None:
             raise InvalidOption(
@@ -304,8 +307,6 @@ class BuildPlan:
         """
         # Engines with 8 bits keep the keys of before there were any with 7.
         more: dict[str, Any] = {} if weight_bits == 8 else {"weight_bits": weight_bits}
-        if self.rect:
-            more["rect"] = True
         if self.choices:
             # What is fastest depends on the machine.
             more["choices"] = [

@@ -48,11 +48,11 @@ class PreparedModel:
         graph: float32, or INT8 where the exporter has quantised it.
         sha256: digest of the source.
         labels: class names by id; None where unknown.
+        inputs: of the largest size, where the `graph` takes several.
         preprocess_from: the origin of `preprocess`, for people.
         trained: fields of it that the user names or the graph decides; others are the family's.
         metadata: the exporter's own.
         quantised: the exporter has written Q/DQ nodes into it.
-        step: number of pixels that divides the sides of images of a `BuildPlan.rect`; else 0.
         unproven: operators of TensorRT's plugins, with which nothing else computes the graph.
     """
 
@@ -68,7 +68,6 @@ class PreparedModel:
     metadata: dict[str, str]
     quantised: bool
     unproven: tuple[str, ...] = ()
-    step: int = 0
 
 
 def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
@@ -108,6 +107,8 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     if plan.runtime.on_gpu or plan.tensorrt is not None:
         check_straight(graph, "TensorRT")
     quantised = _quantised(graph)
+    if plan.rect and not head.open:
+        graph, preprocess = _of_sizes(graph, preprocess)
     return PreparedModel(
         graph,
         source.sha256,
@@ -121,20 +122,20 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         metadata,
         quantised,
         unproven,
-        _step(graph, preprocess) if plan.rect else 0,
     )
 
 
-def _step(graph: onnx.ModelProto, preprocess: PreprocessSpec) -> int:
-    """Return the stride of a model that can take several sizes; UnsupportedModel if it cannot."""
+def _of_sizes(
+    graph: onnx.ModelProto, preprocess: PreprocessSpec
+) -> tuple[onnx.ModelProto, PreprocessSpec]:
+    """Make a model take several sizes; UnsupportedModel if it cannot."""
     if preprocess.fit != "letterbox":
         raise InvalidOption(
             f"--rect is for images that are letterboxed, and for this model they are "
             f"{preprocess.text}: leave it out"
         )
     found = any_size(graph)
-    found.dynamic()
-    return found.stride
+    return found.dynamic(), replace(preprocess, step=found.stride)
 
 
 def _recognised(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidImage, InvalidOption
 from fovea_preprocess.image import decode_image
+from fovea_preprocess.letterbox import fitted
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -72,9 +73,14 @@ def read_rows(
 
     `moved` says that they are to be as `_moved` makes them.
     """
-    preprocessor = Preprocessor(spec)
     for name, pixels in sample_images(folder, most):
-        yield name, preprocessor.row(_moved(pixels) if moved else pixels)[0]
+        yield name, input_row(spec, _moved(pixels) if moved else pixels)
+
+
+def input_row(spec: PreprocessSpec, pixels: Pixels) -> Array:
+    """Return an image as a batch of one, [1, ...], of its own size where `spec` has several."""
+    height, width = pixels.shape[:2]
+    return Preprocessor(fitted(spec, width, height)).row(pixels)[0]
 
 
 def _moved(pixels: Pixels) -> Pixels:

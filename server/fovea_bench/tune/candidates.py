@@ -10,6 +10,7 @@ from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import BackendError, InvalidModel, InvalidOption, NotFound
+from fovea_preprocess.spec import PreprocessSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class BuiltVersion:
     @property
     def title(self) -> str:
         """Name what was built: "openvino int8"."""
-        return f"{self.card.backend} {self.card.precision}"
+        return " ".join(filter(None, _kind(self.card)[:3]))
 
     @property
     def agreement(self) -> float | None:
@@ -48,8 +49,9 @@ class BuiltVersion:
 def find_candidates(repository: ModelRepository, name: str) -> tuple[list[BuiltVersion], list[str]]:
     """Find the versions that may take the place of the one that is served.
 
-    They were built from the same file for the same labels and preprocessing, agreed with it
-    according to their card, and run on this machine. Of two that are alike, the newer counts.
+    They were built from the same file for the same labels and preprocessing, but for `--rect`,
+    agreed with it according to their card, and run on this machine. Of two that are alike, the
+    newer counts.
 
     Returns:
         Candidates, of which the first is the one that is served now; and why others are none.
@@ -83,8 +85,9 @@ def find_candidates(repository: ModelRepository, name: str) -> tuple[list[BuiltV
     return list(found.values()), left_out
 
 
-def _kind(card: EngineCard) -> tuple[str, str, int]:
-    return card.backend, card.precision, card.max_batch
+def _kind(card: EngineCard) -> tuple[str, str, str, int]:
+    rect = "rect" if card.preprocess is not None and card.preprocess.step else ""
+    return card.backend, card.precision, rect, card.max_batch
 
 
 def _objection(card: EngineCard, served: EngineCard) -> str | None:
@@ -92,9 +95,17 @@ def _objection(card: EngineCard, served: EngineCard) -> str | None:
         return "its card does not say that it agrees with the model it was built from"
     if card.onnx_sha256 != served.onnx_sha256:
         return "it was built from another file than the version that is served"
-    same = ("labels", "family", "preprocess")
-    if other := [name for name in same if getattr(card, name) != getattr(served, name)]:
+    same = {
+        "labels": card.labels == served.labels,
+        "family": card.family == served.family,
+        "preprocess": _at_most(card) == _at_most(served),
+    }
+    if other := [name for name, equal in same.items() if not equal]:
         return f"it was built with other {' and '.join(other)} than the version that is served"
     with suppress(BackendError):
         return mismatch(card)
     return "its backend is not installed"
+
+
+def _at_most(card: EngineCard) -> PreprocessSpec | None:
+    return card.preprocess and card.preprocess.largest

@@ -3,20 +3,25 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import cv2
 import numpy as np
+import onnx
 import pytest
 from tests.engines.tiny import tiny_detector
 
 from fovea_engines.build.build import build
-from fovea_engines.build.gate import objection
+from fovea_engines.build.gate import MIN_QUALITY, objection
 from fovea_engines.build.plan import BuildPlan, choices
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.reference import ReferenceSession
-from fovea_engines.evaluate.samples import sample_images
+from fovea_engines.evaluate.samples import read_image, sample_images
 from fovea_engines.graph.any_size import any_size
 from fovea_engines.graph.load import load
 from fovea_engines.repository.card import EngineCard
+from fovea_int8.calibrate import Images
+from fovea_int8.ranges import RANGES_FILE, Ranges
+from fovea_int8.variety import Variety
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 SIDES = [100, 150, 200, 250, 300, 350, 400, 450, 500, 550]
@@ -87,6 +92,29 @@ def test_a_square_image_is_what_a_build_of_one_size_finds(folder, demo_repositor
     np.testing.assert_allclose(found.boxes, want.boxes, atol=0.05)
 
 
+def test_int8_is_calibrated_and_judged_on_images_at_their_own_sizes(demo_model, tmp_path):
+    scenes = tmp_path / "scenes"
+    scenes.mkdir()
+    for n in (1, 2):
+        scene = cv2.imread(str(demo_model.with_name(f"scene-{n}.jpg")))
+        for name, part in ("whole", scene), ("wide", scene[200:420]), ("high", scene[:, 100:400]):
+            cv2.imwrite(str(scenes / f"{name}-{n}.png"), part)
+    plan = BuildPlan(demo_model, "digits", tmp_path, "onnxruntime", rect=True, precision="int8")
+    card = build(replace(plan, calibration=scenes, keep_float=()))
+    assert card.precision == "int8"
+    assert {"128x320", "320x224", "256x320"} <= card.sizes.keys()
+    assert min(found.quality for found in card.sizes.values()) >= MIN_QUALITY["int8"]
+    folder = tmp_path / "digits" / "1"
+    made = onnx.load(folder / "model.onnx").graph
+    assert "QuantizeLinear" in {node.op_type for node in made.node}
+    images = Images.of(scenes, card.preprocess)
+    seen = {row.shape[2:] for row in images.rows(Variety(card.preprocess))}
+    assert seen == {(128, 320), (320, 224), (256, 320)}
+    assert Ranges.read(folder / RANGES_FILE).origin.preprocess == card.preprocess.digest
+    with Engine.open(folder) as engine:
+        assert len(engine.detect(read_image(scenes / "wide-1.png")))
+
+
 def test_a_size_that_agrees_less_is_refused(folder):
     card = EngineCard.read(folder / "card.json")
     worse = {"96x320": replace(card.sizes["96x320"], quality=0.1)}
@@ -98,8 +126,11 @@ def test_what_cannot_take_several_sizes_says_so(demo_model, tmp_path):
     plan = BuildPlan(demo_model, "digits", tmp_path, "onnxruntime", rect=True)
     with pytest.raises(InvalidOption, match="leave out --image-front, --nms-tail"):
         replace(plan, nms_tail=True)
-    with pytest.raises(InvalidOption, match="--rect is for --backend onnxruntime: engines of"):
-        replace(plan, backend="openvino")
+    for backend, reason in ("openvino", "not sure to be right"), ("tensorrt-rtx", "of one size"):
+        with pytest.raises(
+            InvalidOption, match=f"for --backend onnxruntime: engines of .*{reason}"
+        ):
+            replace(plan, backend=backend)
     stretched = {"fit": "stretch"}
     with pytest.raises(InvalidOption, match="--rect is for images that are letterboxed"):
         build(replace(plan, preprocess=stretched))

@@ -127,6 +127,14 @@ def test_only_what_was_built_of_the_same_counts(folder, tmp_path):
     assert "version 1: it was built with other labels" in reason
 
 
+def test_a_version_of_several_sizes_is_beside_that_of_one(folder, demo_rect, tmp_path):
+    shutil.copytree(folder / "1", tmp_path / "digits" / "1")
+    shutil.copytree(demo_rect / "digits" / "1", tmp_path / "digits" / "2")
+    candidates, left_out = find_candidates(ModelRepository(tmp_path), "digits")
+    assert left_out == []
+    assert [each.title for each in candidates] == ["onnxruntime fp32 rect", "onnxruntime fp32"]
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "two"])
 def test_a_number_that_is_none_is_refused(found, folder, value):
     served = found[0]
