@@ -117,7 +117,7 @@ class DecodedImage:
     """An upright image.
 
     Attributes:
-        pixels: uint8 [height, width, 3], RGB, C-contiguous, read-only.
+        pixels: uint8 [height, width, 3], RGB, read-only; C-contiguous where they were decoded.
         orientation: the EXIF orientation found in the file, 1 to 8; it is applied already.
     """
 

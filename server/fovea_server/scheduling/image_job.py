@@ -133,14 +133,11 @@ class ImageJob(Job):
     def prepare(self) -> None:
         """Decode and letterbox the image; raises as `decode_image`."""
         began = time.monotonic()
-        if isinstance(self.data, DecodedImage):
-            pixels = np.ascontiguousarray(self.data.pixels)
-            image = DecodedImage(pixels, self.data.orientation)
-        else:
-            image = decode_image(self.data, self.kind.limits)
+        sent = self.data
+        image = sent if isinstance(sent, DecodedImage) else decode_image(sent, self.kind.limits)
         self.result = ImageResult(image.width, image.height, image.orientation)
         if self.request.keep_pixels:
-            self.result.pixels = image.pixels
+            self.result.pixels = np.ascontiguousarray(image.pixels)
         decoded = time.monotonic()
         engine = self.engine = self.kind.engine.for_image(image.pixels)
         if engine.images is not None:
