@@ -39,13 +39,13 @@ import cv2
 import httpx
 import numpy as np
 import tritonclient.http
-from rect import pictures
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from fovea_bench.server_process import ServerProcess
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name, usable_cores
+from fovea_engines.evaluate.samples import sample_images
 from fovea_engines.evaluate.speed import call_rate
 from fovea_engines.progress import ConsoleProgress
 
@@ -195,11 +195,17 @@ def tensors(
     return ask
 
 
+def pictures() -> list[bytes]:
+    """JPEG files of two photographs of 1280 x 720 pixels."""
+    resized = [cv2.resize(pixels, (1280, 720)) for _, pixels in sample_images(None, 2)]
+    return [cv2.imencode(".jpg", pixels[..., ::-1])[1].tobytes() for pixels in resized]
+
+
 def measure(
     ways: dict[str, Callable[[bytes], int]], rounds: int, seconds: float
 ) -> list[dict[str, object]]:
     """A row for each number of clients."""
-    files = pictures(((1280, 720),))
+    files = pictures()
     for name, way in ways.items():
         print(f"{name} finds {[way(file) for file in files]} objects", flush=True)
     rows: list[dict[str, object]] = []

@@ -1,11 +1,12 @@
-"""Images/s over HTTP of an engine of several sizes (`fovea build --rect`), over that of one size.
+"""Images/s over HTTP and accuracy of an engine of several sizes (`fovea build --rect`), and of one.
 
-    python benchmarks/rect.py [MODEL.onnx ...] [--rounds 5] [--json FILE]
+    python benchmarks/rect.py [MODEL.onnx ...] [--precision fp32] [--rounds 5] [--json FILE]
 
 One server has both engines. Two clients ask them in turn for the same pictures; a ratio is taken
-within each round. The limits are 1.2 for pictures of 4:3 and 1.4 for those of 16:9. `mixed` has
-both in both directions, one after the other. `cpu_ratio` is that of the processor time of an
-answer, which tells more where others use the cores, too.
+within each round. `4:3` are images of coco64 of that shape, `16:9` frames of videos, and `mixed`
+images of coco64 of all shapes. The limits are 1.2 for 4:3 and 1.4 for 16:9. `cpu_ratio` is that of
+the processor time of an answer, which tells more where others use the cores, too. mAP50-95 on
+coco64 is that of the cards; of several sizes it may be .003 less.
 """
 
 from __future__ import annotations
@@ -15,44 +16,82 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from operator import truediv
 from pathlib import Path
+from typing import get_args
 
 import cv2
 import httpx
-import numpy as np
 
 from fovea_bench.server_process import ServerProcess
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name, usable_cores
-from fovea_engines.evaluate.samples import sample_images
+from fovea_engines.evaluate.samples import image_files
 from fovea_engines.evaluate.speed import call_rate
 from fovea_engines.progress import ConsoleProgress
+from fovea_engines.repository.card import EngineCard, Precision
 
-SHAPES: dict[str, tuple[tuple[int, int], ...]] = {"4:3": ((640, 480),), "16:9": ((1280, 720),)}
-SHAPES["mixed"] = tuple(
-    side for sides in SHAPES.values() for w, h in sides for side in ((w, h), (h, w))
-)
 LIMITS = {"4:3": 1.2, "16:9": 1.4}
-WARM_UP = 24  # pictures of each shape, in both layouts
+LARGEST_DROP = 0.003  # of mAP50-95
+WARM_UP = 24  # pictures of each size, in both layouts
+MOST = 16  # pictures of a shape
 BACKEND = "onnxruntime"
 WAYS = ("square", "rect")
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "models"
-MODELS = [SHARED / "yolov8n.onnx", SHARED / "yolox_nano.onnx"]
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+COCO = SHARED / "data" / "coco64"
+VIDEOS = ("car-detection.mp4", "one-by-one-person-detection.mp4")
+NAMES = ("yolov8n", "yolov5n", "yolox_nano", "yolov8n-seg-320", "yolov8n-pose")
+MODELS = [SHARED / "models" / f"{name}.onnx" for name in NAMES]
 Row = dict[str, str | float | None]
 
 
-def pictures(shapes: tuple[tuple[int, int], ...]) -> list[bytes]:
-    """JPEG files of photographs, of these (width, height)."""
-    photographs = [pixels for _, pixels in sample_images(None, 3)]
-    files = []
-    for number in range(2 * len(shapes)):
-        resized = cv2.resize(photographs[number % 3], shapes[number % len(shapes)])
-        files.append(cv2.imencode(".jpg", np.ascontiguousarray(resized[..., ::-1]))[1].tobytes())
-    return files
+@cache
+def files_of(shape: str) -> tuple[list[bytes], int]:
+    """JPEG files of a shape, and how many sizes they have."""
+    if shape == "16:9":
+        return list(frames()), 1
+    paths = image_files(COCO / "val", 64)
+    sizes = [cv2.imread(str(path)).shape[1::-1] for path in paths]
+    if shape == "mixed":
+        chosen = paths[:MOST]
+        return [path.read_bytes() for path in chosen], len(set(sizes[:MOST]))
+    fitting = [p for p, (w, h) in zip(paths, sizes, strict=True) if 1.32 < w / h < 1.35]
+    return [path.read_bytes() for path in fitting[:MOST]], 1
+
+
+def frames() -> Iterator[bytes]:
+    """Frames of videos of 768 x 432 pixels, as JPEG."""
+    for name in VIDEOS:
+        video = cv2.VideoCapture(str(SHARED / "data" / "video" / name))
+        count = int(video.get(cv2.CAP_PROP_FRAME_COUNT))
+        for number in range(count // MOST, count, 2 * count // MOST):
+            video.set(cv2.CAP_PROP_POS_FRAMES, number)
+            read, frame = video.read()
+            assert read, name
+            yield cv2.imencode(".jpg", frame)[1].tobytes()
+
+
+def accuracy(model: str, card: EngineCard) -> Row:
+    """The accuracy on coco64 of a card of several sizes, and of the largest alone."""
+    several = card.accuracy[card.precision]
+    square = card.accuracy[f"{card.precision} at one size"]
+    return {
+        "model": model,
+        "metric": several.metric,
+        "square": round(square.figure, 4),
+        "rect": round(several.figure, 4),
+        "lost": round(square.figure - several.figure, 4),
+        "limit": LARGEST_DROP,
+    }
+
+
+def labels(model: Path) -> Path:
+    """The labels of coco64 for a model: with masks for one that segments."""
+    return COCO / ("labels-seg" if "-seg" in model.stem else "val.json")
 
 
 def measure(server: ServerProcess, model: str, rounds: int, seconds: float) -> list[Row]:
@@ -64,11 +103,11 @@ def measure(server: ServerProcess, model: str, rounds: int, seconds: float) -> l
             path = f"/v1/models/{model}-{way}/predict"
             client.post(path, content=files[number % len(files)]).raise_for_status()
 
-        for shape, sides in SHAPES.items():
-            files = pictures(sides)
+        for shape in (*LIMITS, "mixed"):
+            files, sizes = files_of(shape)
             rates: dict[str, list[float]] = {way: [] for way in WAYS}
             cpu: dict[str, list[float]] = {way: [] for way in WAYS}
-            for number in range(WARM_UP * len(sides)):
+            for number in range(WARM_UP * sizes):
                 for way in WAYS:
                     ask(number, way, files)
             for each in range(rounds + 1):
@@ -106,18 +145,33 @@ def main() -> None:
     """Build both engines of each model, serve them, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", nargs="*", type=Path, default=MODELS)
+    parser.add_argument("--precision", choices=get_args(Precision), default="fp32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows = []
+    rows, judged = [], []
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder)
         for model in options.models:
             for way in WAYS:
                 name = f"{model.stem}-{way}"
-                plan = BuildPlan(model, name, repository, BACKEND, rect=way == "rect")
-                build(plan, ConsoleProgress())
+                plan = BuildPlan(
+                    model,
+                    name,
+                    repository,
+                    BACKEND,
+                    rect=way == "rect",
+                    precision=options.precision,
+                    calibration=COCO / "calibration" if options.precision == "int8" else None,
+                    images=COCO / "val",
+                    data=labels(model) if way == "rect" else None,
+                    # What is lost is measured here, not judged.
+                    max_drop=1.0,
+                )
+                card = build(plan, ConsoleProgress())
+            judged.append(accuracy(model.stem, card))
+            print(judged[-1], flush=True)
             more = [f"--load-model={model.stem}-rect"]
             with ServerProcess(repository, f"{model.stem}-square", more) as server:
                 rows += measure(server, model.stem, options.rounds, options.seconds)
@@ -125,6 +179,8 @@ def main() -> None:
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{processor_name()}, {usable_cores()} cores",
         "backend": BACKEND,
+        "precision": options.precision,
+        "accuracy": judged,
         "rows": rows,
     }
     if options.json is not None:
