@@ -88,13 +88,23 @@ class Workers:
 
     def _work(self) -> None:
         jobs: list[Job] = []
+        done: list[Job] = []
+        executions: list[Execution] = []
         try:
             while jobs := self._batches.get():
                 while jobs:
-                    self._executed(jobs, self._execute(jobs))
-                    jobs = [] if self._offloads else self._next()
+                    executions += self._execute(jobs)
+                    done += jobs
+                    failed = any(each.error is not None for each in executions)
+                    jobs = [] if self._offloads or failed else self._next()
+                    # A request is answered when all of it is done: the event loop is woken once.
+                    if not jobs or jobs[0].request is not done[0].request:
+                        self._executed(done, executions)
+                        done, executions = [], []
+                    if failed and not self._offloads:
+                        jobs = self._next()
         except BaseException:
-            self._died(jobs)
+            self._died([*done, *jobs])
             raise
 
     def _prepare(self) -> None:
