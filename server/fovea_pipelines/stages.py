@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
-from fovea_pipelines.crops import Pixels, box_crop, point_crop, rotated_crop
+from fovea_pipelines.crops import Pixels, box_crop, point_crop, rotated_crop, smaller
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 # Of an image, that crops of it may have together.
 _MOST_PIXELS = 2
+# Values of crops that are read as they are; of more, those from which a model's input is made by
+# far are cut out of a smaller image, whose sides are still so many times the input's.
+_MOST_READ, _FINER = 1 << 30, 2
 _FINDS = ("detect", "segment", "pose", "obb", "text")
 # Task of a stage's model -> where its answer may go, the usual place first.
 _PLACES: Mapping[str, tuple[str, ...]] = {
@@ -100,10 +103,29 @@ class BoundStage:
             case "keypoints":
                 cut = partial(point_crop, size=self.size)
         crops = {index: cut(pixels, found, index) for index in np.flatnonzero(wanted).tolist()}
-        if self.table.crop == "box" and sum(each.size for each in crops.values()) <= pixels.size:
+        size = sum(each.size for each in crops.values())
+        if self.table.crop == "box" and size <= pixels.size:
             # The image, which views of it would keep, takes more.
             return {index: crop.copy() for index, crop in crops.items()}
+        if self.table.crop == "box" and size > _MOST_READ:
+            return self._coarser(crops, pixels, found)
         return crops
+
+    def _coarser(
+        self, crops: Mapping[int, Pixels], pixels: Pixels, found: Detections
+    ) -> dict[int, Pixels]:
+        """Cut large crops out of an image that is made smaller once, not each by its model."""
+        wide, high = (_FINER * side for side in self.size)
+        coarse: dict[int, Pixels] = {1: pixels}
+        coarser: dict[int, Pixels] = {}
+        for index, crop in crops.items():
+            times = max(1, min(crop.shape[1] // wide, crop.shape[0] // high))
+            times = 1 << times.bit_length() - 1
+            if times not in coarse:
+                coarse[times] = smaller(pixels, times)
+            boxes = replace(found, boxes=found.boxes / times)
+            coarser[index] = box_crop(coarse[times], boxes, index, self.table.padding)
+        return coarser
 
     def of_base(self, crop: Pixels, said: Finding) -> Pixels | None:
         """Return the crop of its base as it sees it; None if it is not for such an object."""
