@@ -6,7 +6,8 @@ The chain is yolov8n and vehicle-attributes on frames with cars, and for the cal
 the demo's small networks on digits, where the detector takes less of the time. By hand it is a loop
 over ONNX Runtime in this process, without HTTP, in as many threads as the server has clients.
 Rounds of each way take turns, as other work on the machine comes and goes; ratios are the medians
-of rounds.
+of rounds. `cpu ratio` is that of the server's processor time for an image, which tells more where
+others use the cores, too.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
+import psutil
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -134,6 +136,7 @@ def main() -> None:
         write_pipeline(repository, "plates", PIPELINE.format("digits", "classes"))
         server = start_server(repository, Path(folder))
         host = f"127.0.0.1:{server.port}"
+        served = psutil.Process(server.process.pid)
         hand = partial(by_hand, detector, vehicle)
         for clients in CLIENTS:
             ways = {
@@ -144,9 +147,11 @@ def main() -> None:
         called = ("traffic", cars, "yolov8n", "vehicle"), ("plates", digits, "digits", "classes")
         for name, images, *pair in called:
             ways = {"pipeline": [post(host, name)], "two calls": [two_calls(host, *pair)]}
-            figures[f"two calls, {pair[0]}"] = compared(ways, images, given)
+            figures[f"two calls, {pair[0]}"] = compared(ways, images, given, served)
+            ways = {"pipeline": [post(host, name)], "detector": [post(host, pair[0])]}
+            figures[f"detector alone, {pair[0]}"] = compared(ways, images, given, served)
         ways = {"pipeline": [post(host, "traffic")], "detector": [post(host, "yolov8n")]}
-        figures["no objects"] = compared(ways, empty, given)
+        figures["no objects"] = compared(ways, empty, given, served)
         server.stop()
     for name, row in figures.items():
         print(name, *(f"{key} {value:.3f}" for key, value in row.items()), sep="  ")
@@ -160,22 +165,37 @@ def main() -> None:
 
 
 def compared(
-    ways: dict[str, list[Ask]], images: list[bytes], given: argparse.Namespace
+    ways: dict[str, list[Ask]],
+    images: list[bytes],
+    given: argparse.Namespace,
+    served: psutil.Process | None = None,
 ) -> dict[str, float]:
     """Measure two ways in turn; return their medians, and those of the ratios of each round."""
     rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
     for asks in ways.values():
         rate(asks, images, given.seconds / 2)
     for number in range(given.rounds):
         for name in [*ways][:: 1 if number % 2 else -1]:
+            before, began = cpu_s(served), time.monotonic()
             rounds[name].append(rate(ways[name], images, given.seconds))
+            asked = rounds[name][-1][0] * (time.monotonic() - began)
+            cpu[name].append(1e3 * (cpu_s(served) - before) / asked)
     one, other = rounds.values()
     row = {f"{name} images/s": statistics.median(r for r, _ in rounds[name]) for name in ways}
     row |= {f"{name} p50 ms": statistics.median(ms for _, ms in rounds[name]) for name in ways}
     pairs = list(zip(one, other, strict=True))
     row["throughput ratio"] = statistics.median(a[0] / b[0] for a, b in pairs)
     row["p50 ratio"] = statistics.median(b[1] / a[1] for a, b in pairs)
+    if served is not None:
+        row |= {f"{name} cpu ms": statistics.median(cpu[name]) for name in ways}
+        row["cpu ratio"] = statistics.median(b / a for a, b in zip(*cpu.values(), strict=True))
     return row
+
+
+def cpu_s(process: psutil.Process | None) -> float:
+    """Return the processor time of a process so far, seconds."""
+    return 0.0 if process is None else sum(process.cpu_times()[:2])
 
 
 if __name__ == "__main__":
