@@ -38,7 +38,9 @@ def browser(tmp_path_factory):
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: `make test` installs it"
     )
-    chromium = program("chromium", "chromium-browser", "google-chrome", package="chromium")
+    # The shell, which Playwright takes for its own browsers, has no window to draw for each page.
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    chromium = program(*names, package="chromium")
     # A film of one frame: JPEG files one behind the other.
     film = tmp_path_factory.mktemp("film") / "scene.mjpeg"
     film.write_bytes((DEMO / "scene-1.jpg").read_bytes())
