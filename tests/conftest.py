@@ -200,6 +200,11 @@ def pytest_collection_modifyitems(items):
     items[:] = [item for file in in_order(by_file) for item in by_file[file]]
 
 
+def pytest_collection_finish():
+    """Leave modules and tests, which stay to the end, out of every collection of garbage."""
+    gc.freeze()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the slowest files, and the system packages that a full run takes."""
     seconds: Counter[str] = Counter()

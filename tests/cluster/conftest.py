@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import httpx
 import psutil
 import pytest
 import yaml
+from tests.forked import forked_fovea
 from tests.serving import free_ports
 from tests.stores import REMOTE, Bucket
 
@@ -60,7 +60,7 @@ class RunningCluster:
         file.write_text(yaml.safe_dump({**config, "settings": settings}))
         command = ["ray", "deploy", "--config", str(file), "--address", self.cluster.address]
         done = subprocess.run(
-            [sys.executable, "-m", "fovea_server.commands.cli", *command],
+            [*forked_fovea(), *command],
             capture_output=True,
             text=True,
             timeout=600,
