@@ -18,6 +18,9 @@ from fovea_preprocess.plural import counted
 
 FILE = "reference.json"
 
+# Directions of vectors that are equal differ by the rounding of float32.
+_SHOWN = 0.9995
+
 
 class StageEngine(BaseModel):
     """The engine that answered for a stage."""
@@ -149,7 +152,8 @@ class PipelineCard(BaseModel):
     @property
     def text(self) -> str:
         """Describe it in a line."""
-        objects = counted(sum(len(each.scores) for each in self.images), "object")
+        sure = sum(score >= CONF for each in self.images for score in each.scores)
+        objects = counted(sure, "object")
         images = counted(len(self.images), "image")
         return f"{objects} on {images} of {self.images_from}, {self.created:%Y-%m-%d %H:%M} UTC"
 
@@ -158,8 +162,8 @@ class PipelineCard(BaseModel):
     ) -> Iterator[StageAgreement]:
         """Yield for each stage how far it finds the same now on the same images.
 
-        A later stage is compared on the objects that the first one finds then and now, so that the
-        replacement of a detector does not count as that of a reader.
+        A later stage is compared on the objects that it saw then and now: where others decide
+        otherwise what it sees, that does not count as its own.
         """
         first, *later = engines
         pairs = [
@@ -177,19 +181,24 @@ class PipelineCard(BaseModel):
             f"{missed} missed, {extra} extra" if missed or extra else "",
         )
         for name in later:
-            told = [
-                one
-                for image, now, m in pairs
-                for i, j in zip(m.want.tolist(), m.have.tolist(), strict=True)
-                if (one := _compared(image, i, now, j, name)) is not None
-            ]
+            told, alone = list[_Told](), 0
+            for image, now, m in pairs:
+                for i, j in zip(m.want.tolist(), m.have.tolist(), strict=True):
+                    before = image.said[i].get(name)
+                    after = next((f for f in (now.findings or ())[j] if f.stage == name), None)
+                    if before is not None and after is not None:
+                        told.append(_Told.of(before, after, image.name))
+                    else:
+                        alone += before is not after
             worst = min(told, default=_Told(1.0, ""))
+            said = [worst.example] * (worst.agreement < _SHOWN)
+            said += [f"{alone} seen only then or only now"] * (alone > 0)
             yield StageAgreement(
                 name,
                 engines[name].text(self.stages.get(name)),
                 len(told),
                 sum(each.agreement for each in told) / len(told) if told else 1.0,
-                worst.example if worst.agreement < 1 else "",
+                "; ".join(said),
             )
 
 
@@ -197,14 +206,11 @@ class _Told(NamedTuple):
     agreement: float
     example: str
 
-
-def _compared(image: SeenImage, i: int, now: Detections, j: int, stage: str) -> _Told | None:
-    """Compare what a stage says of an object then and now; None where it never saw it."""
-    before = image.said[i].get(stage)
-    after = next((each for each in (now.findings or ())[j] if each.stage == stage), None)
-    if before is None and after is None:
-        return None
-    agreement = 0.0 if before is None or after is None else before.agreement(after)
-    was, is_now = (repr(each.caption) if each else "nothing" for each in (before, after))
-    change = f"{was}, now {is_now}" if was != is_now else f"{agreement:.3f}"
-    return _Told(agreement, f"{change}, on {image.name}")
+    @classmethod
+    def of(cls, before: Said, after: Finding, image: str) -> Self:
+        """Compare what a stage says of an object."""
+        agreement = before.agreement(after)
+        change = f"{agreement:.3f}"
+        if before.caption != after.caption:
+            change = f"{before.caption!r}, now {after.caption!r}"
+        return cls(agreement, f"{change}, on {image}")
