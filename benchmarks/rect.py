@@ -89,9 +89,18 @@ def accuracy(model: str, card: EngineCard) -> Row:
     }
 
 
-def labels(model: Path) -> Path:
-    """The labels of coco64 for a model: with masks for one that segments."""
-    return COCO / ("labels-seg" if "-seg" in model.stem else "val.json")
+def labels(model: Path, folder: Path) -> Path:
+    """The labels of coco64 for a model: with masks, or persons alone for one of their poses."""
+    if "-seg" in model.stem:
+        return COCO / "labels-seg"
+    if "-pose" not in model.stem:
+        return COCO / "val.json"
+    document = json.loads((COCO / "val.json").read_text())
+    [person] = [each for each in document["categories"] if each["name"] == "person"]
+    found = [each for each in document["annotations"] if each["category_id"] == person["id"]]
+    file = folder / "persons.json"
+    file.write_text(json.dumps(document | {"categories": [person], "annotations": found}))
+    return file
 
 
 def measure(server: ServerProcess, model: str, rounds: int, seconds: float) -> list[Row]:
@@ -165,7 +174,7 @@ def main() -> None:
                     precision=options.precision,
                     calibration=COCO / "calibration" if options.precision == "int8" else None,
                     images=COCO / "val",
-                    data=labels(model) if way == "rect" else None,
+                    data=labels(model, repository) if way == "rect" else None,
                     # What is lost is measured here, not judged.
                     max_drop=1.0,
                 )

@@ -110,6 +110,21 @@ def accuracy(value: float) -> str:
     return f"{value:.3f}".removeprefix("0")
 
 
+def rect() -> str:
+    """Engines of several sizes over those of one: images/s, processor time, and accuracy."""
+    report, shapes = newest("rect"), ("4:3", "16:9")
+    speed = {(row["model"], row["pictures"]): row for row in report["rows"]}
+    rows = []
+    for judged in report["accuracy"]:
+        cells = [judged["model"]]
+        for row in (speed[judged["model"], shape] for shape in shapes):
+            rounds = [row[each] for each in ("ratio", "lowest", "highest")]
+            cells += [ratio(rounds), f"x{row['cpu_ratio']:.2f}"]
+        rows.append([*cells, accuracy(judged["square"]), accuracy(judged["rect"])])
+    figures = [title for shape in shapes for title in (f"{shape}: images/s", "images by CPU time")]
+    return markdown(["", *figures, "mAP50-95 at one size", "at several"], rows)
+
+
 def serve() -> str:
     """Images over HTTP, by model and precision: for one client and for a crowd."""
     runs = [(m, p) for m in ("yolov8n", "yolox_nano") for p in ("fp32", "bf16", "int8")]
@@ -199,4 +214,4 @@ def peers(report: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     measured = mlperf(newest("mlperf")), peers(newest("peers"))
-    print(tasks(), precision(), triton(), *measured, serve(), sep="\n\n")
+    print(tasks(), precision(), triton(), rect(), *measured, serve(), sep="\n\n")
