@@ -12,6 +12,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fovea_engines.commands.options import (
     AsJson,
@@ -157,7 +158,9 @@ def history(
     table = Table("at", "", "version", "before", "who", "why", box=SIMPLE_HEAD)
     for each in found.events:
         action = each.action.replace("_", " ")
-        table.add_row(_time(each.at), action, each.version, each.previous, each.who, each.why)
+        row = _time(each.at), action, each.version, each.previous, each.who, each.why
+        # Text, not markup: "[/x]" in a reason is no instruction.
+        table.add_row(*map(Text, row))
     Console().print(table)
     if found.events and (earlier := found.events[0].number - 1):
         typer.echo(f"{counted(earlier, 'event')} before these: --limit lists more")
