@@ -24,7 +24,7 @@ import pytest
         (("build", "tiny.onnx", "--qqqq"), "No such option: --qqqq; see"),
         (("build", "tiny.onnx", "--precision", "int8"), "INT8 needs --calibration DIR"),
         (("predict", "tiny.onn", "a.jpg", "--imgsz", 64), "`fovea build --size HxW`; see"),
-        (("build",), "Missing argument 'MODEL.onnx'"),
+        (("build",), "name the file to build, MODEL.onnx"),
         (("inspect", "absent.onnx"), "no file or folder absent.onnx"),
         (("inspect", "tiny.onnx", "--repository", "r"), "--repository has no effect"),
         (("inspect", "."), "has no model"),
