@@ -37,18 +37,13 @@ class History:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the file of a model's folder, empty if there is none.
-
-        InvalidModel names a line that is no event.
-        """
+        """Read the file of a model's folder; InvalidModel names a line that is no event."""
         path = folder / HISTORY_FILE
         # A pipe would never end.
         if path.exists() and not path.is_file():
             raise InvalidModel(f"{folder.name}/{HISTORY_FILE} is no file: move it away")
         try:
             lines = path.read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
-            return cls()
         except OSError as error:
             raise InvalidModel(
                 f"{folder.name}/{HISTORY_FILE} cannot be read: {error.strerror}"

@@ -16,7 +16,7 @@ from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.composites import composite_file, read_composite
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.files import swap, write_file
-from fovea_engines.repository.history import History
+from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.locking import lock, locked
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
@@ -139,7 +139,8 @@ class ModelRepository:
 
     def history(self, name: str) -> History:
         """Read the history of a model, empty if none was promoted; raises as `History.read`."""
-        return History.read(self.root / check_name(name))
+        folder = self.root / check_name(name)
+        return History.read(folder) if (folder / HISTORY_FILE).exists() else History()
 
     def folder(self, name: str, version: int | None = None) -> Path:
         """Return the folder of a version, by default the latest; `NotFound` lists its versions."""
