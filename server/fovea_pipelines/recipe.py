@@ -159,14 +159,17 @@ def check_reference(folder: Path, labels: Sequence[str] | None) -> None:
     card = PipelineCard.read(folder) if (folder / FILE).is_file() else None
     if card is None:
         return
-    for name, engine in Pipeline.read(folder).engines():
-        before = card.stages.get(name)
-        if before is None or (before.model, before.key) != (engine.model, engine.key):
-            raise InvalidOption(
-                f"stage '{name}' has another engine than the reference ({engine.text(before)}): "
-                f"`fovea build --pipeline {folder.name} --images DIR --check` says how much the "
-                f"answers have changed, on the images of {card.images_from}"
-            )
+    replaced = [
+        f"stage '{name}' has another engine than the reference ({engine.text(before)})"
+        for name, engine in Pipeline.read(folder).engines()
+        if (before := card.stages.get(name)) is None
+        or (before.model, before.key) != (engine.model, engine.key)
+    ]
+    if replaced:
+        raise InvalidOption(
+            f"{'; '.join(replaced)}: `fovea build --pipeline {folder.name} --images DIR --check` "
+            f"says how much the answers have changed, on the images of {card.images_from}"
+        )
 
 
 def _engine(repository: ModelRepository, model: str) -> StageEngine:

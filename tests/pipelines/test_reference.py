@@ -82,7 +82,7 @@ def test_a_stage_that_answers_otherwise_is_named(repository, tmp_path, fovea, co
 
 
 def test_a_detector_that_is_replaced_does_not_count_as_its_readers(
-    repository, demo_versions, command
+    repository, demo_versions, tmp_path, fovea, command
 ):
     assert command()[0] == 0
     shutil.copytree(demo_versions / "digits" / "2", repository / "digits" / "2")
@@ -91,6 +91,13 @@ def test_a_detector_that_is_replaced_does_not_count_as_its_readers(
     stages = {each["stage"]: each for each in json.loads(out)["stages"]}
     assert stages["digits"]["engine"] == "digits version 2, was version 1"
     assert all(each["agreement"] > 0.98 for each in stages.values())
+
+    replaced(repository, tmp_path)
+    _, out, _ = fovea("inspect", "plates", "--repository", repository)
+    assert {name for name in stages if f"stage '{name}' has another" in out.replace("\n", " ")} == {
+        "digits",
+        "embedding",
+    }
 
 
 def test_what_was_found_before_is_compared_object_by_object(repository, command):

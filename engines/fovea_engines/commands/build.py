@@ -332,7 +332,13 @@ def _refer(repository: Path, name: str, images: Path, *, check: bool, as_json: b
     else:
         Console(highlight=False).print(agreement_table(stages))
         now = f"reference: {read_composite(folder).reference}"
-        typer.echo(now if same else f"{now}; the answers have changed since")
+        if not same:
+            now += (
+                "; the answers have changed since. If they should, make it again: "
+                f"`fovea build --pipeline {folder.name} --images {images}`. If not, `fovea promote "
+                "MODEL VERSION` lets an older version of a stage answer."
+            )
+        typer.echo(now)
     if not same:
         raise typer.Exit(1)
 
