@@ -213,7 +213,7 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
             "promote",
             {"version": 4, "canary": 0.9},
             422,
-            "share is 0.9; it must be less than or equal to 0.5",
+            "canary has 0.9; it must be less than or equal to 0.5",
         ),
         ("promote", {"version": 4, "max_p99": 0.1}, 422, "max_p99 has no effect without canary"),
         ("promote", {"version": 4, "canary": 0.1, "seconds": 1e300}, 422, "seconds is 1e+300; it"),

@@ -42,6 +42,7 @@ class _Version:
         images_per_s: as the build measured it, in parallel; None where it measured no speed.
         alone_ms: the same for one image.
         served: config.pbtxt has it served.
+        current: it answers requests that name no version.
         server: its state in the server that was asked; None where it is not there.
     """
 
@@ -53,6 +54,7 @@ class _Version:
     images_per_s: float | None
     alone_ms: float | None
     served: bool
+    current: bool
     server: str | None
 
 
@@ -152,6 +154,7 @@ def _read(models: ModelRepository, name: str, running: dict[str, str]) -> list[_
                 images_per_s=None if speed is None else speed.images_per_s,
                 alone_ms=None if speed is None else speed.alone_ms,
                 served=version in served,
+                current=version in served[-1:],
                 server=running.get(str(version)),
             )
         )
@@ -184,9 +187,8 @@ def _table(found: list[_Version]) -> Table:
         table.add_column(title, no_wrap=True, justify="right")
     table.add_column("")
     for one in found:
-        states = ["to be served"] * one.served + [f"server: {one.server}"] * (
-            one.server is not None
-        )
+        states = ["current" if one.current else "to be served"] * one.served
+        states += [f"server: {one.server}"] * (one.server is not None)
         engine = NO_FIGURE if one.backend is None else f"{one.backend} {one.precision}"
         table.add_row(
             str(one.version),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.config import JsonDict
@@ -65,7 +65,7 @@ class Promotion(Rollback):
     model_config = ConfigDict(json_schema_extra={"examples": [_PROMOTION]})
 
     version: int = Field(ge=1)
-    canary: float | Absent = Field(
+    canary: Annotated[float, Field(ge=0.001, le=0.5)] | Absent = Field(
         None, description="at first it answers this share of the requests: 0.001 to 0.5"
     )
     seconds: float | Absent = Field(None, description="of a canary; default 600")

@@ -121,6 +121,8 @@ class HistoryRecord:
     def append(self, event: Event, who: str, why: str) -> None:
         """Write an event, and wait until the disk has it; Unavailable names what it lacks."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        # Terminals obey control characters.
+        who, why = ("".join(c if c.isprintable() else " " for c in text) for text in (who, why))
         line = json.dumps({"at": at, "who": who, **event, "why": why[:_LONGEST]}) + "\n"
         # A writer that was killed may have left a part of a line.
         whole = self._path.read_bytes().rfind(b"\n") + 1

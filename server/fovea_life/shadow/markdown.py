@@ -50,11 +50,14 @@ def stalled(before: ShadowDocument, now: ShadowDocument) -> str:
             "every image was left out, since requests waited, or the candidate was at work: wait "
             f"for less load, or try version {now.version} on another machine with `fovea diff`"
         )
-    return (
+    text = (
         f"no image comes: it sees requests with images to {name} that name no version, or version "
         f"{now.against}. Send some, to /v1/models/{name}/predict. Ctrl-C leaves the shadow "
         f"running, and `fovea shadow {name} --stop` ends it"
     )
+    if left_out := sum(now.skipped.values()):
+        text += f"; {left_out:,} were left out before, as requests waited: send one at a time"
+    return text
 
 
 def _report(report: ShadowReport) -> Iterable[str]:
