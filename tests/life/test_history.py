@@ -81,7 +81,9 @@ def test_after_a_torn_line_the_next_one_takes_its_place(models):
         file.write(b'{"at": "2026-11-27T1')
     assert len(events(models)) == 1
     with HistoryRecord(models, "m") as record:
-        record.append(record.event_of(Rollback()), "anna", "")
+        record.append(record.event_of(Rollback()), "anna\x1b[31m", "it\nmisses")
+    # Terminals obey control characters.
+    assert [events(models)[-1][key] for key in ("who", "why")] == ["anna [31m", "it misses"]
     lines = path.read_text().splitlines()
     assert [json.loads(line)["action"] for line in lines] == ["promote", "rollback"]
     assert History.read(path.parent).current == 2

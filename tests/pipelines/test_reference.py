@@ -76,6 +76,7 @@ def test_a_stage_that_answers_otherwise_is_named(repository, tmp_path, fovea, co
     code, out, _ = command("--check")
     assert code == 1
     assert "the answers have changed since" in out
+    assert "`fovea promote MODEL VERSION`" in out
 
     assert command()[0] == 0
     assert command("--check")[0] == 0

@@ -203,7 +203,7 @@ class Agreement:
 
 
 Method = Literal["percentile", "minmax", "entropy", "mse"]
-"""How a range is chosen of the values that a tensor had."""
+"""The ways to choose the range of a tensor from the values that it had."""
 
 
 @dataclass(frozen=True, slots=True)

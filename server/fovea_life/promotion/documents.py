@@ -35,12 +35,15 @@ _PROMOTION: JsonDict = {
 }
 
 
+CanaryShare = Annotated[float, Field(ge=0.001, le=0.5)]
+
+
 class CanaryPlan(BaseModel):
     """A canary that is to be run: its share of the requests, its time and its limits."""
 
     model_config = ConfigDict(strict=True)
 
-    share: float = Field(ge=0.001, le=0.5)
+    share: CanaryShare
     seconds: float = Field(600.0, ge=1, le=365 * 86_400)
     max_p99: float | None = Field(None, ge=0, le=100)
     max_disagreement: float | None = Field(None, ge=0.0001, le=0.99)
@@ -65,7 +68,7 @@ class Promotion(Rollback):
     model_config = ConfigDict(json_schema_extra={"examples": [_PROMOTION]})
 
     version: int = Field(ge=1)
-    canary: Annotated[float, Field(ge=0.001, le=0.5)] | Absent = Field(
+    canary: CanaryShare | Absent = Field(
         None, description="at first it answers this share of the requests: 0.001 to 0.5"
     )
     seconds: float | Absent = Field(None, description="of a canary; default 600")
