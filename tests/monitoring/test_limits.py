@@ -99,10 +99,10 @@ def firing(asked: Prometheus, *alerts: str) -> None:
 
 
 def test_more_requests_than_the_queue_holds(server, asked, scene):
-    def three() -> None:
-        httpx.post(server.predict_url("digits"), files=[("f", scene)] * 3, timeout=60)
+    def four() -> None:
+        httpx.post(server.predict_url("digits"), files=[("f", scene)] * 4, timeout=60)
 
-    with repeating(*[three] * 6):
+    with repeating(*[four] * 3):
         firing(asked, "FoveaQueueFilling", "FoveaRefusing")
 
 
