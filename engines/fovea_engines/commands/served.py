@@ -36,6 +36,9 @@ def serving_notes(
             yield f"Version {version} replaces {replaced[0].lower()}{replaced[1:]}."
             if figures := _against(repository, card, before[-1]):
                 yield f"Version {version} has {figures}."
+        elif (current := repository.history(name).current) not in (None, version):
+            yield f"Version {current} was promoted and stays current, for requests that name none."
+            yield f"To change that: fovea promote {name} {version}"
         yield _RUNNING
         there = "" if card.judge is None else ", where such a GPU is: here it will not be ready"
         yield f"Serve it: {command}{there}"

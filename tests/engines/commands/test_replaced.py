@@ -5,6 +5,9 @@ import re
 from tests.conftest import DEMO
 
 from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.repository import ModelRepository
+from fovea_life.promotion.documents import Promotion
+from fovea_life.promotion.record import HistoryRecord
 
 REPLACED = re.compile(r"Version 2 replaces version 1 \([a-z]+ [a-z0-9]+\)\.\n")
 
@@ -32,6 +35,23 @@ def test_in_speed(fovea, tiny_model, tmp_path):
         f"{before.images_per_s:.4g} when it was built), {after.alone_ms:.3g} ms for one image "
         f"(it had {before.alone_ms:.3g}).\n"
     )
+
+
+def test_a_promoted_version_stays_current(fovea, tiny_model, tmp_path):
+    for backend in ("openvino", "onnxruntime"):
+        assert fovea("build", tiny_model, "--backend", backend)[0] == 0
+    with HistoryRecord(ModelRepository(tmp_path / "repository"), "tiny") as record:
+        event = record.event_of(Promotion(version=1))
+        assert event is not None
+        record.append(event, "a test", "")
+    out = fovea("build", tiny_model, "--backend", "onnxruntime")[1]
+    assert "Version 1 was promoted and stays current, for requests that name none.\n" in out
+    assert "To change that: fovea promote tiny 2\n" in out
+    with HistoryRecord(ModelRepository(tmp_path / "repository"), "tiny") as record:
+        event = record.event_of(Promotion(version=2))
+        assert event is not None
+        record.append(event, "a test", "")
+    assert "stays current" not in fovea("build", tiny_model, "--backend", "onnxruntime")[1]
 
 
 def test_in_accuracy(fovea, tmp_path):
