@@ -10,9 +10,9 @@ _SMOOTHING = 0.25
 # Wide has become slow when it takes so many times what it took at its fastest.
 _SLOW = 1.2
 # A trial of the other layout comes this many seconds after the last one, by what it cost: of the
-# time in between, so much.
-_SOONEST_S, _LATEST_S = 0.25, 0.8
-_COST = 0.02
+# time in between so much, or more where that is to be soon, but never over the last.
+_SOONEST_S, _SOON_S = 0.25, 0.8
+_COST, _MOST_COST = 0.02, 0.05
 # The first call after a change finds cold caches and memory that was released: it tells nothing.
 _TRIAL_CALLS = 2
 
@@ -23,7 +23,8 @@ class LoneCall:
 
     The threads of a wide call wait for each other at the end of each layer, so a core that somebody
     else needs slows all of it. While wide keeps its speed, narrow is not tried, and its memory
-    stays released. While narrow is the faster one, wide has a trial every .8 s or sooner.
+    stays released. While narrow is the faster one, wide has a trial every .8 s or sooner, and later
+    only where calls are so long that two of them cost a twentieth of the time.
 
     Several threads may lose a time to each other; the next call corrects it.
     """
@@ -60,7 +61,7 @@ class LoneCall:
 
     def _judge(self, wide: bool, seconds: float, now: float) -> None:
         lost_s = _TRIAL_CALLS * (seconds - self._seconds[self.wide])
-        self._trial_at = now + min(max(_SOONEST_S, lost_s / _COST), _LATEST_S)
+        self._trial_at = now + max(_SOONEST_S, min(lost_s / _COST, _SOON_S), lost_s / _MOST_COST)
         self._seconds[wide] = seconds
         if lost_s < 0:
             self.wide = wide
