@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from pathlib import Path
 
@@ -35,6 +36,8 @@ class JoinedPredictor(Predictor):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="answers", daemon=True)
         self._thread.start()
+        # What it logs of a failure is raised, too.
+        logging.getLogger("fovea_server.models").addHandler(logging.NullHandler())
         self._registry.load(self._name)
         self.threads = usable_cores()
 

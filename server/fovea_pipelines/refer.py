@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ from fovea_engines.evaluate.samples import MAX_SAMPLES, image_files, read_image
 from fovea_engines.repository.card import StageAgreement
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.repository import ModelRepository
-from fovea_pipelines.reference import FILE, PipelineCard, SeenImage, StageEngine
+from fovea_pipelines.reference import FILE, PipelineCard, SeenImage, StageEngine, reference_path
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_preprocess.image import DecodedImage
 from fovea_server.models.registry import Registry
@@ -23,7 +24,8 @@ from fovea_server.tensors.image_messages import ImageRequest
 
 
 def keep(folder: Path, engines: dict[str, StageEngine], images: Path) -> list[StageAgreement]:
-    """Keep what a pipeline finds on images as its reference."""
+    """Keep what a pipeline finds on images as its reference; InvalidModel as `reference_path`."""
+    reference_path(folder)
     files = image_files(images, MAX_SAMPLES)
     found = _found(folder, files)
     seen = [
@@ -57,6 +59,8 @@ def _found(folder: Path, files: Sequence[Path]) -> list[Detections]:
     settings = Settings(
         model_repository=(folder.parent,), model_control_mode=ModelControlMode.EXPLICIT
     )
+    # What its loads log is raised, or is what the check says.
+    logging.getLogger("fovea_server.models").addHandler(logging.NullHandler())
     with closing(Registry(settings)) as registry:
         registry.load(folder.name)
         return asyncio.run(_asked(registry, folder.name, files))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fovea_engines.detect.detections import Detections, Finding
+from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, match
 from fovea_engines.repository.card import StageAgreement
 from fovea_preprocess.errors import InvalidModel
@@ -20,6 +21,25 @@ FILE = "reference.json"
 
 # Directions of vectors that are equal differ by the rounding of float32.
 _SHOWN = 0.9995
+
+_MOST = float(np.finfo(np.float32).max)
+_Number = Annotated[float, Field(ge=-_MOST, le=_MOST, allow_inf_nan=False)]
+_Id = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
+def reference_path(folder: Path) -> Path:
+    """Return the path of the reference in a pipeline's folder; InvalidModel if it is no file."""
+    path = folder / FILE
+    # A pipe would never end.
+    if path.exists() and not path.is_file():
+        raise InvalidModel(f"{path} is no file: move it away")
+    return path
+
+
+class _Told(NamedTuple):
+    agreement: float
+    example: str
+    renamed: str
 
 
 class StageEngine(BaseModel):
@@ -41,6 +61,12 @@ class StageEngine(BaseModel):
         was = f"{before.model} " if before.model != self.model else ""
         return f"{text}, was {was}version {before.version}"
 
+    def undo(self, before: Self | None) -> str:
+        """Return the command by which the version that it has replaced answers again."""
+        if before is None or before.model != self.model or before.version == self.version:
+            return ""
+        return f"fovea promote {self.model} {before.version}"
+
 
 class Said(BaseModel):
     """The result of a stage on a crop: the arrays of a value of this kind; none where it failed."""
@@ -48,7 +74,7 @@ class Said(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str
-    arrays: list[list[float | int]]
+    arrays: list[list[_Number | _Id]]
     caption: str
 
     @classmethod
@@ -59,18 +85,28 @@ class Said(BaseModel):
         kind = "" if found is None else type(found).__name__
         return cls(kind=kind, arrays=arrays, caption=finding.caption)
 
-    def agreement(self, finding: Finding) -> float:
-        """Return how far a stage finds the same now, 0 to 1."""
-        found = finding.found
-        if found is None or type(found).__name__ != self.kind:
-            return 0.0
+    def compared(self, finding: Finding, image: str) -> _Told:
+        """Say how far a stage finds the same now."""
         try:
-            pairs = zip(self.arrays, found.arrays, strict=True)
-            before = found.holding([np.array(old, new.dtype) for old, new in pairs])
-            shared = before.shared(found)
-        except ValueError:  # of another network, whose arrays have other lengths
-            return 0.0
-        return float(before.likely.keys() == found.likely.keys()) if shared is None else shared
+            agreement, words = self._shared(finding.found, finding.labels)
+        except (ValueError, IndexError, OverflowError):  # of a network with other arrays
+            agreement, words = 0.0, self.caption
+        change = f"{self.caption!r}, now {finding.caption!r}, on {image}"
+        if finding.caption in (self.caption, words):
+            renamed = "" if finding.caption == self.caption else f"names changed: {change}"
+            return _Told(agreement, f"{agreement:.3f}, on {image}", renamed)
+        return _Told(agreement, change, "")
+
+    def _shared(self, found: TaskResult | None, labels: Sequence[str] | None) -> tuple[float, str]:
+        """Return the agreement, 0 to 1, and what this would be called by the names of now."""
+        if found is None or type(found).__name__ != self.kind:
+            return 0.0, self.caption
+        pairs = zip(self.arrays, found.arrays, strict=True)
+        before = found.holding([np.array(old, new.dtype) for old, new in pairs])
+        shared = before.shared(found)
+        if shared is None:
+            shared = float(before.likely.keys() == found.likely.keys())
+        return shared, before.caption(labels)
 
 
 class SeenImage(BaseModel):
@@ -80,11 +116,11 @@ class SeenImage(BaseModel):
 
     name: str
     sha256: str
-    boxes: list[list[float]]
-    scores: list[float]
-    class_ids: list[int]
-    rotated: list[list[float]] | None
-    keypoints: list[list[list[float]]] | None
+    boxes: list[tuple[_Number, _Number, _Number, _Number]]
+    scores: list[_Number]
+    class_ids: list[_Id]
+    rotated: list[tuple[_Number, _Number, _Number, _Number, _Number]] | None
+    keypoints: list[list[tuple[_Number, _Number, _Number]]] | None
     said: list[dict[str, Said]]
 
     @classmethod
@@ -102,13 +138,23 @@ class SeenImage(BaseModel):
             said=said,
         )
 
-    @property
-    def objects(self) -> Detections:
-        """Return the objects without what was said of them."""
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        rows = (self.scores, self.class_ids, self.said, self.rotated, self.keypoints)
+        if any(each is not None and len(each) != len(self.boxes) for each in rows):
+            raise ValueError("its lists have not the same length")
+        if len(set(map(len, self.keypoints or ()))) > 1:
+            raise ValueError("its objects have not the same number of keypoints")
+        return self
+
+    def objects(self, now: Detections) -> Detections:
+        """Return them without what was said of them, and without points where `now` has others."""
         rotated, points = (
             None if rows is None else np.array(rows, np.float32)
             for rows in (self.rotated, self.keypoints)
         )
+        if points is not None and now.keypoints is not None:
+            points = points if points.shape[1:] == now.keypoints.shape[1:] else None
         return Detections(
             boxes=np.array(self.boxes, np.float32).reshape(-1, 4),
             scores=np.array(self.scores, np.float32),
@@ -125,8 +171,8 @@ class PipelineCard(BaseModel):
 
     created: datetime
     images_from: str
-    stages: dict[str, StageEngine]
-    images: list[SeenImage]
+    stages: dict[str, StageEngine] = Field(min_length=2)
+    images: list[SeenImage] = Field(min_length=1)
 
     @classmethod
     def of(
@@ -139,21 +185,30 @@ class PipelineCard(BaseModel):
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """Read the card of a pipeline's folder, None without; InvalidModel if it is damaged."""
+        path = reference_path(folder)
         try:
-            return cls.model_validate_json((folder / FILE).read_bytes())
+            return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
         except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
             raise InvalidModel(
-                f"{folder / FILE} is damaged ({error.errors()[0]['msg']}): remove it, and make it "
-                f"again with `fovea build --pipeline {folder.name} --images DIR`"
+                f"{path} is damaged, or of another version of Fovea ({where}: {first['msg']}): "
+                f"make it again with `fovea build --pipeline {folder.name} --images DIR`"
             ) from error
+
+    @property
+    def objects(self) -> int:
+        """Count the objects that requests get by default."""
+        return sum(score >= CONF for each in self.images for score in each.scores)
 
     @property
     def text(self) -> str:
         """Describe it in a line."""
-        sure = sum(score >= CONF for each in self.images for score in each.scores)
-        objects = counted(sure, "object")
+        objects = counted(self.objects, "object")
         images = counted(len(self.images), "image")
         return f"{objects} on {images} of {self.images_from}, {self.created:%Y-%m-%d %H:%M} UTC"
 
@@ -162,55 +217,45 @@ class PipelineCard(BaseModel):
     ) -> Iterator[StageAgreement]:
         """Yield for each stage how far it finds the same now on the same images.
 
-        A later stage is compared on the objects that it saw then and now: where others decide
-        otherwise what it sees, that does not count as its own.
+        A later stage is compared on those of these objects that it saw then and now: where others
+        decide otherwise what it sees, that does not count as its own.
         """
         first, *later = engines
         pairs = [
-            (image, now, match(image.objects, now, CONF, MARGIN))
+            (image, now, match(image.objects(now), now, CONF, MARGIN))
             for image, now in zip(self.images, found, strict=True)
         ]
         missed, extra = (sum(getattr(m, name) for *_, m in pairs) for name in ("missed", "extra"))
-        both = sum(len(m.want) for *_, m in pairs)
         total, lost = (sum(getattr(m, name) for *_, m in pairs) for name in ("total", "lost"))
         yield StageAgreement(
             first,
             engines[first].text(self.stages.get(first)),
-            both + missed,
+            self.objects,
             1 - lost / total if total else 1.0,
             f"{missed} missed, {extra} extra" if missed or extra else "",
+            engines[first].undo(self.stages.get(first)),
         )
         for name in later:
             told, alone = list[_Told](), 0
             for image, now, m in pairs:
                 for i, j in zip(m.want.tolist(), m.have.tolist(), strict=True):
+                    if image.scores[i] < CONF:
+                        continue
                     before = image.said[i].get(name)
                     after = next((f for f in (now.findings or ())[j] if f.stage == name), None)
                     if before is not None and after is not None:
-                        told.append(_Told.of(before, after, image.name))
+                        told.append(before.compared(after, image.name))
                     else:
                         alone += before is not after
-            worst = min(told, default=_Told(1.0, ""))
+            worst = min(told, default=_Told(1.0, "", ""))
             said = [worst.example] * (worst.agreement < _SHOWN)
+            said += sorted(each.renamed for each in told if each.renamed)[:1]
             said += [f"{alone} seen only then or only now"] * (alone > 0)
             yield StageAgreement(
                 name,
                 engines[name].text(self.stages.get(name)),
                 len(told),
-                sum(each.agreement for each in told) / len(told) if told else 1.0,
+                sum(each.agreement for each in told) / len(told) if told else float(not alone),
                 "; ".join(said),
+                engines[name].undo(self.stages.get(name)),
             )
-
-
-class _Told(NamedTuple):
-    agreement: float
-    example: str
-
-    @classmethod
-    def of(cls, before: Said, after: Finding, image: str) -> Self:
-        """Compare what a stage says of an object."""
-        agreement = before.agreement(after)
-        change = f"{agreement:.3f}"
-        if before.caption != after.caption:
-            change = f"{before.caption!r}, now {after.caption!r}"
-        return cls(agreement, f"{change}, on {image}")

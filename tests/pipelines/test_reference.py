@@ -1,6 +1,8 @@
 """The reference of a pipeline says whether a stage that was replaced answers as before."""
 
 import json
+import os
+import re
 import shutil
 
 import pytest
@@ -76,7 +78,11 @@ def test_a_stage_that_answers_otherwise_is_named(repository, tmp_path, fovea, co
     code, out, _ = command("--check")
     assert code == 1
     assert "the answers have changed since" in out
-    assert "`fovea promote MODEL VERSION`" in out
+    assert f"`fovea promote embedding 1 --repository {repository}` lets" in out.replace("\n", " ")
+    _, out, err = fovea("promote", "embedding", "1", "--repository", repository)
+    assert "Version 1 of embedding is current" in out, err
+    assert command("--check")[0] == 0
+    assert fovea("rollback", "embedding", "--repository", repository)[0] == 0
 
     assert command()[0] == 0
     assert command("--check")[0] == 0
@@ -136,6 +142,89 @@ def test_what_was_found_before_is_compared_object_by_object(repository, command)
     assert stages["attributes"]["agreement"] > 0.999
 
 
+def test_names_that_change_are_told_as_that(repository, fovea, command):
+    labels = repository / "names.txt"
+    labels.write_text("\n".join(f"name {n}" for n in range(10)))
+    assert command()[0] == 0
+    source = DEMO / "digits-classify.onnx"
+    where = ("--repository", repository, "--backend", "onnxruntime")
+    assert fovea("build", source, "--name", "classes", "--labels", labels, *where)[0] == 0
+    code, out, err = command("--check", "--json")
+    assert code == 0, err
+    stages = {each["stage"]: each for each in json.loads(out)["stages"]}
+    assert stages["digit"]["agreement"] == 1
+    assert re.match(r"names changed: '\d', now 'name ", stages["digit"]["differs"])
+    assert stages["digit"]["undo"] == "fovea promote classes 1"
+    assert all(not each["differs"] for name, each in stages.items() if name != "digit")
+
+
+def test_objects_are_those_of_the_reference(repository, command):
+    """Of a stage that sees none of them any more, nothing agrees."""
+    _, out, err = command()
+    assert "objects: of the reference" in out, err
+    blind = PIPELINE.replace("if = 0.5", 'classes = ["9"]\nif = 0.99')
+    write_pipeline(repository, "plates", blind)
+    code, out, _ = command("--check", "--json")
+    assert code == 1
+    stages = {each["stage"]: each for each in json.loads(out)["stages"]}
+    count = stages["digits"]["objects"]
+    assert count == PipelineCard.read(repository / "plates").objects
+    assert stages["attributes"]["objects"] == stages["embedding"]["objects"] == count
+    assert (stages["reading"]["objects"], stages["reading"]["agreement"]) == (0, 0)
+    code, out, _ = command("--check")
+    assert "look at pipeline.toml" in out.replace("\n", " ")
+    assert command()[0] == 0
+    assert re.search(r"reading +reading version 1 +0 +- ", command()[1])
+
+
+def test_a_reference_that_is_edited_badly(repository, fovea, command):
+    assert command()[0] == 0
+    path = repository / "plates" / "reference.json"
+    text = path.read_text()
+    card = json.loads(text)
+
+    def of_image(**values):
+        first, *others = card["images"]
+        return json.dumps(card | {"images": [first | values, *others]})
+
+    first = card["images"][0]
+    said = {"kind": "Embedding", "arrays": [[1e300] * 16], "caption": ""}
+    for wrong in (
+        *("", "[]", text[:500], "[" * 100_000),
+        *(json.dumps(card | {name: each}) for name in ("images", "stages") for each in ([], {})),
+        json.dumps(card | {"format": 2}),
+        *(of_image(**{n: first[n][1:]}) for n in ("boxes", "scores", "class_ids", "said")),
+        of_image(boxes=[each[:3] for each in first["boxes"]]),
+        *(of_image(scores=[n] * len(first["scores"])) for n in (float("nan"), 1e300, "one")),
+        of_image(class_ids=[10**30] * len(first["class_ids"])),
+        of_image(said=[{"embedding": said}] * len(first["said"])),
+    ):
+        path.write_text(wrong)
+        for asked in (command("--check"), fovea("inspect", "plates", "--repository", repository)):
+            assert asked[0] in (1, 2), wrong[:200]
+            assert re.fullmatch(
+                r"error: \S*/plates/reference.json is damaged, or of another version of Fovea .+: "
+                r"make it again with `fovea build --pipeline plates --images DIR`\n",
+                asked[2],
+            ), asked[2]
+    # Arrays that another network would have, which are numbers.
+    odd = [[9.5] * 16, [-3, 7], [], [2e9]]
+    path.write_text(
+        of_image(said=[{n: said | {"arrays": odd} for n in each} for each in first["said"]])
+    )
+    assert command("--check")[0] == 1
+    path.unlink()
+    for make in (path.mkdir, lambda: os.mkfifo(path)):
+        make()
+        for asked, code in ((command("--check"), 2), (command(), 1)):
+            assert asked[0] == code
+            assert asked[2] == f"error: {path} is no file: move it away\n"
+        with serving(repository) as registry:
+            assert not registry.find("plates").reason
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert command()[0] == 0
+
+
 def test_wrong_input(repository, tmp_path, fovea, command):
     for asked, says in (
         (("--check",), "has no reference yet: without --check one is made"),
@@ -144,7 +233,8 @@ def test_wrong_input(repository, tmp_path, fovea, command):
         code, _, err = command(*asked)
         assert (code, says in err) == (2, True), err
     code, _, err = fovea("build", "--pipeline", "plates", "--repository", repository)
-    assert (code, "without --images" in err) == (2, True)
+    again = f"`fovea build --pipeline plates --repository {repository} --images DIR`"
+    assert (code, f"images that it is to run on: {again}" in err) == (2, True), err
     code, _, err = fovea("build")
     assert (code, "MODEL.onnx" in err) == (2, True)
     code, _, err = command(name="digits")
@@ -153,9 +243,10 @@ def test_wrong_input(repository, tmp_path, fovea, command):
     (tmp_path / "empty").mkdir()
     code, _, err = command("--check", folder=tmp_path / "empty")
     assert (code, "is not the image of the reference, which was made with frames" in err) == (2, 1)
-    (repository / "plates" / "reference.json").write_text("{}")
-    code, _, err = command("--check")
-    assert (code, "reference.json is damaged" in err) == (1, True)
+    write_pipeline(repository, "plates", PIPELINE.replace('"7"', '"77"'))
+    for more, status in (((), 1), (("--check",), 2)):
+        code, _, err = command(*more)
+        assert (code, err.count("has no class '77'"), err.count("\n")) == (status, 1, 1), err
 
 
 def test_a_pipeline_of_a_pipeline(repository, command):

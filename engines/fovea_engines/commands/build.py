@@ -48,7 +48,7 @@ from fovea_engines.repository.figures import Goal
 from fovea_engines.repository.labels import find_labels
 from fovea_engines.repository.options import BuilderOptions, Plugin, Profile, parse_capabilities
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
-from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.errors import FoveaError, InvalidOption
 
 _graph_option = partial(typer.Option, rich_help_panel="Graph")
 
@@ -66,7 +66,6 @@ NEEDS: Mapping[str, Needs] = {
     "builder_level": _BUILDER,
     "compute_capability": _AHEAD,
     "plugin": _BUILDER,
-    "pipeline": {"images": ()},
     "check": {"pipeline": ()},
 }
 _OF_PIPELINE = ("pipeline", "repository", "images", "check", "as_json")
@@ -259,8 +258,15 @@ def build(
     others = [(each.name or "", "pipeline") for each in context.command.params]
     clashes = [pair for pair in others if pair[0] not in _OF_PIPELINE]
     check_options(context, NEEDS, clashes=[("profile", "max_batch"), *clashes])
-    if pipeline is not None and images is not None:
-        _refer(repository, pipeline, images, check=check, as_json=as_json)
+    if pipeline is not None:
+        where = f" --repository {shlex.quote(str(repository))}"
+        where = where if is_typed(context, "repository") else ""
+        if images is None:
+            raise InvalidOption(
+                "--pipeline needs the folder of images that it is to run on: `fovea build "
+                f"--pipeline {pipeline}{where} --images DIR{' --check' if check else ''}`"
+            )
+        _refer(repository, pipeline, images, where, check=check, as_json=as_json)
         return
     if model is None:
         raise InvalidOption("name the file to build, MODEL.onnx, or a --pipeline")
@@ -317,14 +323,22 @@ def build(
         console.print(note, markup=False, soft_wrap=True)
 
 
-def _refer(repository: Path, name: str, images: Path, *, check: bool, as_json: bool) -> None:
-    """Keep or check the reference of a pipeline."""
+def _refer(
+    repository: Path, name: str, images: Path, where: str, *, check: bool, as_json: bool
+) -> None:
+    """Keep or check the reference of a pipeline; `where` names the repository in advice."""
     from rich.console import Console
 
     folder = ModelRepository(repository).path_of(name).absolute()
     if composite_file(folder) is None:
         raise InvalidOption(f"{name} is made of one model: build it from its MODEL.onnx")
-    stages = read_composite(folder).refer(images, check=check)
+    try:
+        stages = read_composite(folder).refer(images, check=check)
+    except FoveaError as error:
+        if not check:
+            raise
+        # Scripts tell by the exit code what answers otherwise from what could not be judged.
+        raise InvalidOption(str(error)) from error
     same = all(each.same for each in stages)
     if as_json:
         document = {"model": folder.name, "same": same, "stages": [asdict(s) for s in stages]}
@@ -333,10 +347,16 @@ def _refer(repository: Path, name: str, images: Path, *, check: bool, as_json: b
         Console(highlight=False).print(agreement_table(stages))
         now = f"reference: {read_composite(folder).reference}"
         if not same:
+            again = (
+                f"fovea build --pipeline {folder.name}{where} --images {shlex.quote(str(images))}"
+            )
+            undo = ", ".join(
+                f"`{each.undo}{where}`" for each in stages if each.undo and not each.same
+            )
             now += (
-                "; the answers have changed since. If they should, make it again: "
-                f"`fovea build --pipeline {folder.name} --images {images}`. If not, `fovea promote "
-                "MODEL VERSION` lets an older version of a stage answer."
+                f"; the answers have changed since. If they should, make it again: `{again}`. If "
+                f"not, {undo or 'look at pipeline.toml and the models of the stages that differ'}"
+                f"{undo and ' lets the version of then answer again'}."
             )
         typer.echo(now)
     if not same:

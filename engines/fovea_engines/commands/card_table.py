@@ -11,7 +11,12 @@ from rich.text import Text
 from fovea_engines.detect.heads.registry import is_nameless
 from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.figures import StageAgreement, candidate_table, left_out_text
+from fovea_engines.repository.figures import (
+    NO_FIGURE,
+    StageAgreement,
+    candidate_table,
+    left_out_text,
+)
 from fovea_engines.repository.labels import set_of
 from fovea_engines.session import TensorSpec
 
@@ -40,11 +45,17 @@ def card_table(card: EngineCard, version: int, *, served: bool) -> Table:
 
 def agreement_table(stages: Iterable[StageAgreement]) -> Table:
     """The agreement of stages with the reference, one a row."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        caption="objects: of the reference; of a later stage, those that it saw then and now",
+        caption_justify="left",
+    )
     for column in ("stage", "engine", "objects", "agreement", "differs most"):
         table.add_column(column, overflow="fold")
     for each in stages:
-        row = (each.stage, each.engine, str(each.objects), f"{each.agreement:.3f}", each.differs)
+        agreement = f"{each.agreement:.3f}" if each.objects or not each.same else NO_FIGURE
+        row = (each.stage, each.engine, str(each.objects), agreement, each.differs)
         table.add_row(*map(Text, row))
     return table
 

@@ -29,9 +29,10 @@ class StageAgreement:
 
     Attributes:
         engine: that answers for it, and the one it has replaced since the reference, for people.
-        objects: that were compared.
-        agreement: 0 to 1.
-        differs: the largest difference, for people; empty without one.
+        objects: of the reference; of a later stage, those of them that it saw then and now.
+        agreement: 0 to 1; 0, too, if it saw objects then or now, and none twice.
+        differs: the largest difference, and names that have changed, for people; or empty.
+        undo: the command by which the engine of the reference answers again; empty if none does.
     """
 
     stage: str
@@ -39,6 +40,7 @@ class StageAgreement:
     objects: int
     agreement: float
     differs: str
+    undo: str
 
     @property
     def same(self) -> bool:

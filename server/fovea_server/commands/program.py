@@ -113,7 +113,8 @@ class Program(TyperGroup):
             sys.stdout.flush()
             sys.exit(code)
         except FoveaError as error:
-            _end(str(error), 2 if isinstance(error, InvalidOption | NotFound) else 1)
+            # Texts of Triton end so.
+            _end(str(error).rstrip(";\n"), 2 if isinstance(error, InvalidOption | NotFound) else 1)
         except typer.TyperException as error:
             message = " ".join(_message(error).split()).rstrip(".")
             # Of pydantic, which typer reads values with.
