@@ -5,6 +5,7 @@ import httpx
 import numpy as np
 import onnxruntime
 import pytest
+import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from onnx import TensorProto, helper
 from onnx import save as save_onnx
@@ -146,12 +147,16 @@ def test_classes_are_those_of_the_request(server, sent):
 
 
 def test_v2_and_the_command(server, place, sent, tmp_path, fovea):
-    asked = images(http_client, sent, name="images")
-    with http_client.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
-        answer = client.infer("world", asked, parameters={"labels": ",".join(OTHERS), "conf": 0.5})
     with Client(server.url) as client:
         found = client.predict("world", sent, labels=OTHERS, conf=0.5).detections
-    assert answer.as_numpy("scores").ravel() == pytest.approx([o.score for o in found], abs=1e-3)
+    said = {"labels": ",".join(OTHERS), "conf": 0.5}
+    for protocol, port in ((http_client, server.port), (grpc_client, server.grpc_port)):
+        asked = images(protocol, sent, name="images")
+        with protocol.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            answer = client.infer("world", asked, parameters=said)
+        scores, names = (answer.as_numpy(each).ravel() for each in ("scores", "class_names"))
+        assert scores == pytest.approx([each.score for each in found], abs=1e-3)
+        assert [each.decode() for each in names] == [each.class_name for each in found]
     (tmp_path / "a.png").write_bytes(sent)
     command = ("predict", "world", "a.png", "--texts", "red,a photo of 7", "--conf", "0.5")
     code, out, err = fovea(*command, "--repository", place / "r")

@@ -7,6 +7,8 @@ import cv2
 import httpx
 import numpy as np
 import pytest
+import tritonclient.grpc as grpc_client
+from tests.e2e.test_v2_images import images
 from tests.engines.two_towers import image_vectors, reader, text_vectors, two_towers
 from tests.serving import start_server
 
@@ -158,6 +160,14 @@ def test_texts_and_labels_over_the_v2_protocol(server):
         with pytest.raises(ServerError, match="not UTF-8"):
             client.infer("clip", {"TEXT": np.array([b"\xff"], object)})
     np.testing.assert_allclose(vectors, text_vectors(*LABELS), atol=1e-5)
+    asked = grpc_client.InferInput("TEXT", list(texts.shape), "BYTES")
+    asked.set_data_from_numpy(texts)
+    with grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        told = client.infer("clip", [asked]).as_numpy("embedding")
+        seen = images(grpc_client, picture(COLOURS[0]), name="pixel_values")
+        named = client.infer("clip", seen, parameters=parameters).as_numpy("class_names")
+    np.testing.assert_array_equal(told, vectors)
+    assert named.tolist() == found["class_names"].tolist()
     scores = _softmax(image_vectors(SHARES[:1]) @ text_vectors(*LABELS).T)[0]
     best = np.argsort(-scores)[:2]
     assert found["class_names"].tolist() == [[LABELS[at].encode() for at in best]]
