@@ -11,6 +11,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from onnx import helper
+from tests.client.test_arrays import SUPERVISION
 from tests.e2e.results import AS_IT_IS, IMAGES, averaged
 from tests.e2e.test_v2_images import images
 from tests.engines.tiny import constant, save
@@ -154,6 +155,19 @@ def test_the_command_writes_it(server, scene, found, tmp_path, fovea):
         vector = each.embedding.vector.tolist()
         assert json.loads(row["embedding"]) == annotation["embedding"] == vector
         assert annotation.get("classes", {}) == {c.class_name: c.score for c in each.classes}
+
+
+def test_supervision_has_it_beside_the_names(found, monkeypatch):
+    if not SUPERVISION.exists():
+        pytest.skip(f"{SUPERVISION} is absent: `make test-real` installs it")
+    monkeypatch.syspath_prepend(str(SUPERVISION))
+    data = found.image.to_supervision().data
+    for at, each in enumerate(found.detections):
+        assert data["text"][at] == (each.text.text if each.text else None)
+        assert data["embedding"][at] == each.embedding.vector.tolist()
+        kinds = [one.name for one in each.attributes]
+        assert list(data["attributes"][at]) == kinds
+        assert data["classes"][at] == ({c.class_name: c.score for c in each.classes} or None)
 
 
 def test_the_command_runs_it_without_a_server(repository, scene, found, tmp_path, fovea):
