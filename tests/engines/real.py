@@ -1,11 +1,13 @@
 """Real models, normalised once, and what they make of a real image."""
 
+import os
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
+from tests import slimmed
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
@@ -32,7 +34,17 @@ def prepared(shared: Path, name: str) -> PreparedModel:
 
 @cache
 def ranges(shared: Path, name: str) -> Ranges:
-    """Its ranges on a few images."""
+    """Its ranges on a few images, measured once a run."""
+    assert slimmed.shared_folder is not None
+    kept = slimmed.shared_folder / f"ranges-{name}.json"
+    if not kept.exists():
+        new = kept.with_suffix(f".{os.getpid()}")
+        new.write_bytes(_measured(shared, name).encoded())
+        new.replace(kept)
+    return Ranges.read(kept)
+
+
+def _measured(shared: Path, name: str) -> Ranges:
     model = prepared(shared, name)
     files = image_files(shared / "data" / "coco64" / "calibration", _IMAGES)
     images = Images(files, model.preprocess, "")
