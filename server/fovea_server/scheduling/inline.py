@@ -14,25 +14,29 @@ if TYPE_CHECKING:
 QUICK_NS, QUICK_IMAGE_NS = 200_000, 600_000
 # Largest batch; larger ones are rarely quick.
 _MOST_BYTES = 64 << 10
-# Weight of the newest call on the event loop. Calls that another process interrupted for ten
-# milliseconds, one in a hundred of them, do not end inline execution of a quick model; one call of
-# fifty milliseconds does.
+# Weight of the newest call on the event loop. One call of half a second ends inline execution.
 _SMOOTHING = 1 / 256
+# Neighbours on the machine take the caches, and the processor itself: on two cores that four others
+# wanted, a call took twice the CPU time, and several times the wall time. Threads suffer as much,
+# and a model that went back and forth between both had two thirds of the images/s. So it stays
+# inline up to twice the time that opens it, and waits count as a quarter.
+_SLACK, _PATIENCE = 2, 4
 # Calls in threads that are measured before calls run inline; doubled whenever fewer than `_LONG`
 # calls ran inline.
 _FEWEST, _MOST = 16, 1 << 16
 _LONG = 1000
-# CPU time of a call, in nanoseconds, which interruptions do not add to. One such call ends inline
+# A call of so many times the CPU time that opens it, to which interruptions do not add, ends inline
 # execution: its time depends on the inputs' contents. Not for good, because some systems count CPU
 # time in steps, and once in a hundred thousand calls charge a step.
-HEAVY_NS = 10 * QUICK_NS
+_HEAVY = 10
 
 
 class InlineExecution:
     """Learns from measured times if a model may run on the event loop.
 
     In a thread a call may wait for the interpreter's lock, so there the quickest one counts; on the
-    event loop the mean does. A model that is quick only now and then is tried ever more rarely.
+    event loop the mean of CPU times does. A model that is quick only now and then is tried ever
+    more rarely.
 
     Args:
         steady: as `Session.steady`; a model that is not steady never runs inline.
@@ -41,7 +45,7 @@ class InlineExecution:
 
     def __init__(self, *, steady: bool, quick_ns: int = QUICK_NS) -> None:
         self._steady = steady
-        self._quick_ns = quick_ns
+        self.quick_ns = quick_ns
         self._open = False
         self._calls = 0
         self._needed = _FEWEST
@@ -63,14 +67,16 @@ class InlineExecution:
         if cpu_ns is None:
             self._least_ns = min(self._least_ns, call_ns)
             if self._steady and not self._open and self._calls >= self._needed:
-                self._turn(opened=self._least_ns < self._quick_ns)
+                self._turn(opened=self._least_ns < self.quick_ns)
             return
-        self._mean_ns += _SMOOTHING * (call_ns - self._mean_ns)
-        if min(call_ns, cpu_ns) > HEAVY_NS or self._mean_ns > self._quick_ns:
+        spent_ns = min(call_ns, cpu_ns)
+        counted_ns = max(spent_ns, call_ns / _PATIENCE)
+        self._mean_ns += _SMOOTHING * (counted_ns - self._mean_ns)
+        if spent_ns > _HEAVY * self.quick_ns or self._mean_ns > _SLACK * self.quick_ns:
             self._needed = _FEWEST if self._calls > _LONG else min(2 * self._needed, _MOST)
             self._turn(opened=False)
 
     def _turn(self, *, opened: bool) -> None:
         self._open = opened
         self._calls = 0
-        self._mean_ns, self._least_ns = float(self._least_ns), self._quick_ns
+        self._mean_ns, self._least_ns = float(self._least_ns), self.quick_ns

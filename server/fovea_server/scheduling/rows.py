@@ -25,7 +25,6 @@ from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.contract import Contract, Outputs
 from fovea_server.scheduling.execution import Execution, execute, prepare
 from fovea_server.scheduling.image_job import ImageJob, ImageKind
-from fovea_server.scheduling.inline import HEAVY_NS
 from fovea_server.scheduling.job import Job
 from fovea_server.scheduling.job_queue import JobQueue
 from fovea_server.scheduling.tensor_job import TensorJob, TensorKind
@@ -258,14 +257,14 @@ class RowScheduler(Scheduler):
             return
 
     def _execute_here(self, jobs: Sequence[Job]) -> Execution:
-        began_ns = time.thread_time_ns()
+        inline, began_ns = jobs[0].kind.inline, time.thread_time_ns()
         execution = execute(self.contract.name, jobs, self._queue.is_alone)
         cpu_ns = took_ns = sum(execution.spans)
-        if took_ns > HEAVY_NS:
-            # A shorter call cannot have used that much CPU time, and reading the clock costs more.
+        if took_ns > inline.quick_ns:
+            # A shorter call is quick either way, and reading the clock costs more.
             cpu_ns = time.thread_time_ns() - began_ns
         if execution.jobs:
-            jobs[0].kind.inline.learn(took_ns, cpu_ns=cpu_ns)
+            inline.learn(took_ns, cpu_ns=cpu_ns)
         return execution
 
     def _on_executed(self, jobs: Sequence[Job], executions: Sequence[Execution]) -> None:

@@ -19,7 +19,7 @@ from fovea_server.scheduling.job import Job
 
 Serve = Callable[..., Served]
 
-QUICK, SLOW = 20_000, 50_000_000
+QUICK, SLOW = 20_000, 500_000_000
 SMALL = [cast(Job, SimpleNamespace(nbytes=64))]
 LARGE = [cast(Job, SimpleNamespace(nbytes=4 << 20))]
 
