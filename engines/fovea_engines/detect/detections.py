@@ -92,16 +92,19 @@ class Detections(TaskResult):
         points = self.keypoints
         if points is not None:
             points = np.concatenate([back.points_to_source(points[..., :2]), points[..., 2:]], -1)
-        found = replace(
-            self,
-            boxes=back.boxes_to_source(self.boxes),
-            masks=None if self.masks is None else self.masks.to_source(back),
-            keypoints=points,
-            rotated=None if self.rotated is None else to_source(self.rotated, back),
+        found = type(self)(
+            back.boxes_to_source(self.boxes),
+            self.scores,
+            self.class_ids,
+            None if self.masks is None else self.masks.to_source(back),
+            points,
+            None if self.rotated is None else to_source(self.rotated, back),
+            self.track_ids,
+            self.findings,
         )
         x1, y1, x2, y2 = found.boxes.T
-        seen = (x1 < x2) & (y1 < y2)
-        return found if seen.all() else found.take(np.flatnonzero(seen))
+        seen = ((x1 < x2) & (y1 < y2)).nonzero()[0]
+        return found if len(seen) == len(found) else found.take(seen)
 
     def take(self, chosen: NDArray[np.intp]) -> Self:
         """Return the objects of these indices."""

@@ -64,9 +64,9 @@ def take(
 ) -> Detections:
     """Return the candidates of these indices as detections, in new arrays."""
     return Detections(
-        boxes=boxes[kept].astype(np.float32, copy=False),
-        scores=np.minimum(scores[kept], 1).astype(np.float32, copy=False),
-        class_ids=class_ids[kept].astype(np.int32, copy=False),
+        boxes=boxes.take(kept, axis=0).astype(np.float32, copy=False),
+        scores=np.minimum(scores.take(kept), 1).astype(np.float32, copy=False),
+        class_ids=class_ids.take(kept).astype(np.int32, copy=False),
     )
 
 
@@ -97,12 +97,14 @@ def ranked(
     x1, y1, x2, y2 = boxes.T
     # Each comparison is False for NaN, and together they exclude infinity.
     sound = (x1 < x2) & (y1 < y2) & (scores >= options.conf) & (scores < np.inf)
-    if not np.abs(boxes).max(initial=0) < FARTHEST:
+    if not np.maximum.reduce(np.abs(boxes), axis=None, initial=0) < FARTHEST:
         sound &= (x1 > -FARTHEST) & (y1 > -FARTHEST) & (x2 < FARTHEST) & (y2 < FARTHEST)
     if options.classes is not None:
         sound &= np.isin(class_ids, options.classes)
-    order = np.flatnonzero(sound)
-    return order[np.argsort(-scores[order], kind="stable")[:MAX_CANDIDATES]]
+    order: NDArray[np.intp] = sound.nonzero()[0]
+    if len(order) > 1:
+        order = order[(-scores[order]).argsort(kind="stable")[:MAX_CANDIDATES]]
+    return order
 
 
 def greedy(

@@ -200,16 +200,19 @@ def check_effect(options: PredictOptions, model: str, task: str) -> None:
     Defaults pass, and so do masks of none. With `labels`, the others are those of a classifier.
     """
     own, with_labels = task, task_with(options, task)
-    for option in fields(options):
-        task = own if option.name == "labels" else with_labels
-        value, tasks = getattr(options, option.name), _TASKS.get(option.name)
+    for name, default in _DEFAULTS:
+        value = getattr(options, name)
+        if value == default:
+            continue
+        task = own if name == "labels" else with_labels
+        tasks = _TASKS[name]
         if isinstance(tasks, Mapping):
-            tasks = tasks.get(value)
-        if tasks is not None and value != option.default and task not in tasks:
-            said = option.name if option.name != "mask" else f"mask={value}"
+            tasks = tasks.get(value, (task,))
+        if task not in tasks:
+            said = name if name != "mask" else f"mask={value}"
             raise InvalidOption(
                 f"{said} has no effect on model '{model}', whose task is {task}: leave it out"
-                f"{_instead(option.name, task)}"
+                f"{_instead(name, task)}"
             )
 
 
@@ -228,6 +231,7 @@ def _instead(option: str, task: str) -> str:
     return ""
 
 
+_DEFAULTS = [(each.name, each.default) for each in fields(PredictOptions) if each.name in _TASKS]
 _RANGES = [
     (each.name, each.metadata["ge"], each.metadata["le"])
     for each in fields(PredictOptions)

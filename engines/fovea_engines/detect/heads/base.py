@@ -197,7 +197,7 @@ def is_sound(numbers: Array) -> bool:
     half = numbers.dtype == np.float16
     if half and (numbers.view(np.uint16) & _NO_SIGN).max() < _NOT_FINITE:
         return True
-    return math.isfinite(numbers.max())
+    return math.isfinite(np.maximum.reduce(numbers, axis=None))
 
 
 def corners(centred: NDArray[np.float32]) -> NDArray[np.float32]:

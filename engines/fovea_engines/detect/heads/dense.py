@@ -96,16 +96,16 @@ class Dense(Detector):
         """Return one image's detections, and of each the columns after the classes, [n, extras]."""
         layout, end = self.layout, self._end
         table = self._table(output)
-        found = np.flatnonzero(self.bound(table[:end]) >= options.conf)
+        found = (self.bound(table[:end]) >= options.conf).nonzero()[0]
         few = output.take(found, axis=1) if layout.axis == 1 else output[found].T
         few = few.astype(np.float32, copy=False)
         classes = few[layout.classes : end]
-        scores, ids = classes.max(axis=0), classes.argmax(axis=0)
+        scores, ids = np.maximum.reduce(classes), classes.argmax(axis=0)
         if layout.objectness:
             scores = few[4] * scores
         boxes = self.boxes(few[:4].T, found, table.shape[1])
         kept = choose(boxes, scores, ids, options)
-        extras = few[len(few) if end is None else end :, kept].T
+        extras = few[len(few) if end is None else end :].take(kept, axis=1).T
         return take(boxes, scores, ids, kept), extras
 
     @property
@@ -155,7 +155,7 @@ def best_class(classes: Array) -> NDArray[np.floating]:
     if classes.dtype == np.float16:
         # Non-negative float16 values sort like their bits, and numpy compares integers 80 times as
         # fast (measured: .06 ms for [80, 8400] instead of 5).
-        best: NDArray[np.floating] = classes.view(np.int16).max(axis=0).view(np.float16)
+        best: NDArray[np.floating] = np.maximum.reduce(classes.view(np.int16)).view(np.float16)
     else:
-        best = classes.max(axis=0)
+        best = np.maximum.reduce(classes)
     return best

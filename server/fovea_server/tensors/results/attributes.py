@@ -24,7 +24,7 @@ def attributes_json(
 
 
 def _attribute(found: Attribute, words: Vocabulary) -> dict[str, Any]:
-    scores = rounded(found.scores[:, None], [SCORE])
+    scores = rounded(found.scores[:, None], SCORE)
     classes = [
         {"class_id": each, "class_name": class_name(words.labels, each), "score": score}
         for each, (score,) in zip(found.class_ids.tolist(), scores, strict=True)

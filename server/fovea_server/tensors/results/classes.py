@@ -21,7 +21,7 @@ from fovea_server.tensors.results.objects import (
 
 def classes_json(found: Classes, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
     """Return the classes, best first."""
-    scores = rounded(found.scores[:, None], [SCORE])
+    scores = rounded(found.scores[:, None], SCORE)
     return {
         "classes": [
             {"class_id": each, "class_name": class_name(words.labels, each), "score": score}

@@ -26,6 +26,10 @@ SCORE: Final = 1e5
 """Scores are rounded to a hundredth of a per mille: finer than any model, and short on the wire."""
 # A hundredth of a pixel, and of a radian as little as of a score.
 _PIXEL, _ANGLE = 1e2, 1e5
+_BOX_SCORE = np.array([_PIXEL] * 4 + [SCORE])
+_POINT_SCORE = np.array([_PIXEL] * 2 + [SCORE])
+_RECTANGLE = np.array([_PIXEL] * 4 + [_ANGLE])
+_OUTLINE = np.array([_PIXEL] * 8)
 
 SCORED_CLASSES: Final[Sequence[Listed]] = (
     ("scores", "FP32", (-1, -1)),
@@ -38,9 +42,7 @@ SCORED_CLASSES: Final[Sequence[Listed]] = (
 def objects_json(found: Detections, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
     """Return each object; with its mask, keypoints or rectangle where the task has them."""
     # orjson writes dicts faster than any template of ours is filled in.
-    numbers = rounded(
-        np.column_stack([found.boxes, found.scores]), [_PIXEL, _PIXEL, _PIXEL, _PIXEL, SCORE]
-    )
+    numbers = rounded(np.concatenate([found.boxes, found.scores[:, None]], 1), _BOX_SCORE)
     ids = found.class_ids.tolist()
     names = {class_id: class_name(words.labels, class_id) for class_id in set(ids)}
     objects: list[dict[str, Any]] = [
@@ -68,7 +70,7 @@ def objects_json(found: Detections, words: Vocabulary, options: PredictOptions) 
 
 
 def _keypoints(points: Array, skeleton: Skeleton) -> list[dict[str, Any]]:
-    rows = rounded(points, [_PIXEL, _PIXEL, SCORE])
+    rows = rounded(points, _POINT_SCORE)
     return [
         {"name": name, "x": x, "y": y, "score": score}
         for name, (x, y, score) in zip(skeleton.names, rows, strict=True)
@@ -76,8 +78,8 @@ def _keypoints(points: Array, skeleton: Skeleton) -> list[dict[str, Any]]:
 
 
 def _rotated(rotated: Array) -> Iterator[dict[str, Any]]:
-    rows = rounded(rotated, [_PIXEL] * 4 + [_ANGLE])
-    outlines = rounded(corners(rotated).reshape(-1, 8), [_PIXEL] * 8)
+    rows = rounded(rotated, _RECTANGLE)
+    outlines = rounded(corners(rotated).reshape(-1, 8), _OUTLINE)
     for (cx, cy, w, h, angle), (*xy,) in zip(rows, outlines, strict=True):
         yield {
             "rotated": {"cx": cx, "cy": cy, "w": w, "h": h, "angle": angle},
@@ -125,7 +127,7 @@ def objects_tensors(
     return tensors
 
 
-def rounded(values: Array, per_unit: list[float]) -> list[list[float]]:
+def rounded(values: Array, per_unit: Array | float) -> list[list[float]]:
     """Return numbers [n, columns], rounded as `np.round` computes it, in one step for all."""
     numbers = values.astype(np.float64)
     numbers *= per_unit

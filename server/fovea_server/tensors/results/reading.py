@@ -18,7 +18,7 @@ from fovea_server.tensors.results.objects import SCORE, rounded
 def reading_json(found: ReadText, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
     """Return the text, its mean score, and each character with its own."""
     characters = found.characters(words.labels)
-    scores = rounded(found.scores[:, None], [SCORE])
+    scores = rounded(found.scores[:, None], SCORE)
     return {
         "reading": {
             "text": "".join(characters),
