@@ -34,7 +34,6 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.dense import Dense
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_server.dataplane.service import Service
-from fovea_server.http.connection.exchange import Exchange
 from fovea_server.http.connection.protocol import ServerProtocol
 from fovea_server.http.v1 import answers
 from fovea_server.models.registry import Registry
@@ -44,6 +43,7 @@ from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.statistics.stages import Stages
 from fovea_server.surface import Surface
+from fovea_server.traffic.call import Call
 
 PARTS: dict[str, list[tuple[object, str]]] = {
     "decode the JPEG, 64x64": [(image_job, "decode_image")],
@@ -56,7 +56,7 @@ PARTS: dict[str, list[tuple[object, str]]] = {
         (Stages, "observe"),
         (ModelStatistics, "succeeded"),
         (ModelStatistics, "executed"),
-        (Exchange, "_report"),
+        (Call, "end"),
     ],
 }
 REST = "the rest: HTTP, routing, scheduling"
