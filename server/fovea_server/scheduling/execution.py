@@ -23,11 +23,13 @@ class Execution:
     Attributes:
         jobs: those that the engine computed, or failed on; the others have their own `error`, or
             are not wanted any more.
+        cpu_ns: CPU time of the thread that ran it.
         error: the engine's, which all its jobs have too.
     """
 
     jobs: Sequence[Job]
     spans: Spans
+    cpu_ns: int
     error: FoveaError | None = None
 
 
@@ -46,6 +48,7 @@ def execute(
         computed: called when the engine has computed.
     """
     began = computing = done = time.monotonic_ns()
+    cpu_ns = time.thread_time_ns()
     for job in jobs:
         if not job.ahead:
             job.error = prepare(name, job)
@@ -74,7 +77,7 @@ def execute(
     for job in jobs:
         if job.error is None:
             job.times = job.spans(began, spans)
-    return Execution(jobs, spans, error)
+    return Execution(jobs, spans, time.thread_time_ns() - cpu_ns, error)
 
 
 def prepare(name: str, job: Job) -> FoveaError | None:

@@ -34,9 +34,9 @@ _HEAVY = 10
 class InlineExecution:
     """Learns from measured times if a model may run on the event loop.
 
-    In a thread a call may wait for the interpreter's lock, so there the quickest one counts; on the
-    event loop the mean of CPU times does. A model that is quick only now and then is tried ever
-    more rarely.
+    CPU time counts: in a thread a call may wait for the interpreter's lock a dozen times, and for
+    milliseconds each. Of calls in threads the quickest one counts, of those on the event loop the
+    mean. A model that is quick only now and then is tried ever more rarely.
 
     Args:
         steady: as `Session.steady`; a model that is not steady never runs inline.
@@ -45,7 +45,7 @@ class InlineExecution:
 
     def __init__(self, *, steady: bool, quick_ns: int = QUICK_NS) -> None:
         self._steady = steady
-        self.quick_ns = quick_ns
+        self._quick_ns = quick_ns
         self._open = False
         self._calls = 0
         self._needed = _FEWEST
@@ -61,22 +61,22 @@ class InlineExecution:
             size += job.nbytes
         return size <= _MOST_BYTES
 
-    def learn(self, call_ns: int, *, cpu_ns: int | None = None) -> None:
-        """Record the wall time of a call, and its CPU time if it ran on the event loop."""
+    def learn(self, cpu_ns: int, call_ns: int | None = None) -> None:
+        """Record the CPU time of a call, and its wall time if it ran on the event loop."""
         self._calls += 1
-        if cpu_ns is None:
-            self._least_ns = min(self._least_ns, call_ns)
+        if call_ns is None:
+            self._least_ns = min(self._least_ns, cpu_ns)
             if self._steady and not self._open and self._calls >= self._needed:
-                self._turn(opened=self._least_ns < self.quick_ns)
+                self._turn(opened=self._least_ns < self._quick_ns)
             return
         spent_ns = min(call_ns, cpu_ns)
         counted_ns = max(spent_ns, call_ns / _PATIENCE)
         self._mean_ns += _SMOOTHING * (counted_ns - self._mean_ns)
-        if spent_ns > _HEAVY * self.quick_ns or self._mean_ns > _SLACK * self.quick_ns:
+        if spent_ns > _HEAVY * self._quick_ns or self._mean_ns > _SLACK * self._quick_ns:
             self._needed = _FEWEST if self._calls > _LONG else min(2 * self._needed, _MOST)
             self._turn(opened=False)
 
     def _turn(self, *, opened: bool) -> None:
         self._open = opened
         self._calls = 0
-        self._mean_ns, self._least_ns = float(self._least_ns), self.quick_ns
+        self._mean_ns, self._least_ns = float(self._least_ns), self._quick_ns

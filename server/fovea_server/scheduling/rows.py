@@ -257,14 +257,9 @@ class RowScheduler(Scheduler):
             return
 
     def _execute_here(self, jobs: Sequence[Job]) -> Execution:
-        inline, began_ns = jobs[0].kind.inline, time.thread_time_ns()
         execution = execute(self.contract.name, jobs, self._queue.is_alone)
-        cpu_ns = took_ns = sum(execution.spans)
-        if took_ns > inline.quick_ns:
-            # A shorter call is quick either way, and reading the clock costs more.
-            cpu_ns = time.thread_time_ns() - began_ns
         if execution.jobs:
-            inline.learn(took_ns, cpu_ns=cpu_ns)
+            jobs[0].kind.inline.learn(execution.cpu_ns, sum(execution.spans))
         return execution
 
     def _on_executed(self, jobs: Sequence[Job], executions: Sequence[Execution]) -> None:
@@ -277,7 +272,7 @@ class RowScheduler(Scheduler):
     def _learn_and_settle(self, jobs: Sequence[Job], executions: Sequence[Execution]) -> None:
         for execution in executions:
             if execution.error is None and execution.jobs:
-                jobs[0].kind.inline.learn(sum(execution.spans))
+                jobs[0].kind.inline.learn(execution.cpu_ns)
         self._settle(jobs, executions)
 
     def _on_death(self, jobs: Sequence[Job]) -> None:

@@ -30,12 +30,12 @@ def opened(*, steady: bool = True) -> InlineExecution:
     return lane
 
 
-def in_threads(lane: InlineExecution, *calls_ns: int) -> None:
-    for call_ns in calls_ns:
-        lane.learn(call_ns)
+def in_threads(lane: InlineExecution, *cpu_ns: int) -> None:
+    for each_ns in cpu_ns:
+        lane.learn(each_ns)
 
 
-def test_opens_for_a_quick_model_though_threads_had_to_wait_for_the_lock() -> None:
+def test_opens_for_a_model_of_which_a_call_was_quick() -> None:
     lane = InlineExecution(steady=True)
     assert not lane.takes(SMALL)
 
@@ -69,10 +69,10 @@ def test_does_not_take_large_inputs_nor_many_small_ones() -> None:
 def test_one_interruption_does_not_close_it_and_a_long_wait_does() -> None:
     lane = opened()
 
-    lane.learn(10_000_000, cpu_ns=QUICK)
+    lane.learn(QUICK, call_ns=10_000_000)
     assert lane.takes(SMALL)
 
-    lane.learn(SLOW, cpu_ns=QUICK)
+    lane.learn(QUICK, call_ns=SLOW)
     assert not lane.takes(SMALL)
 
 
@@ -80,7 +80,7 @@ def test_a_call_that_computed_for_long_closes_it_each_time_for_longer() -> None:
     lane = opened()
 
     for waited in (32, 64, 128):
-        lane.learn(10_000_000, cpu_ns=10_000_000)
+        lane.learn(10_000_000, call_ns=10_000_000)
         in_threads(lane, *[QUICK] * (waited - 1))
         assert not lane.takes(SMALL)
         in_threads(lane, QUICK)
@@ -90,7 +90,7 @@ def test_a_call_that_computed_for_long_closes_it_each_time_for_longer() -> None:
 def test_a_step_of_the_processors_clock_is_no_long_computation() -> None:
     lane = opened()
 
-    lane.learn(QUICK, cpu_ns=10_000_000)
+    lane.learn(10_000_000, call_ns=QUICK)
 
     assert lane.takes(SMALL)
 
@@ -101,7 +101,7 @@ def test_a_model_that_is_quick_only_now_and_then_is_tried_ever_more_rarely() -> 
     for _ in range(20_000):
         if lane.takes(SMALL):
             tries += 1
-            lane.learn(SLOW, cpu_ns=QUICK)
+            lane.learn(QUICK, call_ns=SLOW)
         in_threads(lane, QUICK)
 
     assert tries <= 12
@@ -110,8 +110,8 @@ def test_a_model_that_is_quick_only_now_and_then_is_tried_ever_more_rarely() -> 
 def test_after_a_long_good_time_it_opens_again_soon() -> None:
     lane = opened()
     for _ in range(2000):
-        lane.learn(QUICK, cpu_ns=QUICK)
-    lane.learn(SLOW, cpu_ns=QUICK)
+        lane.learn(QUICK, call_ns=QUICK)
+    lane.learn(QUICK, call_ns=SLOW)
     assert not lane.takes(SMALL)
 
     in_threads(lane, *[QUICK] * 16)
