@@ -1,11 +1,12 @@
 """Measures how busy the scheduler keeps a device, with a stand-in that takes 1 ms for an image.
 
-    python benchmarks/device.py [--decoders 1 2 4] [--size 64 640] [--seconds 5]
+    python benchmarks/device.py [--decoders 1 2 4] [--size 64 640] [--ms 1] [--seconds 5]
 
 The stand-in has batches of 8 and two slots: one batch is copied while another computes, and a copy
-takes a tenth of a millisecond for an image. It computes nothing, and the calling thread sleeps, as
-one that waits for a GPU does. So this measures the scheduler, decoding and the heads on the CPU:
-images/s and the share of time in which the device computed, by the number of threads that decode.
+takes a tenth of the time for an image. It computes nothing, and the calling thread sleeps, as one
+that waits for a GPU does. So this measures the scheduler, decoding and the heads on the CPU:
+images/s, the share of time in which the device computed, and CPU time, by the number of threads
+that decode. A device of 0.1 ms waits for the process, and shows how much one can carry.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 
-IMAGE_S, COPY_S, ROWS = 1e-3, 1e-4, 8
+COPY, ROWS = 0.1, 8
 CLIENTS = 16
 
 
@@ -49,7 +50,8 @@ class StandInDevice:
 
     offloads, steady, concurrency, max_batch = True, False, 2, ROWS
 
-    def __init__(self, session: Session, spec: PreprocessSpec) -> None:
+    def __init__(self, session: Session, spec: PreprocessSpec, image_s: float) -> None:
+        self._image_s = image_s
         self.inputs, self.outputs = session.inputs, session.outputs
         self.busy_s = 0.0
         self._place = Placer(spec, 1 << 30)
@@ -73,9 +75,10 @@ class StandInDevice:
     def _run(self, count: int) -> dict[str, Array]:
         with self._streams:
             # As in the streams of a GPU: what is queued begins without the CPU.
-            self._copied_at = max(time.perf_counter(), self._copied_at) + COPY_S * count
-            self._done_at = max(self._copied_at, self._done_at) + IMAGE_S * count
-            self.busy_s += IMAGE_S * count
+            self._copied_at = max(time.perf_counter(), self._copied_at)
+            self._copied_at += COPY * self._image_s * count
+            self._done_at = max(self._copied_at, self._done_at) + self._image_s * count
+            self.busy_s += self._image_s * count
             done_at = self._done_at
         time.sleep(max(0.0, done_at - time.perf_counter()))
         return {name: np.repeat(row, count, 0) for name, row in self._row.items()}
@@ -86,8 +89,8 @@ class StandInDevice:
 
 async def load(
     engine: Engine, device: StandInDevice, body: bytes, decoders: int, seconds: float
-) -> tuple[float, float]:
-    """Images/s, and the share of time in which the device computed."""
+) -> tuple[float, float, float]:
+    """Images/s, the share of time in which the device computed, and CPU ms an image."""
     config = complete(ModelConfig(name="nothing"), engine)
     scheduler = make_scheduler(
         version=1,
@@ -115,10 +118,11 @@ async def load(
         return time.perf_counter() - began
 
     await burst(0.5)
-    answered, device.busy_s = 0, 0.0
+    answered, device.busy_s, cpu_s = 0, 0.0, time.process_time()
     wall = await burst(seconds)
+    cpu_s = time.process_time() - cpu_s
     await asyncio.to_thread(scheduler.close, 5)
-    return answered / wall, device.busy_s / wall
+    return answered / wall, device.busy_s / wall, 1e3 * cpu_s / answered
 
 
 def main() -> None:
@@ -126,6 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--decoders", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--size", type=int, nargs="+", default=[64, 640], help="side of a JPEG")
+    parser.add_argument("--ms", type=float, default=1.0, help="that the device takes for an image")
     parser.add_argument("--seconds", type=float, default=5.0)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -135,16 +140,16 @@ def main() -> None:
         with Engine.open(Path(folder) / "nothing" / "1") as engine:
             assert engine.preprocessor is not None
             session = engine.session
-            device = StandInDevice(session, engine.preprocessor.spec)
+            device = StandInDevice(session, engine.preprocessor.spec, arguments.ms / 1e3)
             engine.session = engine.images = device
             for size in arguments.size:
                 for decoders in arguments.decoders:
-                    rate, busy = uvloop.run(
+                    rate, busy, cpu_ms = uvloop.run(
                         load(engine, device, image(size), decoders, arguments.seconds)
                     )
                     print(
                         f"JPEG of {size:>3} px, {decoders} decoding threads: {rate:6.0f} images/s, "
-                        f"device busy {busy:.1%}"
+                        f"device busy {busy:.1%}, {cpu_ms:.2f} ms CPU"
                     )
             session.close()
 
