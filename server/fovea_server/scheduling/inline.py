@@ -17,7 +17,7 @@ _MOST_BYTES = 64 << 10
 # Weight of the newest call on the event loop. One call of half a second ends inline execution.
 _SMOOTHING = 1 / 256
 # Neighbours on the machine take the caches, and the processor itself: on two cores that four others
-# wanted, a call took twice the CPU time, and several times the wall time. Threads suffer as much,
+# wanted, a call took half as much CPU time again, and far more wall time. Threads suffer as much,
 # and a model that went back and forth between both had two thirds of the images/s. So it stays
 # inline up to twice the time that opens it, and waits count as a quarter.
 _SLACK, _PATIENCE = 2, 4
