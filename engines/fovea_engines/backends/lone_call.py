@@ -9,8 +9,8 @@ from math import inf
 _SMOOTHING = 0.25
 # Wide has become slow when it takes so many times what it took at its fastest.
 _SLOW = 1.2
-# A trial of the other layout comes this many seconds after the last one, by what it cost: of the
-# time in between so much, or more where that is to be soon, but never over the last.
+# Seconds from a trial of the other layout to the next one: so many that trials cost a fiftieth of
+# the time, but not over .8 s unless they would then cost more than a twentieth.
 _SOONEST_S, _SOON_S = 0.25, 0.8
 _COST, _MOST_COST = 0.02, 0.05
 # The first call after a change finds cold caches and memory that was released: it tells nothing.

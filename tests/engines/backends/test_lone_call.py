@@ -39,7 +39,7 @@ def test_wide_stays_while_it_is_as_fast_as_it_was():
 
 
 @pytest.mark.parametrize(("wide_s", "narrow_s"), [(0.025, 0.018), (0.3, 0.11), (0.004, 0.003)])
-def test_narrow_is_taken_beside_a_neighbour_and_wide_within_a_second_after_it(wide_s, narrow_s):
+def test_narrow_is_taken_beside_a_neighbour_and_wide_soon_after_it(wide_s, narrow_s):
     machine = Machine()
     machine.run(10, wide_s=narrow_s * 0.6, narrow_s=narrow_s)
     machine.run(14, wide_s=wide_s, narrow_s=narrow_s)
