@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.config_edit import edited_text
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, describing, read_config
 from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.repository.model_config import only
 from fovea_engines.repository.repository import ModelRepository
+from fovea_lab.config_edit import edited_text
 from fovea_preprocess.errors import NotFound
 
 

@@ -56,7 +56,7 @@ def test_protobuf_is_read_and_written_at_the_edges_only():
     """The file config.pbtxt, ONNX files, gRPC, and the answer with a model's configuration."""
     edges = (
         "engines/repository/config_pbtxt.py",
-        "engines/repository/config_edit.py",
+        "lab/config_edit.py",
         "engines/graph/",
         "server/grpc/",
         "bench/mlperf/grpc_requests.py",

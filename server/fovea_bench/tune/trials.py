@@ -22,9 +22,9 @@ from fovea_bench.tune.candidates import BuiltVersion
 from fovea_bench.tune.run import Run
 from fovea_bench.tune.setting import Setting, configured
 from fovea_client import with_key
-from fovea_engines.repository.config_edit import edited_text
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.session import Closing
+from fovea_lab.config_edit import edited_text
 from fovea_preprocess.plural import counted
 
 _WARMUP_S = 0.7

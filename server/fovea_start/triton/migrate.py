@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fovea_engines.repository.config_edit import edited_text
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, fields_in_source
 from fovea_engines.repository.labels import labels_text, read_labels
 from fovea_engines.repository.model_config import ModelConfig
+from fovea_lab.config_edit import edited_text
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound
 from fovea_start.triton.chain import in_order
 from fovea_start.triton.code import StepCode
