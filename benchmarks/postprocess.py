@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.heads.segment import prototype_masks
 from fovea_engines.detect.mask_encoding import encoded_masks
 from fovea_engines.detect.options import PredictOptions
+from fovea_heads.segment import prototype_masks
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
 

@@ -12,6 +12,7 @@ from fovea_heads.blazeface import BlazeFace
 from fovea_heads.boxes_and_scores import DamoYolo, PpYoloE, YoloNas
 from fovea_heads.centerface import CenterFace
 from fovea_heads.centernet import CenterNet, CenterNetLogits
+from fovea_heads.classifier import Classifier, ClassifierLogits, YoloClassifier
 from fovea_heads.depth import Depth, YoloDepth
 from fovea_heads.detr import Detr, RawRtDetr
 from fovea_heads.embedding import EmbeddingHead
@@ -31,6 +32,7 @@ from fovea_heads.libreyolo import LibreYolo9, PicoDet, RtmDet
 from fovea_heads.mmdeploy import MmDeploy
 from fovea_heads.movenet import MoveNet, MoveNetMultiPose
 from fovea_heads.nanodet import NanoDet, NanoDetJoined, NanoDetPlus, PicoDetRaw
+from fovea_heads.obb import YoloV8Obb, YoloV10Obb
 from fovea_heads.paddle import Paddle
 from fovea_heads.pictures import (
     GreySuperResolution,
@@ -39,6 +41,7 @@ from fovea_heads.pictures import (
     SignedPictures,
     SuperResolution,
 )
+from fovea_heads.pose import YoloV8Pose, YoloV10Pose
 from fovea_heads.reading import Ctc, CtcLogits, LprNet
 from fovea_heads.retinaface import RetinaFace, RetinaFace1Mb, RetinaPlate
 from fovea_heads.retinaface_slim import RetinaFaceSlim
@@ -54,6 +57,7 @@ from fovea_heads.row_masks import MmDeploySegment, TorchvisionSegment
 from fovea_heads.rtdetr import RtDetr
 from fovea_heads.saliency import IsNet, U2Net
 from fovea_heads.scrfd import Scrfd
+from fovea_heads.segment import YoloV5Segment, YoloV8Segment, YoloV10Segment
 from fovea_heads.semantic import ClassIds, DeepLab, Semantic
 from fovea_heads.text import PpOcrDetection
 from fovea_heads.torchvision import Torchvision
@@ -63,10 +67,30 @@ from fovea_heads.yolo_fastestv2 import YoloFastestV2
 from fovea_heads.yolo_nas_obb import YoloNasObb
 from fovea_heads.yolov3_nms import YoloV3Nms
 from fovea_heads.yolov4 import YoloV4
+from fovea_heads.yolov5 import YoloV5
 from fovea_heads.yolov5_face import YoloV5Face
+from fovea_heads.yolov5_raw import YoloV5Raw, YoloV7Raw
+from fovea_heads.yolov6 import YoloV6
+from fovea_heads.yolox import DecodedYoloX, YoloX
 from fovea_heads.yunet import YuNet, YuNet2021
 
 FAMILIES: tuple[type[Head], ...] = (
+    YoloV5,
+    YoloV6,
+    YoloX,
+    DecodedYoloX,
+    YoloV5Raw,
+    YoloV7Raw,
+    YoloV5Segment,
+    YoloV8Segment,
+    YoloV10Segment,
+    YoloV8Pose,
+    YoloV10Pose,
+    YoloV8Obb,
+    YoloV10Obb,
+    Classifier,
+    ClassifierLogits,
+    YoloClassifier,
     EfficientNms,
     TensorFlowDetection,
     TfLiteDetection,

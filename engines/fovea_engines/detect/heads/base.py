@@ -30,6 +30,16 @@ MMDETECTION: Mapping[str, Any] = {
 }
 """Mean and std of MMDetection's configurations in BGR, which NanoDet shares."""
 
+CROPPED: Mapping[str, Any] = {"fit": "center-crop", "crop_ratio": 256 / 224, **IMAGENET}
+"""Of torchvision's and timm's classifiers."""
+
+YOLOX: Mapping[str, Any] = {
+    "channels": "BGR",
+    "scale": 1.0,
+    "anchor": "top-left",
+    "unscale": "ratio",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

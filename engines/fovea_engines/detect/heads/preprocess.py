@@ -8,20 +8,18 @@ from typing import Annotated, Any, Final, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fovea_engines.detect.heads.base import IMAGENET
-from fovea_engines.detect.heads.classifier import Classifier
+from fovea_engines.detect.heads.base import CROPPED, IMAGENET, YOLOX
 from fovea_engines.detect.heads.metadata import image_size, largest_stride, own_preprocess
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import image_layout, image_sides
-from fovea_engines.detect.heads.yolox import YoloX
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, NotFound, UnsupportedModel
 from fovea_preprocess.spec import Fit, PixelType, PreprocessSpec, Resample
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "yolo": {},
-    "yolox": YoloX.preprocess,
-    "imagenet": Classifier.preprocess,
+    "yolox": YOLOX,
+    "imagenet": CROPPED,
     "stretch": {"fit": "stretch", **IMAGENET},
 }
 """Common presets: fields that differ from RGB, 0 to 1, padded around the centre."""

@@ -11,41 +11,14 @@ from functools import cached_property
 from typing import TypeGuard
 
 from fovea_engines.detect.heads.base import Head
-from fovea_engines.detect.heads.classifier import Classifier, ClassifierLogits, YoloClassifier
-from fovea_engines.detect.heads.obb import YoloV8Obb, YoloV10Obb
-from fovea_engines.detect.heads.pose import YoloV8Pose, YoloV10Pose
-from fovea_engines.detect.heads.segment import YoloV5Segment, YoloV8Segment, YoloV10Segment
-from fovea_engines.detect.heads.yolov5 import YoloV5
-from fovea_engines.detect.heads.yolov5_raw import YoloV5Raw, YoloV7Raw
-from fovea_engines.detect.heads.yolov6 import YoloV6
 from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_engines.detect.heads.yolov10 import YoloV10
-from fovea_engines.detect.heads.yolox import DecodedYoloX, YoloX
 from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-_OWN: tuple[type[Head], ...] = (
-    YoloV5,
-    YoloV6,
-    YoloV8,
-    YoloV10,
-    YoloX,
-    DecodedYoloX,
-    YoloV5Raw,
-    YoloV7Raw,
-    YoloV5Segment,
-    YoloV8Segment,
-    YoloV10Segment,
-    YoloV8Pose,
-    YoloV10Pose,
-    YoloV8Obb,
-    YoloV10Obb,
-    Classifier,
-    ClassifierLogits,
-    YoloClassifier,
-)
+_OWN: tuple[type[Head], ...] = (YoloV8, YoloV10)
 
 
 def _is_family(head: object) -> TypeGuard[type[Head]]:

@@ -8,10 +8,10 @@ from tests.engines.real import bus
 
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.heads.yolov5_raw import YoloV5Raw, YoloV7Raw
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.evaluate.observe import Observer
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_heads.yolov5_raw import YoloV5Raw, YoloV7Raw
 
 LEVELS = {f"/model.24/Transpose{end}_output_0": 80 >> i for i, end in enumerate(("", "_1", "_2"))}
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.classes import Classes, best_classes
-from fovea_engines.detect.heads.base import IMAGENET, Head
+from fovea_engines.detect.heads.base import CROPPED, Head
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
@@ -29,11 +29,7 @@ class Classifier(Head):
 
     family: ClassVar[str] = "classifier"
     task: ClassVar[str] = "classify"
-    preprocess: ClassVar[Mapping[str, Any]] = {
-        "fit": "center-crop",
-        "crop_ratio": 256 / 224,
-        **IMAGENET,
-    }
+    preprocess: ClassVar[Mapping[str, Any]] = CROPPED
     guessed: ClassVar[str] = (
         "torchvision and timm cut out the middle, and take mean and std of ImageNet; others differ"
     )

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.heads.base import Layout, corners
+from fovea_engines.detect.heads.base import YOLOX, Layout, corners
 from fovea_engines.detect.heads.dense import Dense, no_classes
 from fovea_engines.detect.heads.evidence import (
     no_logarithms,
@@ -30,12 +30,7 @@ class YoloX(Dense):
     """
 
     family: ClassVar[str] = "yolox"
-    preprocess: ClassVar[Mapping[str, Any]] = {
-        "channels": "BGR",
-        "scale": 1.0,
-        "anchor": "top-left",
-        "unscale": "ratio",
-    }
+    preprocess: ClassVar[Mapping[str, Any]] = YOLOX
     layout: ClassVar[Layout] = Layout(axis=2, objectness=True)
     sized: ClassVar[bool] = True
 
@@ -82,7 +77,7 @@ class DecodedYoloX(Dense):
     """Decodes what `--decode_in_inference` exports: columns cx cy w h in pixels of the input."""
 
     family: ClassVar[str] = "yolox-decoded"
-    preprocess: ClassVar[Mapping[str, Any]] = YoloX.preprocess
+    preprocess: ClassVar[Mapping[str, Any]] = YOLOX
     layout: ClassVar[Layout] = Layout(axis=2, objectness=True)
     rare: ClassVar[bool] = True
 
