@@ -18,6 +18,7 @@ _OWN = "fovea-serve"
 class Group(StrEnum):
     """A table that packages extend.
 
+    `ABILITIES`: a name that the core asks for = the function or the module that it calls by it.
     `BACKENDS`: the name of a `Backend` = that object.
     `CHECKS`: the name of a file in the folder of a model = a function of that folder and the
     model's labels, or None, that raises InvalidOption where the file is wrong.
@@ -36,6 +37,7 @@ class Group(StrEnum):
     `STORES`: the scheme of an address = a class of `StoreAddress`.
     """
 
+    ABILITIES = "fovea.abilities"
     BACKENDS = "fovea.backends"
     CHECKS = "fovea.checks"
     COMMANDS = "fovea.commands"
@@ -69,8 +71,9 @@ def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
 
 
 def load(group: Group, name: str) -> Any:
-    """Import an entry point that is there; Unavailable: its package cannot be imported."""
-    point = entry_points(group)[name]
+    """Import an entry point; Unavailable: its package is not there, or cannot be imported."""
+    if (point := entry_points(group).get(name)) is None:
+        raise Unavailable(f"no installed package has {name!r}: install {_OWN} again")
     try:
         return point.load()
     except Exception as error:  # a package's module may fail in any way

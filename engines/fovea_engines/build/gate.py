@@ -17,7 +17,7 @@ from fovea_engines.build.graphs import Graphs
 from fovea_engines.build.half import check_overflow, rounded, to_half
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.build.prepare import PreparedModel, any_size
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.options import PredictOptions
@@ -33,7 +33,6 @@ from fovea_engines.evaluate.agreement.measure import (
 )
 from fovea_engines.evaluate.reference import answers, read_samples
 from fovea_engines.evaluate.samples import sample_images
-from fovea_engines.graph.any_size import any_size
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import pin_inputs
 from fovea_engines.graph.wiring import RANKING, outputs_after

@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import onnx
 
@@ -22,7 +22,6 @@ from fovea_engines.detect.image_inputs import origin_of
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.size_values import beside_image
 from fovea_engines.evaluate.observe import Observer, working_size
-from fovea_engines.graph.any_size import any_size
 from fovea_engines.graph.as_written import as_written
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import control_flow, normalise, open_size
@@ -32,6 +31,8 @@ from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.progress import Progress
 from fovea_engines.repository.labels import set_of
 from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.entry_points import Group
+from fovea_preprocess.entry_points import load as load_point
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
@@ -123,6 +124,23 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         quantised,
         unproven,
     )
+
+
+class SizedNetwork(Protocol):
+    """A network of one size that can take any, by the ability `any-size`."""
+
+    @property
+    def stride(self) -> int:
+        """Number of pixels that divides the sides of its images."""
+
+    def dynamic(self) -> onnx.ModelProto:
+        """Return the network for all these sizes; UnsupportedModel: it cannot run at another."""
+
+
+def any_size(graph: onnx.ModelProto) -> SizedNetwork:
+    """Find how a network takes other sizes; UnsupportedModel: nothing is known of its constants."""
+    found: SizedNetwork = load_point(Group.ABILITIES, "any-size")(graph)
+    return found
 
 
 def _of_sizes(

@@ -17,9 +17,9 @@ from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.detect.heads.metadata import largest_stride
 from fovea_engines.evaluate.observe import recognise_graph
-from fovea_engines.graph.any_size import EXPORT, AnySize, any_size
 from fovea_engines.graph.tensors import metadata_of
 from fovea_engines.graph.wiring import attribute, constants_of
+from fovea_lab.edit.any_size import EXPORT, AnySize, any_size
 from fovea_lab.edit.edited import Edited, copied
 from fovea_lab.edit.shapes import first_input, has_batch, infer, refresh
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import onnx
 
-from fovea_engines.graph.cells import Length, Numbers, Size, Sized, flat_table, plane_table
 from fovea_engines.graph.wiring import attribute
 from fovea_engines.session import Array
+from fovea_lab.edit.cells import Length, Numbers, Size, Sized, flat_table, plane_table
 
 _Shape: TypeAlias = tuple[int, ...]
 _Values: TypeAlias = Iterator[tuple[int, Sized]]
