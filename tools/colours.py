@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fovea_engines.detect.draw import colours
+from fovea_engines.detect import colours
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "server" / "fovea_server" / "http" / "page" / "colours.js"

@@ -30,6 +30,7 @@ CORE = {
 }
 ANNEXES = {
     "fovea_accuracy": ROOT / "engines",
+    "fovea_drawing": ROOT / "engines",
     "fovea_heads": ROOT / "engines",
     "fovea_int8": ROOT / "engines",
     "fovea_lab": ROOT / "engines",

@@ -32,9 +32,9 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
+from fovea_drawing.drawing import draw
 from fovea_engines.build.build import build as build_engine
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.draw.draw import draw
 from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.new_image import NewImage
 from fovea_engines.engine import Engine

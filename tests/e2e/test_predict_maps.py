@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.serving import start_server
 
-from fovea_engines.detect.draw.draw import draw, encode
+from fovea_drawing.drawing import draw, encode
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_preprocess.image import decode_image

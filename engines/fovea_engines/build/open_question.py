@@ -6,7 +6,7 @@ import numpy as np
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.detect.draw.draw import captioned, draw, encode
+from fovea_engines.detect.drawing import drawing
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import Observe
 from fovea_engines.detect.heads.recognition import Recognition
@@ -31,15 +31,15 @@ def ask(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     if recognition.unseen:
         show = "; or give --images that show what it finds" if observe(None) else ""
         return InvalidOption(f"{question}{show}")
-    panes, answers = [], []
+    panes, answers, pen = [], [], drawing()
     for family in recognition.open:
         spec = default_preprocess(family, inputs, metadata, trained=prepared.trained)
         found = _found(recognition, family, spec, observe, pixels.shape[:2])
         answers.append(f"--head {family} finds {found.summary}")
-        panes.append(captioned(draw(found, pixels, plan.labels), f"--head {family}"))
+        panes.append(pen.captioned(pen.draw(found, pixels, plan.labels), f"--head {family}"))
     folder = ModelRepository(plan.repository).empty_folder(plan.name, FAILED_FOLDER)
     path = folder / "heads.jpg"
-    path.write_bytes(encode(np.hstack(panes), "image/jpeg"))
+    path.write_bytes(pen.encode(np.hstack(panes), "image/jpeg"))
     return InvalidOption(f"{question}. On {name}, {', '.join(answers)}: see {path}")
 
 

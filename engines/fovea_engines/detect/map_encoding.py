@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fovea_engines.detect.draw.colours import colour
+from fovea_engines.detect.colours import colour
 from fovea_engines.detect.maps import NOTHING
 
 _COLOURS = 256

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_client import ImageError, ImageResult
-from fovea_engines.detect.draw.draw import draw, draw_lines, encode
+from fovea_drawing.drawing import draw, draw_lines, encode
 from fovea_engines.session import Closing
 from fovea_files.client_results import skeleton_of, task_result
 from fovea_files.encoding import VideoFile

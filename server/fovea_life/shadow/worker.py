@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.draw.draw import captioned, draw, encode
+from fovea_drawing.drawing import captioned, draw, encode
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.engine import Engine
 from fovea_life.shadow.compare import compare

@@ -10,7 +10,7 @@ from contextlib import aclosing
 import cv2
 import numpy as np
 
-from fovea_engines.detect.draw.draw import draw, encode
+from fovea_drawing.drawing import draw, encode
 from fovea_streams.streams.overlay import draw_counts, draw_shapes, draw_trails
 from fovea_streams.streams.stream import CameraStream, SeenFrame
 from fovea_streams.streams.trails import Trails

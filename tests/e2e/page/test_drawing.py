@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from fovea_engines.detect.draw.colours import colour
+from fovea_engines.detect.colours import colour
 from fovea_engines.detect.mask_encoding import run_lengths
 from fovea_engines.detect.masks import Bitmap
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.run_lengths import decoded
 
-from fovea_engines.detect.draw.colours import colour, ink, shades
+from fovea_engines.detect.colours import colour, ink, shades
 from fovea_engines.detect.mask_encoding import run_lengths
 from fovea_engines.detect.masks import Bitmap
 from fovea_engines.detect.nms import detections

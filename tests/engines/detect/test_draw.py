@@ -4,9 +4,9 @@ import cv2
 import numpy as np
 import pytest
 
+from fovea_drawing.drawing import draw, encode
+from fovea_engines.detect.colours import colour
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw.colours import colour
-from fovea_engines.detect.draw.draw import draw, encode
 from fovea_engines.detect.masks import Masks
 
 GREY = 90

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fovea_engines.detect.draw.colours import colour
-from fovea_engines.detect.draw.draw import annotated, draw, encode
-from fovea_engines.detect.draw.maps import cut_out
+from fovea_drawing.drawing import annotated, draw, encode
+from fovea_drawing.maps import cut_out
+from fovea_engines.detect.colours import colour
 from fovea_engines.detect.maps import NOTHING, ClassMap, DepthMap, SoftMask
 
 GREY = 90

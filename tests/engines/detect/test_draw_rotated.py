@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from fovea_drawing.drawing import draw
+from fovea_engines.detect.colours import colour
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw.colours import colour
-from fovea_engines.detect.draw.draw import draw
 from fovea_engines.detect.rotated import bounds, corners, regular
 
 GREY = 90

@@ -6,10 +6,10 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from fovea_drawing.drawing import draw
+from fovea_drawing.tags import letter, place
+from fovea_engines.detect.colours import colour
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw.colours import colour
-from fovea_engines.detect.draw.draw import draw
-from fovea_engines.detect.draw.tags import letter, place
 
 
 def rectangle(tag):

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from starlette.concurrency import run_in_threadpool
 
-from fovea_engines.detect.draw.draw import annotated
+from fovea_engines.detect.drawing import drawing
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
 from fovea_server.dataplane.images import Prediction
@@ -153,4 +153,4 @@ async def drawn(service: Service, prediction: Prediction, kind: Image) -> bytes:
     words = prediction.words
     seen = result.found, result.pixels, words.labels, words.skeleton
     async with service.plane.drawing(result.pixels):
-        return await run_in_threadpool(annotated, *seen, kind)
+        return await run_in_threadpool(drawing().annotated, *seen, kind)

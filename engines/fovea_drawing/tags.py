@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.draw.colours import Colour, ink
+from fovea_engines.detect.colours import Colour, ink
 
 Box = tuple[int, int, int, int]
 """Corners x1 y1 x2 y2 in pixels; x2 and y2 are the first beyond."""

@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_drawing.tags import draw_tag, place
 from fovea_engines.detect.class_names import shown_name
+from fovea_engines.detect.colours import Colour, colour, shades
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw.colours import Colour, colour, shades
-from fovea_engines.detect.draw.tags import draw_tag, place
 from fovea_engines.detect.masks import Bitmap, Masks
 from fovea_engines.detect.rotated import corners as rotated_corners
 from fovea_engines.detect.skeleton import Skeleton

@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_drawing.maps import cut_out, draw_class_map, draw_depth, draw_foreground
+from fovea_drawing.objects import draw_objects
+from fovea_drawing.tags import FONT, Tag, draw_tag, letter
+from fovea_engines.detect.colours import colour
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw.colours import colour
-from fovea_engines.detect.draw.maps import cut_out, draw_class_map, draw_depth, draw_foreground
-from fovea_engines.detect.draw.objects import draw_objects
-from fovea_engines.detect.draw.tags import FONT, Tag, draw_tag, letter
 from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.new_image import NewImage
 from fovea_engines.detect.skeleton import Skeleton

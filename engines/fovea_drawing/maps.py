@@ -8,9 +8,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_drawing.tags import Tag, draw_tag, letter
 from fovea_engines.detect.class_names import shown_name
-from fovea_engines.detect.draw.colours import Colour, colour
-from fovea_engines.detect.draw.tags import Tag, draw_tag, letter
+from fovea_engines.detect.colours import Colour, colour
 from fovea_engines.detect.maps import NOTHING, ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.skeleton import Skeleton
 

@@ -1,0 +1,1 @@
+"""Drawings of what models find, one file for each kind of result."""

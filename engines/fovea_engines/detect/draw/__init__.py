@@ -1,1 +1,0 @@
-"""Drawing: one file for each task."""
