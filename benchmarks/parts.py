@@ -27,6 +27,8 @@ from overhead import MODEL, image, network, request_for
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from fovea_connection.exchange import Exchange
+from fovea_connection.protocol import ServerProtocol
 from fovea_engines.backends.cpu_session import CpuSession
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
@@ -34,7 +36,6 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.dense import Dense
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_server.dataplane.service import Service
-from fovea_server.http.connection.protocol import ServerProtocol
 from fovea_server.http.v1 import answers
 from fovea_server.models.registry import Registry
 from fovea_server.scheduling import image_job

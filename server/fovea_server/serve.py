@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
+from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import FoveaError
 from fovea_server.byte_budget import Trimmer
 from fovea_server.dataplane.service import Service
-from fovea_server.http.connection.protocol import ServerProtocol
 from fovea_server.settings import silence_grpc
 from fovea_server.surface import Surface
 from fovea_server.tls import https_files
@@ -168,16 +168,18 @@ def make_server(
     signalled: Callable[[], None] = lambda: None,
     *,
     surface: Surface | None = None,
-    protocol: Callable[..., ServerProtocol] = ServerProtocol,
+    protocol: Callable[..., asyncio.Protocol] | None = None,
     grpc_server: GrpcServer | None = None,
 ) -> Server:
     """Build the server of a service; start it with `run()`. Signals call `signalled`, too.
 
-    The parts are by default those of the settings.
+    The parts are by default those of the settings, and connections those of the ability
+    `connection`: a protocol of asyncio that takes the `fronts` beside uvicorn's arguments.
     """
     settings = service.settings
     certificate, key = https_files(settings) or (None, None)
     surface = surface or Surface(service)
+    protocol = protocol or load(Group.ABILITIES, "connection")
     # uvicorn calls it like a class.
     connection = cast("type[asyncio.Protocol]", partial(protocol, fronts=surface.fronts))
     return Server(

@@ -14,9 +14,9 @@ import grpc
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from fovea_connection.protocol import ServerProtocol
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.grpc.calls import Context, Handler
-from fovea_server.http.connection.protocol import ServerProtocol
 from fovea_server.http.front import Front
 
 TOKEN = "fovea-token"

@@ -35,7 +35,7 @@ class FrontApp:
     """Answers what one of the fronts takes, and leaves all else to another application.
 
     It serves at the root of a server, or below a mount point. The connections of `fovea serve`
-    (`http/connection/`) ask the fronts themselves: that is faster, and has further limits.
+    (`fovea_connection`) ask the fronts themselves: that is faster, and has further limits.
     """
 
     def __init__(self, fronts: Sequence[Front], others: ASGIApp) -> None:

@@ -10,11 +10,11 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from fovea_connection.body import BodyReceiver, hand_over
+from fovea_connection.exchange import Exchange, Refusal
+from fovea_connection.parser import RequestParser
+from fovea_connection.writing import Writing
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.http.connection.body import BodyReceiver, hand_over
-from fovea_server.http.connection.exchange import Exchange, Refusal
-from fovea_server.http.connection.parser import RequestParser
-from fovea_server.http.connection.writing import Writing
 from fovea_server.http.front import Front
 from fovea_server.http.messages import Buffer, Successor
 

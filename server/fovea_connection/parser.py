@@ -14,7 +14,7 @@ from fovea_server.http.messages import Buffer
 from fovea_server.traffic.call import fields
 
 if TYPE_CHECKING:
-    from fovea_server.http.connection.protocol import ServerProtocol
+    from fovea_connection.protocol import ServerProtocol
 
 
 _REQUEST_LINE = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+ [\x21-\x7e]+ HTTP/1\.[01]\r\n")

@@ -3,13 +3,13 @@
 import asyncio
 import gc
 
-from tests.server.http.connection.test_uvicorn import Wire, silent
+from tests.server.connection.test_uvicorn import Wire, silent
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from fovea_connection.exchange import Exchange
+from fovea_connection.protocol import ServerProtocol
 from fovea_server.dataplane.service import Service
-from fovea_server.http.connection.exchange import Exchange
-from fovea_server.http.connection.protocol import ServerProtocol
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.surface import Surface

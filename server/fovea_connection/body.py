@@ -7,8 +7,8 @@ import ctypes
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fovea_server.http.connection.exchange import Exchange
-    from fovea_server.http.connection.protocol import ServerProtocol
+    from fovea_connection.exchange import Exchange
+    from fovea_connection.protocol import ServerProtocol
 
 LARGE_BODY = 262_144
 """Bytes that are still to come, from which a buffer of their own is cheaper."""

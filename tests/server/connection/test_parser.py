@@ -3,7 +3,7 @@
 import httptools
 import pytest
 
-from fovea_server.http.connection.parser import RequestParser
+from fovea_connection.parser import RequestParser
 
 WISH = b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n"
 REQUESTS = (

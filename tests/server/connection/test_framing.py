@@ -5,7 +5,7 @@ import random
 import h11
 import httptools
 import pytest
-from tests.server.http.connection.test_parser import Collected
+from tests.server.connection.test_parser import Collected
 
 from fovea_preprocess.errors import InvalidRequest
 

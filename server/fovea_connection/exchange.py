@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from fovea_connection.body import LARGE_BODY, unset_buffer
 from fovea_preprocess.errors import FoveaError, InvalidRequest, QueueFull
 from fovea_server.byte_budget import SLOWEST, too_slow
-from fovea_server.http.connection.body import LARGE_BODY, unset_buffer
 from fovea_server.http.front import ID_HEADER, LARGE_ANSWER, Front
 from fovea_server.http.messages import Buffer, Request, Response, Successor
 from fovea_server.http.receive import late, stopped
@@ -20,7 +20,7 @@ from fovea_server.http.v2.answers import refusal
 from fovea_server.traffic.call import CLIENT_LEFT
 
 if TYPE_CHECKING:
-    from fovea_server.http.connection.protocol import ServerProtocol
+    from fovea_connection.protocol import ServerProtocol
 
 log = logging.getLogger(__name__)
 
