@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from fovea_engines.detect.heads.base import corners
 from fovea_engines.detect.heads.evidence import no_logits
 from fovea_engines.detect.heads.grid import grid
-from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength, cells
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.session import Array
+from fovea_heads.scored_boxes import Level, ScoredBoxes
 
 LEVELS = {128: {8: 2, 16: 6}, 192: {4: 1}, 256: {16: 2, 32: 6}}
 """Boxes of a cell, by stride, by the side of the input: of the short range, the full, the back."""

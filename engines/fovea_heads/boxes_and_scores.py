@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fovea_engines.detect.heads.base import IMAGENET
 from fovea_engines.detect.heads.evidence import fractions, no_corners
 from fovea_engines.detect.heads.grid import off_grid
-from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.session import Array, TensorSpec
+from fovea_heads.scored_boxes import Level, ScoredBoxes
 from fovea_preprocess.plural import counted
 
 

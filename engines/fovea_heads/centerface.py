@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.base import corners
 from fovea_engines.detect.heads.evidence import far_off, no_logarithms
-from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
 from fovea_engines.detect.skeleton import FACE
 from fovea_engines.session import Array
+from fovea_heads.scored_boxes import Level, ScoredBoxes
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,12 +71,14 @@ from fovea_heads.yolov5 import YoloV5
 from fovea_heads.yolov5_face import YoloV5Face
 from fovea_heads.yolov5_raw import YoloV5Raw, YoloV7Raw
 from fovea_heads.yolov6 import YoloV6
+from fovea_heads.yolov10 import YoloV10
 from fovea_heads.yolox import DecodedYoloX, YoloX
 from fovea_heads.yunet import YuNet, YuNet2021
 
 FAMILIES: tuple[type[Head], ...] = (
     YoloV5,
     YoloV6,
+    YoloV10,
     YoloX,
     DecodedYoloX,
     YoloV5Raw,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.heads.suppressed import Columns, Rows
 from fovea_engines.session import Array
+from fovea_heads.suppressed import Columns, Rows
 
 _WORDS = {
     "image": "image|img|batch",

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.heads.suppressed import Rows, Suppressed
 from fovea_engines.session import Array, TensorSpec
+from fovea_heads.suppressed import Rows, Suppressed
 
 # Boxes, scores, class ids, number of rows.
 _PIXELS = (

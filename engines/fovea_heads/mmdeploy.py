@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from fovea_engines.detect.heads.base import MMDETECTION
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.heads.suppressed import Rows, Suppressed
 from fovea_engines.session import Array
+from fovea_heads.suppressed import Rows, Suppressed
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.evidence import no_probability, pixels
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
-from fovea_engines.detect.heads.suppressed import Rows
-from fovea_engines.detect.keypoints import keypoints
 from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import PERSON
 from fovea_engines.session import Array
+from fovea_heads.keypoints import keypoints
+from fovea_heads.suppressed import Rows
 
 _POINTS = len(PERSON.names)
 # Of TensorFlow's example: keypoints that score less are no part of the person.

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from fovea_engines.detect.heads.base import IMAGENET, MMDETECTION
 from fovea_engines.detect.heads.evidence import no_logits
 from fovea_engines.detect.heads.grid import around
-from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.session import Array
+from fovea_heads.scored_boxes import Level, ScoredBoxes
 from fovea_preprocess.plural import counted
 
 BINS = np.arange(8, dtype=np.float32)

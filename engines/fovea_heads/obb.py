@@ -13,13 +13,13 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.dense import best_class
 from fovea_engines.detect.heads.evidence import no_sizes
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
-from fovea_engines.detect.heads.suppressed import Rows
 from fovea_engines.detect.heads.yolov8 import YoloV8
-from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.detect.nms import rotated_detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import bounds, regular
 from fovea_engines.session import Array
+from fovea_heads.suppressed import Rows
+from fovea_heads.yolov10 import YoloV10
 
 
 @dataclass(frozen=True, slots=True)

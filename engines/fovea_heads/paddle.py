@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
-from fovea_engines.detect.heads.suppressed import Columns, Rows
 from fovea_engines.session import Array
 from fovea_heads.libreyolo import PicoDet
+from fovea_heads.suppressed import Columns, Rows
 
 
 @dataclass(frozen=True, slots=True)

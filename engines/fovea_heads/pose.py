@@ -14,11 +14,11 @@ from fovea_engines.detect.heads.evidence import fractions, no_probability
 from fovea_engines.detect.heads.metadata import skeleton_from_metadata
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.heads.yolov8 import YoloV8
-from fovea_engines.detect.heads.yolov10 import YoloV10
-from fovea_engines.detect.keypoints import keypoints
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import PERSON, Skeleton
 from fovea_engines.session import Array
+from fovea_heads.keypoints import keypoints
+from fovea_heads.yolov10 import YoloV10
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from fovea_engines.detect.heads.base import corners
 from fovea_engines.detect.heads.evidence import no_logarithms, no_shares
 from fovea_engines.detect.heads.grid import moving, no_offsets
-from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength, cells
 from fovea_engines.detect.skeleton import FACE, Skeleton
 from fovea_engines.session import Array
+from fovea_heads.scored_boxes import Level, ScoredBoxes
 
 # Less than between the sides of priors that are published, and more than in trained detectors.
 _MOVES = 0.25

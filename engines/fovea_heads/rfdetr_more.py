@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
-from fovea_engines.detect.keypoints import keypoints
 from fovea_engines.detect.masks import whole_masks
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import PERSON
 from fovea_engines.session import Array
+from fovea_heads.keypoints import keypoints
 from fovea_heads.queries import Queries
 from fovea_heads.rfdetr import (
     RfDetr,

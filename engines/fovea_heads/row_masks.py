@@ -12,11 +12,11 @@ import numpy as np
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.evidence import no_probability
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
-from fovea_engines.detect.heads.suppressed import Suppressed
 from fovea_engines.detect.masks import Masks, whole_masks
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
 from fovea_heads.mmdeploy import MmDeploy
+from fovea_heads.suppressed import Suppressed
 from fovea_heads.torchvision import Torchvision
 
 _ON_THE_OBJECT = 0.5

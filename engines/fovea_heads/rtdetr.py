@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.heads.suppressed import Rows, Suppressed
 from fovea_engines.session import Array
+from fovea_heads.suppressed import Rows, Suppressed
 
 SIZES = "orig_target_sizes"
 """The input beside the image, by which the graph scales its boxes."""

@@ -14,11 +14,11 @@ from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.dense import Dense
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
 from fovea_engines.detect.heads.yolov8 import YoloV8
-from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.detect.masks import Masks
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
 from fovea_heads.yolov5 import YoloV5
+from fovea_heads.yolov10 import YoloV10
 
 
 @dataclass(frozen=True, slots=True)

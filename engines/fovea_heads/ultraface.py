@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.evidence import no_corners, no_shares, pixels
-from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength, cells
 from fovea_engines.session import Array
+from fovea_heads.scored_boxes import Level, ScoredBoxes
 
 PRIORS = {8: 3, 16: 2, 32: 2, 64: 3}
 """Boxes of a cell by stride."""

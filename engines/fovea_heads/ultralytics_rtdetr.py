@@ -19,7 +19,6 @@ from fovea_engines.detect.heads.evidence import (
     whole_numbers,
 )
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.heads.suppressed import MOST_CLASSES
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
@@ -31,6 +30,7 @@ from fovea_heads.query_evidence import (
     no_queries,
     shares,
 )
+from fovea_heads.suppressed import MOST_CLASSES
 from fovea_preprocess.plural import counted
 
 _HEAD = "RTDETRDecoder"

@@ -12,13 +12,13 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.dense import best_class
 from fovea_engines.detect.heads.evidence import fractions, no_sizes
 from fovea_engines.detect.heads.grid import off_grid
-from fovea_engines.detect.heads.scored_boxes import ScoredBoxes
 from fovea_engines.detect.nms import rotated_detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import iou
 from fovea_engines.session import Array
 from fovea_heads.boxes_and_scores import YoloNas
 from fovea_heads.obb import no_angles
+from fovea_heads.scored_boxes import ScoredBoxes
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.heads.suppressed import Rows, Suppressed
 from fovea_engines.session import Array
+from fovea_heads.suppressed import Rows, Suppressed
 
 _LAYER = "yolonms_layer"
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from fovea_engines.detect.heads.base import corners
 from fovea_engines.detect.heads.evidence import fractions, no_probabilities
 from fovea_engines.detect.heads.grid import off_grid
-from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.skeleton import FACE
 from fovea_engines.session import Array
+from fovea_heads.scored_boxes import Level, ScoredBoxes
 
 COLUMNS = 16
 """Centre, size, objectness, five landmarks, face."""

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from fovea_engines.detect.heads.base import corners
 from fovea_engines.detect.heads.evidence import no_logarithms, no_shares
 from fovea_engines.detect.heads.grid import moving
-from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.skeleton import FACE
 from fovea_engines.session import Array
+from fovea_heads.scored_boxes import Level, ScoredBoxes
 
 PRIORS_2021 = {8: (10, 16, 24), 16: (32, 48), 32: (64, 96), 64: (128, 192, 256)}
 """Sides of the square priors of each stride, pixels; odd rests of a map are dropped."""

@@ -15,11 +15,11 @@ from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, check_float32
 from fovea_engines.graph.image_front import add_image_front
-from fovea_engines.graph.nms_tail import add_nms_tail
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.files import write_file
+from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import UnsupportedModel
 
 
@@ -82,7 +82,7 @@ def fuse(
     boxes_alone = head.task == "detect" and head.skeleton is None
     if plan.nms_tail or (plan.nms_tail is None and fuses and boxes_alone):
         try:
-            head = add_nms_tail(fused, head)
+            head = load(Group.ABILITIES, "nms-tail")(fused, head)
         except UnsupportedModel as error:
             if plan.nms_tail:
                 raise

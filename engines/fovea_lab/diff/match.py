@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from fovea_engines.graph.nms_tail import RAW
+from fovea_heads.nms_tail import RAW
 from fovea_lab.diff.network import Layer
 
 # Exporters that number tensors give one number to different ones. Names are trusted if this share

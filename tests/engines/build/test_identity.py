@@ -13,7 +13,6 @@ from fovea_engines.build.build import build
 from fovea_engines.build.gate import check_agreement
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.detect.skeleton import PERSON
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.identity import IdentityCheck, compare_detections
@@ -21,6 +20,7 @@ from fovea_engines.evaluate.reference import Sample
 from fovea_heads.pose import YoloV10Pose
 from fovea_heads.rfdetr_more import RfDetrSegment
 from fovea_heads.segment import YoloV10Segment
+from fovea_heads.yolov10 import YoloV10
 from fovea_preprocess.errors import Disagreement
 
 

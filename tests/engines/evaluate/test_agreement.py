@@ -8,7 +8,6 @@ import pytest
 
 from fovea_engines.build.gate import MIN_QUALITY, objection
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, match
 from fovea_engines.evaluate.agreement.measure import NO_NUMBER, measure
 from fovea_engines.evaluate.agreement.overlap import iou
@@ -16,6 +15,7 @@ from fovea_engines.evaluate.reference import Sample
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.figures import WorstImage
 from fovea_heads.classifier import ClassifierLogits
+from fovea_heads.yolov10 import YoloV10
 
 HEAD = YoloV10(("out",))
 SQUARE = (10, 10, 50, 50)

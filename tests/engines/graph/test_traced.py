@@ -12,10 +12,10 @@ from tests.engines.tiny import constant
 
 from fovea_engines.detect.heads.recognise import Recognition, open_head
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.graph.nms_tail import add_nms_tail
 from fovea_engines.graph.tensors import graph_inputs
-from fovea_engines.graph.traced import Traced
 from fovea_engines.graph.writer import Writer
+from fovea_heads.nms_tail import add_nms_tail
+from fovea_heads.traced import Traced
 from fovea_preprocess.errors import UnsupportedModel
 
 SIDE = 128

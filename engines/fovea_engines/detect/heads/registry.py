@@ -12,13 +12,12 @@ from typing import TypeGuard
 
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.yolov8 import YoloV8
-from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-_OWN: tuple[type[Head], ...] = (YoloV8, YoloV10)
+_OWN: tuple[type[Head], ...] = (YoloV8,)
 
 
 def _is_family(head: object) -> TypeGuard[type[Head]]:

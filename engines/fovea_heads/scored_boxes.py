@@ -15,10 +15,10 @@ from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.dense import best_class
 from fovea_engines.detect.heads.evidence import no_probabilities, usual
 from fovea_engines.detect.heads.grid import grid, movement
-from fovea_engines.detect.keypoints import keypoints
 from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
+from fovea_heads.keypoints import keypoints
 
 Level = tuple[Array, ...]
 """One level of one image: scores [boxes, classes], the encoded boxes [boxes, n], and

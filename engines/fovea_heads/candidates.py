@@ -9,9 +9,9 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from fovea_engines.detect.heads.dense import Dense
-from fovea_engines.detect.heads.scored_boxes import ScoredBoxes
-from fovea_engines.graph.traced import Traced
 from fovea_engines.graph.writer import Writer
+from fovea_heads.scored_boxes import ScoredBoxes
+from fovea_heads.traced import Traced
 
 Decoded = Dense | ScoredBoxes
 """Heads that are decoded in a graph."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.heads.suppressed import Columns
 from fovea_engines.session import TensorSpec
+from fovea_heads.suppressed import Columns
 
 MOST_ROWS = 1000
 """Exports end in the best 100 to 1000 boxes; more rows are a grid of one class."""

@@ -20,14 +20,14 @@ from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.signature import describe
-from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.graph.candidates import Candidates, Decoded, write_candidates, write_gather
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
-from fovea_engines.graph.traced import Traced
 from fovea_engines.graph.wiring import rebuild
 from fovea_engines.graph.writer import Writer
 from fovea_engines.session import TensorSpec
+from fovea_heads.candidates import Candidates, Decoded, write_candidates, write_gather
+from fovea_heads.traced import Traced
+from fovea_heads.yolov10 import YoloV10
 from fovea_preprocess.errors import UnsupportedModel
 
 MAX_CANDIDATES = 512
