@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from fovea_accuracy.class_maps import pairs_of
-from fovea_engines.engine import Engine, NewImage
+from fovea_engines.detect.new_image import NewImage
+from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import Pixels, has_images, image_files, read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import PictureAccuracy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import (
-    REFERENCE_BACKEND,
     get_backend,
     mismatch,
     open_session,
@@ -24,26 +21,17 @@ from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.mosaic import Mosaic
-from fovea_engines.detect.new_image import NewImage as NewImage
+from fovea_engines.detect.new_image import NewImage
 from fovea_engines.detect.options import PredictOptions, check_effect
 from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.detect.tiles import crop, cut, joined
-from fovea_engines.detect.words import (
-    MOST_ROWS,
-    PROMPTS,
-    PROMPTS_FILE,
-    TEXT_FILE,
-    TOKENIZER_FILE,
-    Tokens,
-    Words,
-    WordsSpec,
-    words_of_texts,
-)
+from fovea_engines.detect.words import TOKENIZER_FILE, WORDS, TextEncoder
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.session import Array, Closing, ImageSession, Session, TensorSpec
 from fovea_engines.triton_engine import PlainChoice, open_plain
+from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import (
     BackendUnavailable,
     InvalidModel,
@@ -54,8 +42,6 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.letterbox import LetterboxMap, least_size
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
-
-log = logging.getLogger(__name__)
 
 _DEFAULTS = PredictOptions()
 
@@ -75,7 +61,9 @@ class Engine(Closing):
         words: its half that reads texts; None where it reads none.
     """
 
-    def __init__(self, card: EngineCard, session: Session, words: Words | None = None) -> None:
+    def __init__(
+        self, card: EngineCard, session: Session, words: TextEncoder | None = None
+    ) -> None:
         self.card = card
         self.session = session
         self.words = words
@@ -188,19 +176,19 @@ class Engine(Closing):
 
         Raises:
             InvalidOption: a class is unknown, or the task gives an option no effect.
-            NotFinite, QueueFull: as `Words.read`.
+            NotFinite, QueueFull: as `TextEncoder.read`.
         """
         task = "tensors" if self.head is None else self.head.task
         check_effect(options, self.card.name, task)
         if options.labels is None:
             return resolve_classes(options, self.labels, self.card.name, self.num_classes)
         words = self.require_words()
-        if task != "embed" and words.detector is None:
+        if task != "embed" and not words.finds:
             raise InvalidOption(f"model '{self.card.name}' takes no labels: leave them out")
         words.matrix(options.labels)
         return resolve_classes(options, options.labels, self.card.name, len(options.labels))
 
-    def require_words(self) -> Words:
+    def require_words(self) -> TextEncoder:
         """Return its half that reads texts; InvalidOption without."""
         if self.words is None:
             raise InvalidOption(
@@ -335,10 +323,9 @@ class Engine(Closing):
         A detector that takes texts finds what these say.
         """
         feeds = self.feeds(rows)
-        if options.labels is None or self.words is None or self.words.detector is None:
+        if options.labels is None or self.words is None or not self.words.finds:
             return self.session.infer(feeds, alone=alone)
-        feeds[PROMPTS] = self.words.matrix(options.labels)[None]
-        return self.words.detector.infer(feeds, alone=alone)
+        return self.words.infer(feeds, options.labels, alone=alone)
 
     def feeds(self, rows: Array) -> dict[str, Array]:
         """Return all inputs for preprocessed images [n, ...]: they, and what is beside them."""
@@ -353,36 +340,19 @@ class Engine(Closing):
 
 def _open_words(
     folder: Path, card: EngineCard, threads: int | None, streams: int | None
-) -> Words | None:
-    if (spec := WordsSpec.of(card.metadata)) is None:
+) -> TextEncoder | None:
+    if WORDS not in card.metadata:
         return None
-    try:
-        tokens = Tokens(folder / TOKENIZER_FILE, spec.length, spec.pad)
-    except ModuleNotFoundError as error:
-        raise BackendUnavailable(
-            f"{card.name} reads texts, and {error.name} is not installed: {install_extra('words')}"
-        ) from error
-    session = open_session(
-        REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MOST_ROWS, threads=threads
-    )
-    if not (folder / PROMPTS_FILE).is_file():
-        return Words(tokens, session, spec)
-    file = folder / PROMPTS_FILE
-    detector = open_session(REFERENCE_BACKEND, file, max_batch=1, threads=threads, streams=streams)
-    return Words(tokens, session, spec, detector)
+    words: TextEncoder = load(Group.ABILITIES, "words").open_words(folder, card, threads, streams)
+    return words
 
 
-def _own_words(folder: Path, card: EngineCard, session: Session) -> Words | None:
+def _own_words(folder: Path, card: EngineCard, session: Session) -> TextEncoder | None:
     """Return what reads texts with a network that takes nothing else, if its tokenizer is there."""
     if not (folder / TOKENIZER_FILE).is_file():
         return None
-    try:
-        found = words_of_texts(folder / TOKENIZER_FILE, session, card.metadata)
-    except ModuleNotFoundError as error:
-        # Its tensors are served all the same.
-        log.warning("%s reads no texts: %s is not installed", card.name, error.name)
-        return None
-    return found and Words(found[0], session, found[1])
+    words: TextEncoder | None = load(Group.ABILITIES, "words").own_words(folder, card, session)
+    return words
 
 
 def _sized(inputs: Sequence[TensorSpec], spec: PreprocessSpec) -> tuple[TensorSpec, ...]:

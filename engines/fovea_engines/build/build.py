@@ -17,7 +17,6 @@ from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
-from fovea_engines.build.prompts import of_images
 from fovea_engines.build.report import write_report
 from fovea_engines.evaluate.labels import Labels, label_reader
 from fovea_engines.evaluate.samples import MAX_IMAGES, image_files, images_sha256
@@ -27,6 +26,7 @@ from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
 from fovea_engines.repository.files import file_sha256, write_file
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
+from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidModel, InvalidOption, NotFound
 
 
@@ -47,6 +47,7 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     try:
         if plan.tokenizer_file is None:
             return _build(plan, {}, repository, progress)
+        of_images = load(Group.ABILITIES, "prompts")
         with of_images(plan, plan.tokenizer_file, progress) as (plan, beside):
             return _build(plan, beside, repository, progress)
     except OSError as error:
