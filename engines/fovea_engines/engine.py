@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -30,7 +30,6 @@ from fovea_engines.detect.words import TOKENIZER_FILE, WORDS, TextEncoder
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.session import Array, Closing, ImageSession, Session, TensorSpec
-from fovea_engines.triton_engine import PlainChoice, open_plain
 from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import (
     BackendUnavailable,
@@ -44,6 +43,22 @@ from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
 _DEFAULTS = PredictOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class PlainChoice:
+    """Options for an engine without a card.
+
+    Attributes:
+        file: "" for the first known one in the folder.
+        backend: "" for the file's default.
+        max_batch: most rows of a call where the model has a batch dimension, 0 where clients send
+            none; None takes config.pbtxt's, at least 1.
+    """
+
+    file: str = ""
+    backend: str = ""
+    max_batch: int | None = None
 
 
 class Engine(Closing):
@@ -116,6 +131,7 @@ class Engine(Closing):
                 another GPU, or a CPU with other instructions.
         """
         if not (folder / CARD_FILE).exists():
+            open_plain = load(Group.ABILITIES, "plain-engine")
             card, session = open_plain(folder, choice, threads=threads, streams=streams)
             return cls(card, session, _own_words(folder, card, session))
         card = EngineCard.read(folder / CARD_FILE)

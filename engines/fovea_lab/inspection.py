@@ -17,7 +17,6 @@ from fovea_engines.repository.composites import StageRow, composite_file, read_c
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
 from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE, ModelRepository
 from fovea_engines.session import TensorSpec
-from fovea_engines.triton_engine import engine_files, open_plain
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -28,6 +27,7 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.mistakes import meant
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_tensorrt.layers_file import LAYERS_FILE, PlanLayers
+from fovea_triton.plain_engine import engine_files, open_plain
 
 
 @dataclass(frozen=True, slots=True)

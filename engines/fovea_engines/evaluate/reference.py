@@ -17,8 +17,7 @@ from fovea_engines.detect.heads.base import Head, is_sound
 from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_rows
-from fovea_engines.graph.efficient_nms import PLUGIN
-from fovea_engines.graph.load import load
+from fovea_engines.graph.load import PLUGIN, load
 from fovea_engines.graph.plain_session import (
     cannot_load,
     cannot_run,

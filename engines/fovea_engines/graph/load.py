@@ -8,9 +8,13 @@ from pathlib import Path
 
 import onnx
 
-from fovea_engines.graph.efficient_nms import expand_efficient_nms
 from fovea_engines.graph.plugin_operators import mark_plugins
+from fovea_preprocess.entry_points import Group
+from fovea_preprocess.entry_points import load as load_point
 from fovea_preprocess.errors import InvalidModel, NotFound
+
+PLUGIN = "EfficientNMS_TRT"
+"""TensorRT's suppression, which standard operators replace."""
 
 _TENSORFLOW = "TensorFlow's: `python -m tf2onnx.convert --saved-model FOLDER --output model.onnx`"
 _EXPORT = "export it to ONNX with the tool that trained it"
@@ -50,7 +54,7 @@ def load(path: Path) -> SourceModel:
 
     Raises:
         NotFound: there is no such file.
-        UnsupportedModel: as `expand_efficient_nms`.
+        UnsupportedModel: its suppression has no form in standard operators.
         InvalidModel: the file is empty, truncated, not valid ONNX, or its external data is missing
             or too short.
     """
@@ -68,7 +72,8 @@ def load(path: Path) -> SourceModel:
         raise InvalidModel(
             _other(path) or f"{path} is not an ONNX model (it has no graph): export it again"
         )
-    expand_efficient_nms(proto)
+    if any(node.op_type == PLUGIN for node in proto.graph.node):
+        load_point(Group.ABILITIES, "efficient-nms")(proto)
     mark_plugins(proto)
     digest = hashlib.sha256(data)
     external = [t for t in proto.graph.initializer if t.data_location == t.EXTERNAL]

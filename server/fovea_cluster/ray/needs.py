@@ -11,11 +11,11 @@ from fovea_cluster.stores.outline import outline
 from fovea_engines.backends.registry import backends_for, get_backend
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.model_config import ModelConfig
-from fovea_engines.triton_engine import engine_files
 from fovea_preprocess.errors import BuildError, InvalidModel, NotFound
 from fovea_server.models.config.config import load_config
 from fovea_server.models.source import Repositories
 from fovea_server.settings import Settings
+from fovea_triton.plain_engine import engine_files
 
 
 @dataclass(frozen=True, slots=True)

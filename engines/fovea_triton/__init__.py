@@ -1,0 +1,1 @@
+"""Models of Triton's repositories, which have no card."""
