@@ -14,6 +14,7 @@ from fovea_engines.detect.heads.base import IMAGENET, Head
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
+from fovea_heads.attributes import AttributesHead
 
 # Words that end the name which exporters give such an output; `emb_bbox` is none, nor is
 # `feature_classifier`.
@@ -37,9 +38,7 @@ class EmbeddingHead(Head):
     task: ClassVar[str] = "embed"
     nameless: ClassVar[bool] = True
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", **IMAGENET}
-    guessed: ClassVar[str] = (
-        "most such networks stretch the image, and take mean and std of ImageNet; others differ"
-    )
+    guessed: ClassVar[str] = AttributesHead.guessed
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

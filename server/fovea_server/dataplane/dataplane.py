@@ -28,14 +28,7 @@ from fovea_preprocess.errors import (
     Unavailable,
 )
 from fovea_server.byte_budget import Reservation
-from fovea_server.dataplane.images import (
-    Prediction,
-    encoded_images,
-    encoded_texts,
-    options_of,
-    prediction_tensors,
-    wanted,
-)
+from fovea_server.dataplane.images import Prediction, answer_of_bytes
 from fovea_server.dataplane.model_documents import (
     Model,
     ModelList,
@@ -60,7 +53,7 @@ from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage, Vocabulary
 from fovea_server.tensors.messages import InferRequest, InferResponse
-from fovea_server.tensors.results.forms import image_outputs, result_tensors
+from fovea_server.tensors.results.forms import image_outputs
 from fovea_server.traffic.call import CALL, CLIENT
 from fovea_server.traffic.spans import SPAN
 
@@ -375,8 +368,10 @@ class DataPlane:
         if model.state is not State.READY:
             # It was replaced while the request was arriving: the successor answers.
             model = self.find(request.model_name, request.model_version)
-        if (answer := self._of_bytes(model, request, reservation)) is not None:
-            return await answer
+        if (answer := answer_of_bytes(self, model, request)) is not None:
+            response = await answer
+            _correct(reservation, response)
+            return response
         _charge(model, _rows(model, request))
         classes = {one.name: one.classification for one in request.outputs if one.classification}
         for tensor in model.signature.outputs:
@@ -396,52 +391,6 @@ class DataPlane:
         _correct(reservation, response)
         if request.trace is not None:
             self._trace.save(request.trace)
-        return response
-
-    def _of_bytes(
-        self, model: ServedModel, request: InferRequest, reservation: Reservation
-    ) -> Coroutine[Any, Any, InferResponse] | None:
-        """Begin the answer for images or texts; None for tensors of the engine."""
-        if (images := encoded_images(model, request)) is not None:
-            return self._boxes(model, request, images, reservation)
-        if (texts := encoded_texts(model, request)) is not None:
-            return self._vectors(model, request, texts, reservation)
-        return None
-
-    async def _boxes(
-        self,
-        model: ServedModel,
-        request: InferRequest,
-        images: list[bytes],
-        reservation: Reservation,
-    ) -> InferResponse:
-        options = options_of(request)
-        prediction = await self.predict(
-            model,
-            model.version,
-            images,
-            options,
-            request_id=request.id,
-            priority=request.priority,
-            timeout_us=request.timeout_us,
-        )
-        tensors = wanted(request, prediction_tensors(prediction, options))
-        response = InferResponse(model.name, str(model.version), tensors, request.id)
-        _correct(reservation, response)
-        return response
-
-    async def _vectors(
-        self,
-        model: ServedModel,
-        request: InferRequest,
-        texts: list[str],
-        reservation: Reservation,
-    ) -> InferResponse:
-        options, timeout_s = options_of(request), 1e-6 * request.timeout_us or None
-        read = await self.read_texts(model, model.version, texts, timeout_s=timeout_s)
-        tensors = wanted(request, result_tensors(read, Vocabulary(None, None, ""), options))
-        response = InferResponse(model.name, str(model.version), tensors, request.id)
-        _correct(reservation, response)
         return response
 
 

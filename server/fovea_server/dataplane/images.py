@@ -7,7 +7,9 @@ of a prediction are `parameters` of the request.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +19,12 @@ from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
-from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTensor
+from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor, OutputTensor
 from fovea_server.tensors.results.forms import result_tensors
 from fovea_server.tensors.wire import NAMES, decode_strings
+
+if TYPE_CHECKING:
+    from fovea_server.dataplane.dataplane import DataPlane
 
 TEXT = "TEXT"
 """Name of the input that takes texts, of models that read them."""
@@ -56,7 +61,48 @@ def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
     return InputTensor(model.signature.inputs[0].name, "BYTES", (1,), element)
 
 
-def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | None:
+def answer_of_bytes(
+    plane: DataPlane, model: ServedModel, request: InferRequest
+) -> Coroutine[Any, Any, InferResponse] | None:
+    """Begin the answer for images or texts; None for tensors of the engine."""
+    if (images := _encoded_images(model, request)) is not None:
+        return _boxes(plane, model, request, images)
+    if (texts := _encoded_texts(model, request)) is not None:
+        return _vectors(plane, model, request, texts)
+    return None
+
+
+async def _boxes(
+    plane: DataPlane, model: ServedModel, request: InferRequest, images: list[bytes]
+) -> InferResponse:
+    options = _options_of(request)
+    prediction = await plane.predict(
+        model,
+        model.version,
+        images,
+        options,
+        request_id=request.id,
+        priority=request.priority,
+        timeout_us=request.timeout_us,
+    )
+    return _response(model, request, _prediction_tensors(prediction, options))
+
+
+async def _vectors(
+    plane: DataPlane, model: ServedModel, request: InferRequest, texts: list[str]
+) -> InferResponse:
+    options, timeout_s = _options_of(request), 1e-6 * request.timeout_us or None
+    read = await plane.read_texts(model, model.version, texts, timeout_s=timeout_s)
+    return _response(model, request, result_tensors(read, Vocabulary(None, None, ""), options))
+
+
+def _response(
+    model: ServedModel, request: InferRequest, tensors: list[OutputTensor]
+) -> InferResponse:
+    return InferResponse(model.name, str(model.version), _wanted(request, tensors), request.id)
+
+
+def _encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | None:
     """Extract the images in a request; None if it holds tensors for the engine."""
     if not model.takes_images or len(request.inputs) != 1:
         return None
@@ -66,7 +112,7 @@ def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | N
     return _elements(sent, "images")
 
 
-def encoded_texts(model: ServedModel, request: InferRequest) -> list[str] | None:
+def _encoded_texts(model: ServedModel, request: InferRequest) -> list[str] | None:
     """Extract the texts in a request, in an input named TEXT; None if it holds others."""
     engine, sent = model.engine, request.inputs[0] if request.inputs else None
     if sent is None or sent.name != TEXT or engine is None or engine.words is None:
@@ -97,7 +143,7 @@ def _elements(sent: InputTensor, what: str) -> list[bytes]:
     return elements
 
 
-def options_of(request: InferRequest) -> PredictOptions:
+def _options_of(request: InferRequest) -> PredictOptions:
     """Read the options of the detector from the request's parameters, as `parse_options`."""
     given = dict(request.parameters)
     if isinstance(given.get("classes"), int):
@@ -105,7 +151,7 @@ def options_of(request: InferRequest) -> PredictOptions:
     return parse_options(given)
 
 
-def prediction_tensors(prediction: Prediction, options: PredictOptions) -> list[OutputTensor]:
+def _prediction_tensors(prediction: Prediction, options: PredictOptions) -> list[OutputTensor]:
     """Convert a prediction to tensors; raises the error of the first image that failed.
 
     `result_tensors` makes them. Where the head is not recognised, they are the engine's own
@@ -122,7 +168,7 @@ def prediction_tensors(prediction: Prediction, options: PredictOptions) -> list[
     ]
 
 
-def wanted(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
+def _wanted(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
     """Select the tensors that the request asks for; InvalidRequest if it asks for others."""
     asked = {output.name for output in request.outputs}
     known = {tensor.name for tensor in tensors}
