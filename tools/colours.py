@@ -13,7 +13,7 @@ from pathlib import Path
 from fovea_engines.detect import colours
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "server" / "fovea_server" / "http" / "page" / "colours.js"
+PAGE = ROOT / "server" / "fovea_page" / "colours.js"
 CLIENT = ROOT / "client" / "fovea_client" / "_colours.py"
 
 

@@ -95,7 +95,7 @@ def test_in_node(keyed, frames, tmp_path):
         f"const use = {USE};\nconst code = await import('./fovea.mjs');"
         f"console.log(JSON.stringify(await use(code, ...{given})));"
     )
-    page = DEMO.parent / "http" / "page"
+    page = DEMO.parents[1] / "fovea_page"
     (tmp_path / "fovea.mjs").write_bytes((page / "fovea.js").read_bytes())
     plain = subprocess.run(
         [node, "run.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=120

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from tests.system import program
 
-from fovea_server.http import page
+import fovea_page as page
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 

@@ -25,7 +25,6 @@ from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.headers import allow
-from fovea_server.http.page.routes import page_routes
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import models, predict_routes
 from fovea_server.http.v1.answers import error_answer, error_json
@@ -76,10 +75,8 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
     app.add_route("/docs", docs_page(app, _SCRIPTS), include_in_schema=False)
     # FastAPI asks for it by this name, when the document is wanted for the first time.
     app.openapi = partial(document, app)  # type: ignore[method-assign]
-    if service.settings.page:
-        app.router.routes.extend(page_routes())
     # Last: an address that they share with a route above stays as it was.
-    for added in (*service.api_routers, *(part.routes() for part in service.parts)):
+    for added in (*(part.routes() for part in service.parts), *service.api_routers):
         if added is not None:
             app.include_router(cast("APIRouter", added))
     app.add_middleware(HeadAndOptions, routes=app.router.routes)

@@ -6,16 +6,17 @@ import gzip
 import hashlib
 import re
 from functools import partial
+from importlib import resources
 from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
+from fovea_page.client_wheel import wheel, wheel_name
 from fovea_preprocess.errors import NotFound
 from fovea_server.http.headers import weights
-from fovea_server.http.page.client_wheel import wheel, wheel_name
 
 _TYPES = {
     ".html": "text/html",
@@ -39,7 +40,7 @@ _POLICY = (
 )
 
 
-def page_routes() -> list[Route]:
+def page_routes() -> list[BaseRoute]:
     """Make a route for the page at `/`, for each of its files under `/page/`, and the client."""
     folder, name = Path(__file__).parent, wheel_name()
     files = {
@@ -47,8 +48,9 @@ def page_routes() -> list[Route]:
         for path in folder.iterdir()
         if path.suffix in _TYPES
     }
-    scenes = (folder.parents[1] / "demo").glob("*.jpg")
-    files |= {path.name: _File(path.read_bytes(), "image/jpeg") for path in scenes}
+    for scene in (resources.files("fovea_server") / "demo").iterdir():
+        if scene.name.endswith(".jpg"):
+            files[scene.name] = _File(scene.read_bytes(), "image/jpeg")
     index = files.pop("index.html")
     return [
         Route("/", partial(_page, index), include_in_schema=False),
