@@ -35,6 +35,8 @@ def import_of_servers() -> None:
         import_module(f"fovea_server.{name}")
     for name in entry_points(Group.SERVICES):
         load(Group.SERVICES, name)
+    for name in ("connection", "drawing"):
+        load(Group.ABILITIES, name)
     extending_packages()
     _keep()
 
