@@ -11,9 +11,13 @@ from typing import Any
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.image_inputs import origin_of
-from fovea_engines.repository.beside import faults_beside
 from fovea_engines.repository.card import CARD_FILE, EngineCard, HeadCandidate
-from fovea_engines.repository.composites import StageRow, composite_file, read_composite
+from fovea_engines.repository.composites import (
+    StageRow,
+    composite_file,
+    faults_beside,
+    read_composite,
+)
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
 from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE, ModelRepository
 from fovea_engines.session import TensorSpec

@@ -125,7 +125,7 @@ def gpu_is_here(gpu: Gpu | None) -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (
             "fovea_engines.build.assemble",
-            "fovea_engines.build.rebuild",
+            "fovea_tensorrt.rebuild",
             "fovea_tensorrt.backend",
             "fovea_tensorrt.runtime",
         ):

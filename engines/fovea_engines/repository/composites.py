@@ -1,13 +1,17 @@
-"""Finds folders of the repository that are one model made of several (`fovea.folders`)."""
+"""Reads files of packages in the folder of a model.
+
+One may make it a model of several (`fovea.folders`); others are checked (`fovea.checks`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
 from fovea_engines.repository.card import EngineCard, StageAgreement
 from fovea_preprocess.entry_points import Group, entry_points, load
+from fovea_preprocess.errors import FoveaError
 
 StageRow = dict[str, str]
 """A stage for people: its "name", its "model", what of an image it "sees", and what it "gives"."""
@@ -52,3 +56,18 @@ def read_composite(folder: Path) -> MadeOfSeveral:
     assert file is not None, "it was found"
     kind: type[MadeOfSeveral] = load(Group.FOLDERS, file)
     return kind.read(folder)
+
+
+def faults_beside(folder: Path, labels: Sequence[str] | None) -> Iterator[str]:
+    """Yield what is wrong with these files; the model is served all the same.
+
+    Args:
+        folder: of the model.
+        labels: class names by id, where they are known.
+    """
+    for file in entry_points(Group.CHECKS):
+        if (folder / file).is_file():
+            try:
+                load(Group.CHECKS, file)(folder, labels)
+            except FoveaError as error:
+                yield str(error)

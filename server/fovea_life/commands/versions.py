@@ -24,9 +24,8 @@ from fovea_engines.commands.options import (
     check_options,
     find_models,
 )
-from fovea_engines.repository.beside import faults_beside
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.composites import composite_file, read_composite
+from fovea_engines.repository.composites import composite_file, faults_beside, read_composite
 from fovea_engines.repository.figures import NO_FIGURE
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound, Unavailable

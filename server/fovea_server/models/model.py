@@ -12,10 +12,10 @@ from pathlib import Path
 from fovea_engines.backends.registry import get_backend, mismatch
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
-from fovea_engines.repository.beside import faults_beside
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.composites import composite_file
+from fovea_engines.repository.composites import composite_file, faults_beside
 from fovea_engines.repository.model_config import ModelConfig
+from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -218,9 +218,6 @@ class ServedModel:
             self._fail_to_load("an internal error; the server's log has the details")
 
     def _rebuild(self, card: EngineCard) -> None:
-        # Imported here: a build imports much that serving does not need.
-        from fovea_engines.build.rebuild import rebuild
-
         log.warning(
             "model %s version %d: %s; its last build took %.0f s",
             self.name,
@@ -228,7 +225,7 @@ class ServedModel:
             self._reason,
             sum(card.build_seconds.values()),
         )
-        rebuild(self.folder, self._progress)
+        load(Group.ABILITIES, "rebuild")(self.folder, self._progress)
 
     def _serve(self) -> None:
         started = time.monotonic()

@@ -18,7 +18,6 @@ from tests.engines.tiny import tiny_detector, tiny_network
 from fovea_engines.backends.registry import mismatch
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.rebuild import likeness, rebuild
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
@@ -32,6 +31,7 @@ from fovea_preprocess.errors import (
     InvalidOption,
 )
 from fovea_tensorrt.backend import CACHE_FILE
+from fovea_tensorrt.rebuild import likeness, rebuild
 
 KEPT = "prepared.onnx"
 
@@ -216,7 +216,7 @@ def swap(*folders, done=repository.swap):
         done(*folders)
     os.kill(os.getpid(), signal.SIGKILL)
 repository.swap = swap
-from fovea_engines.build.rebuild import rebuild
+from fovea_tensorrt.rebuild import rebuild
 rebuild(Path(sys.argv[1]))
 """
 
