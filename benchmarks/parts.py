@@ -27,7 +27,6 @@ from overhead import MODEL, image, network, request_for
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from fovea_connection.exchange import Exchange
 from fovea_connection.protocol import ServerProtocol
 from fovea_engines.backends.cpu_session import CpuSession
 from fovea_engines.build.build import build
