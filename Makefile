@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PORT   ?= 8000
 # CI has another program install, which takes what pip takes.
-INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALLER ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The files of the tests are shared out among so many processes.
 WORKERS ?= 2
 
@@ -33,14 +33,14 @@ $(VENV)/base: pyproject.toml locks/build.txt locks/serve.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Fovea needs Python 3.11 or newer")'
 	@echo "Installing into $(VENV), once; this takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) --require-hashes -r locks/build.txt -r locks/serve.txt
-	$(INSTALL) --no-deps --no-build-isolation -e .
+	$(INSTALLER) --require-hashes -r locks/build.txt -r locks/serve.txt
+	$(INSTALLER) --no-deps --no-build-isolation -e .
 	touch $@
 
 # trackers asks for opencv-python, whose files are those of opencv-python-headless, but take libGL.
 $(VENV)/dev: $(VENV)/base constraints.txt
-	$(INSTALL) -c constraints.txt -e '.[dev,frigate,otel,ray,rtx,streams]'
-	$(INSTALL) -c constraints.txt --force-reinstall --no-deps opencv-python-headless
+	$(INSTALLER) -c constraints.txt -e '.[dev,frigate,otel,ray,rtx,streams]'
+	$(INSTALLER) -c constraints.txt --force-reinstall --no-deps opencv-python-headless
 	touch $@
 
 # The Python bindings of TensorRT 10 and 11, a megabyte each, in folders of their own: both are
@@ -48,7 +48,7 @@ $(VENV)/dev: $(VENV)/base constraints.txt
 $(VENV)/tensorrt-10: BINDINGS := tensorrt_cu12_bindings
 $(VENV)/tensorrt-11: BINDINGS := tensorrt_cu13_bindings
 $(VENV)/tensorrt-10 $(VENV)/tensorrt-11: $(VENV)/dev
-	$(INSTALL) -c constraints.txt \
+	$(INSTALLER) -c constraints.txt \
 	    --no-deps --upgrade --target $@ "$(BINDINGS); sys_platform == 'linux'"
 	touch $@
 
@@ -56,14 +56,14 @@ $(VENV)/tensorrt-10 $(VENV)/tensorrt-11: $(VENV)/dev
 # which needs CUDA's runtime to start; of Ultralytics its client of Triton, which needs no torch.
 # Where they cannot be had, their tests are skipped.
 $(VENV)/clients: $(VENV)/dev
-	$(INSTALL) --no-deps --upgrade --target $@ \
+	$(INSTALLER) --no-deps --upgrade --target $@ \
 	    "tritonclient==2.51.0" "nvidia-cuda-runtime-cu12==12.9.79" "ultralytics==8.4.190" \
 	    || rm -rf $@
 
 # Generators of clients, which tests/generated has make one each from /openapi.json, and what those
 # clients import. openapi-python-client would hold typer back in .venv.
 $(VENV)/generators: $(VENV)/dev
-	$(INSTALL) --no-deps --upgrade \
+	$(INSTALLER) --no-deps --upgrade \
 	    --target $@/site-packages "openapi-generator-cli==7.26.0" "python-dateutil==2.9.0.post0" \
 	    "urllib3==2.8.0" "six==1.17.0" "openapi-python-client==0.29.1" "jinja2==3.1.6" \
 	    "markupsafe==3.0.4" \
@@ -76,29 +76,29 @@ $(VENV)/generators: $(VENV)/dev
 # has CLIP's vocabulary in it; its networks would take torch.
 # Under this name of the folder Hypothesis takes it for no code of ours, and does not read it all.
 $(VENV)/vision: $(VENV)/dev
-	$(INSTALL) -c constraints.txt --upgrade \
+	$(INSTALLER) -c constraints.txt --upgrade \
 	    --target $@/site-packages "supervision==0.31.2" "shapely==2.2.0" \
-	    && $(INSTALL) --no-deps --upgrade \
+	    && $(INSTALLER) --no-deps --upgrade \
 	    --target $@/site-packages "sahi==0.12.8" "rapidocr==3.10.0" "pyclipper==1.4.0" \
 	    "omegaconf==2.4.0" "colorlog==6.12.0" "motmetrics==1.4.0" "open_clip_torch==3.3.0" \
 	    "ftfy==6.3.1" "regex==2026.11.19" "wcwidth==0.9.4" || rm -rf $@
 
 # CVAT's program, which tests/e2e starts with the client as its auto-annotation function.
 $(VENV)/cvat: $(VENV)/dev
-	$(INSTALL) -c constraints.txt --upgrade \
+	$(INSTALLER) -c constraints.txt --upgrade \
 	    --target $@/site-packages "cvat-cli==2.80.0" "cvat-sdk==2.80.0" || rm -rf $@
 
 # FiftyOne takes more than a gigabyte, so it has a target of its own. Of its database, which the tests
 # do not start, only old versions are wheels; the others are fetched from elsewhere as they install.
 $(VENV)/fiftyone: $(VENV)/dev
-	$(INSTALL) --upgrade \
+	$(INSTALLER) --upgrade \
 	    --target $@/site-packages --only-binary fiftyone-db "fiftyone==1.22.1" || rm -rf $@
 
 # What tests/apis asks the server with: clients of Roboflow and DeepStack, and the package by which
 # Label Studio checks predictions; with what these three import, and no more. They run in processes
 # of their own.
 $(VENV)/apis: $(VENV)/dev
-	$(INSTALL) --no-deps --upgrade \
+	$(INSTALLER) --no-deps --upgrade \
 	    --target $@/site-packages \
 	    "inference-sdk==1.8.3" "label-studio-sdk==2.1.2" "deepstack-python==0.9" \
 	    "supervision==0.30.9" "pydeprecate==0.13.0" "defusedxml==0.7.1" "lxml==6.1.3" \
@@ -110,13 +110,13 @@ $(VENV)/apis: $(VENV)/dev
 
 # What the extra `remote` brings, and moto, an S3 server; constraints.txt has the versions.
 $(VENV)/remote: $(VENV)/dev
-	$(INSTALL) -c constraints.txt --upgrade \
+	$(INSTALLER) -c constraints.txt --upgrade \
 	    --target $@/site-packages adlfs "fsspec[http]" gcsfs huggingface-hub s3fs \
 	    "moto[s3]==5.2.5" "flask==3.1.3" "flask-cors==6.0.5" || rm -rf $@
 
 # A parser of PromQL, for the queries of docker/monitoring.
 $(VENV)/promql: $(VENV)/dev
-	$(INSTALL) --no-deps --upgrade --target $@ "promql-parser==0.12.0" || rm -rf $@
+	$(INSTALLER) --no-deps --upgrade --target $@ "promql-parser==0.12.0" || rm -rf $@
 
 # The types of a dashboard, of the version of Grafana that docker-compose.yml names. npm gets them.
 $(VENV)/grafana: $(VENV)/dev
@@ -125,7 +125,7 @@ $(VENV)/grafana: $(VENV)/dev
 
 # Schemas of Kubernetes, for the manifests of docker/kubernetes.
 $(VENV)/kubernetes: $(VENV)/dev
-	$(INSTALL) --no-deps --upgrade --target $@ \
+	$(INSTALLER) --no-deps --upgrade --target $@ \
 	    "kubernetes-validate==1.37.0" "importlib-resources==7.1.0" || rm -rf $@
 
 run: $(VENV)/base
@@ -160,7 +160,7 @@ test-real: foreign
 # These two need Linux, root, and Debian's podman, runc, debootstrap, iptables and aardvark-dns; they
 # skip without.
 $(VENV)/compose: $(VENV)/dev
-	$(INSTALL) "podman-compose==1.6.0"
+	$(INSTALLER) "podman-compose==1.6.0"
 	touch $@
 
 test-images: $(VENV)/compose
@@ -172,7 +172,7 @@ test-cluster: $(VENV)/dev $(VENV)/remote
 
 # PyTorch trains the demo's detector on.
 $(VENV)/train: $(VENV)/dev
-	$(INSTALL) -c constraints.txt --upgrade \
+	$(INSTALLER) -c constraints.txt --upgrade \
 	    --target $@/site-packages "torch==2.13.0" || rm -rf $@
 
 test-circle: $(VENV)/train
@@ -184,7 +184,7 @@ test-fiftyone: $(VENV)/fiftyone
 # What lists and audits packages, in folders of their own: they are no part of an installation.
 $(VENV)/sbom $(VENV)/supply: $(VENV)/%: locks/%.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) --upgrade --require-hashes -r $< --target $@
+	$(INSTALLER) --upgrade --require-hashes -r $< --target $@
 	touch $@
 
 # Of another way to install, as of an image: make sbom LOCK=rtx

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
-from typing import Literal
 
 import cv2
 import numpy as np
@@ -16,12 +15,10 @@ from fovea_drawing.tags import FONT, Tag, draw_tag, letter
 from fovea_engines.detect.colours import colour
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
-from fovea_engines.detect.new_image import NewImage
+from fovea_engines.detect.new_image import MediaType, NewImage
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.detect.task_result import TaskResult
 from fovea_preprocess.errors import InvalidOption
-
-MediaType = Literal["image/jpeg", "image/png", "image/webp"]
 
 _QUALITY = 92
 _FORMS: Mapping[MediaType, tuple[str, Sequence[int], int]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -131,7 +131,9 @@ class Engine(Closing):
                 another GPU, or a CPU with other instructions.
         """
         if not (folder / CARD_FILE).exists():
-            open_plain = load(Group.ABILITIES, "plain-engine")
+            open_plain: Callable[..., tuple[EngineCard, Session]] = load(
+                Group.ABILITIES, "plain-engine"
+            )
             card, session = open_plain(folder, choice, threads=threads, streams=streams)
             return cls(card, session, _own_words(folder, card, session))
         card = EngineCard.read(folder / CARD_FILE)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.attributes import Attribute, Attributes
-from fovea_engines.detect.heads.base import IMAGENET, Head, softmax
+from fovea_engines.detect.heads.base import STRETCHED, STRETCHED_MOSTLY, Head, softmax
 from fovea_engines.detect.heads.evidence import no_logits
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.options import PredictOptions
@@ -28,10 +28,8 @@ class AttributesHead(Head):
     family: ClassVar[str] = "attributes"
     task: ClassVar[str] = "attributes"
     exclusive: ClassVar[bool] = True
-    preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", **IMAGENET}
-    guessed: ClassVar[str] = (
-        "most such networks stretch the image, and take mean and std of ImageNet; others differ"
-    )
+    preprocess: ClassVar[Mapping[str, Any]] = STRETCHED
+    guessed: ClassVar[str] = STRETCHED_MOSTLY
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

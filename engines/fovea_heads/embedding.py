@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fovea_engines.detect.embedding import Embedding
-from fovea_engines.detect.heads.base import IMAGENET, Head
+from fovea_engines.detect.heads.base import STRETCHED, STRETCHED_MOSTLY, Head
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
-from fovea_heads.attributes import AttributesHead
 
 # Words that end the name which exporters give such an output; `emb_bbox` is none, nor is
 # `feature_classifier`.
@@ -37,8 +36,8 @@ class EmbeddingHead(Head):
     family: ClassVar[str] = "embedding"
     task: ClassVar[str] = "embed"
     nameless: ClassVar[bool] = True
-    preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", **IMAGENET}
-    guessed: ClassVar[str] = AttributesHead.guessed
+    preprocess: ClassVar[Mapping[str, Any]] = STRETCHED
+    guessed: ClassVar[str] = STRETCHED_MOSTLY
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

@@ -18,7 +18,8 @@ _OWN = "fovea-serve"
 class Group(StrEnum):
     """A table that packages extend.
 
-    `ABILITIES`: a name that the core asks for = the function or the module that it calls by it.
+    `ABILITIES`: a name that the core asks for = the function or the module that it calls by it; the
+    caller declares its type. It is Fovea's own, as are `LABELS` and `QUANTISERS`.
     `BACKENDS`: the name of a `Backend` = that object.
     `CHECKS`: the name of a file in the folder of a model = a function of that folder and the
     model's labels, or None, that raises InvalidOption where the file is wrong.
@@ -58,7 +59,7 @@ def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
     A name that is taken stays with the first; of a command it is the part behind the panel.
     """
     points = sorted(_all().select(group=group), key=lambda one: (_package(one), one.name))
-    points.sort(key=lambda one: not _package(one).startswith(f"{_OWN} "))
+    points.sort(key=is_own, reverse=True)
     found: dict[str, metadata.EntryPoint] = {}
     for point in points:
         name = point.name.rpartition(".")[2] if group is Group.COMMANDS else point.name
@@ -73,14 +74,23 @@ def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
 def load(group: Group, name: str) -> Any:
     """Import an entry point; Unavailable: its package is not there, or cannot be imported."""
     if (point := entry_points(group).get(name)) is None:
-        raise Unavailable(f"no installed package has {name!r}: install {_OWN} again")
+        raise Unavailable(
+            f"no installed package has {name!r} of {group}: install {_OWN} again, which a source "
+            "tree needs, too, when it was updated"
+        )
     try:
         return point.load()
     except Exception as error:  # a package's module may fail in any way
+        cure = "install it again" if is_own(point) else "install that package again, or remove it"
         raise Unavailable(
             f"{name!r} of {_package(point)} cannot be imported "
-            f"({type(error).__name__}: {error}): install that package again, or remove it"
+            f"({type(error).__name__}: {error}): {cure}"
         ) from error
+
+
+def is_own(point: metadata.EntryPoint) -> bool:
+    """Return whether Fovea's own package has an entry point."""
+    return _package(point).startswith(f"{_OWN} ")
 
 
 def extending_packages() -> frozenset[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +29,11 @@ from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidModel, InvalidOption, NotFound
 
+ImagesAlone = Callable[
+    [BuildPlan, Path, Progress], AbstractContextManager[tuple[BuildPlan, Mapping[str, Path]]]
+]
+"""The ability `prompts`: the plan of a network of images alone, and what is published beside it."""
+
 
 def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     """Build an engine, check it against its source, and publish it as the model's next version.
@@ -47,7 +52,7 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     try:
         if plan.tokenizer_file is None:
             return _build(plan, {}, repository, progress)
-        of_images = load(Group.ABILITIES, "prompts")
+        of_images: ImagesAlone = load(Group.ABILITIES, "prompts")
         with of_images(plan, plan.tokenizer_file, progress) as (plan, beside):
             return _build(plan, beside, repository, progress)
     except OSError as error:

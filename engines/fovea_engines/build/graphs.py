@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from fovea_engines.build.int8 import Int8, quantiser
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, check_float32
+from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress
@@ -82,7 +84,10 @@ def fuse(
     boxes_alone = head.task == "detect" and head.skeleton is None
     if plan.nms_tail or (plan.nms_tail is None and fuses and boxes_alone):
         try:
-            head = load(Group.ABILITIES, "nms-tail")(fused, head)
+            add_nms_tail: Callable[[onnx.ModelProto, Recognition], Recognition] = load(
+                Group.ABILITIES, "nms-tail"
+            )
+            head = add_nms_tail(fused, head)
         except UnsupportedModel as error:
             if plan.nms_tail:
                 raise

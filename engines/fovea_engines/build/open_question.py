@@ -6,7 +6,7 @@ import numpy as np
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.detect.drawing import drawing
+from fovea_engines.detect.drawing import load_drawing
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import Observe
 from fovea_engines.detect.heads.recognition import Recognition
@@ -31,7 +31,7 @@ def ask(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     if recognition.unseen:
         show = "; or give --images that show what it finds" if observe(None) else ""
         return InvalidOption(f"{question}{show}")
-    panes, answers, pen = [], [], drawing()
+    panes, answers, pen = [], [], load_drawing()
     for family in recognition.open:
         spec = default_preprocess(family, inputs, metadata, trained=prepared.trained)
         found = _found(recognition, family, spec, observe, pixels.shape[:2])

@@ -15,7 +15,7 @@ from fovea_engines.build.int8 import Sensitivity
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.drawing import drawing
+from fovea_engines.detect.drawing import load_drawing
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
@@ -62,7 +62,7 @@ def write_report(
     worst = card.agreement.worst if card.agreement else ()
     image = worst_image(plan, prepared, engine, worst[0].name) if worst else None
     if image is not None:
-        write_file(folder / IMAGE_FILE, drawing().encode(image, "image/jpeg"))
+        write_file(folder / IMAGE_FILE, load_drawing().encode(image, "image/jpeg"))
     text = _card_text(card, plan, ranking, None if image is None else IMAGE_FILE)
     write_file(folder / REPORT_FILE, text.encode())
 
@@ -97,7 +97,7 @@ def worst_image(
         odd = np.setdiff1d(np.flatnonzero(one.scores >= CONF), agreed)
         canvas = _draw(pixels, one.take(np.sort(agreed)), one.take(odd), labels, skeleton)
         caption = f"{title}: {len(agreed) + len(odd)} found, {len(odd) or 'none'} {only}"
-        panes.append(drawing().captioned(canvas, caption))
+        panes.append(load_drawing().captioned(canvas, caption))
     return np.hstack(panes)
 
 
@@ -116,7 +116,7 @@ def _draw(
     image = np.asarray(cv2.resize(pixels, size, interpolation=smooth), np.uint8)
     to_image = LetterboxMap(*size, width, height, width, height, 0, 0)
 
-    pen = drawing()
+    pen = load_drawing()
     same = pen.draw(agreed.to_source(to_image), image, labels, skeleton)
     canvas = np.repeat(cv2.cvtColor(same, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
     odd = odd.to_source(to_image)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fovea_engines.detect.new_image import MediaType, Pixels
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.detect.task_result import TaskResult
 from fovea_preprocess.entry_points import Group, load
-
-MediaType = Literal["image/jpeg", "image/png", "image/webp"]
-Pixels = NDArray[np.uint8]
 
 
 class Drawing(Protocol):
@@ -45,7 +40,7 @@ class Drawing(Protocol):
         """Encode an image as a file; InvalidOption: the format does not hold sides as long."""
 
 
-def drawing() -> Drawing:
-    """Return the functions, whose import a server that never draws does without."""
+def load_drawing() -> Drawing:
+    """Return the functions; Unavailable: their package is not there."""
     found: Drawing = load(Group.ABILITIES, "drawing")
     return found

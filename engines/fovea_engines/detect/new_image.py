@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import cv2
 import numpy as np
@@ -15,6 +15,8 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.spec import Channels
 
 Pixels = NDArray[np.uint8]
+MediaType = Literal["image/jpeg", "image/png", "image/webp"]
+"""The files that a picture is answered as."""
 
 _WHITE = 255
 

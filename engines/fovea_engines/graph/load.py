@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +74,8 @@ def load(path: Path) -> SourceModel:
             _other(path) or f"{path} is not an ONNX model (it has no graph): export it again"
         )
     if any(node.op_type == PLUGIN for node in proto.graph.node):
-        load_point(Group.ABILITIES, "efficient-nms")(proto)
+        expand: Callable[[onnx.ModelProto], None] = load_point(Group.ABILITIES, "efficient-nms")
+        expand(proto)
     mark_plugins(proto)
     digest = hashlib.sha256(data)
     external = [t for t in proto.graph.initializer if t.data_location == t.EXTERNAL]

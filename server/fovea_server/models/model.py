@@ -225,7 +225,8 @@ class ServedModel:
             self._reason,
             sum(card.build_seconds.values()),
         )
-        load(Group.ABILITIES, "rebuild")(self.folder, self._progress)
+        rebuild: Callable[[Path, Progress], EngineCard] = load(Group.ABILITIES, "rebuild")
+        rebuild(self.folder, self._progress)
 
     def _serve(self) -> None:
         started = time.monotonic()

@@ -39,6 +39,13 @@ YOLOX: Mapping[str, Any] = {
     "anchor": "top-left",
     "unscale": "ratio",
 }
+"""Of YOLOX's own exporter, and of those that follow it."""
+
+STRETCHED: Mapping[str, Any] = {"fit": "stretch", **IMAGENET}
+STRETCHED_MOSTLY = (
+    "most such networks stretch the image, and take mean and std of ImageNet; others differ"
+)
+"""Of networks that look at a whole image or crop, and what their exporters differ in."""
 
 
 @dataclass(frozen=True, slots=True)

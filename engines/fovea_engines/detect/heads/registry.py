@@ -18,6 +18,8 @@ from fovea_preprocess.errors import Unavailable
 log = logging.getLogger(__name__)
 
 _OWN: tuple[type[Head], ...] = (YoloV8,)
+# The entry point of the others that come with Fovea.
+_FOVEAS = "fovea"
 
 
 def _is_family(head: object) -> TypeGuard[type[Head]]:
@@ -33,10 +35,13 @@ class Families(Mapping[str, type[Head]]):
     @cached_property
     def _found(self) -> dict[str, type[Head]]:
         found = {head.family: head for head in _OWN}
-        for name in entry_points(Group.HEADS):
+        # Without Fovea's own, most models would be taken for tensors that nobody knows.
+        for name in {_FOVEAS: None, **entry_points(Group.HEADS)}:
             try:
                 added = load(Group.HEADS, name)
             except Unavailable as error:
+                if name == _FOVEAS:
+                    raise
                 log.warning("heads are left out: %s", error)
                 continue
             for head in added if isinstance(added, tuple) else (added,):

@@ -75,7 +75,8 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
     app.add_route("/docs", docs_page(app, _SCRIPTS), include_in_schema=False)
     # FastAPI asks for it by this name, when the document is wanted for the first time.
     app.openapi = partial(document, app)  # type: ignore[method-assign]
-    # Last: an address that they share with a route above stays as it was.
+    # Last: an address that they share with a route above stays as it was. An API of other software
+    # takes none of Fovea's parts.
     for added in (*(part.routes() for part in service.parts), *service.api_routers):
         if added is not None:
             app.include_router(cast("APIRouter", added))

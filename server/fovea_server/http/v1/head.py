@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal
 from urllib.parse import parse_qsl
 
 from python_multipart.multipart import parse_options_header
 
+from fovea_engines.detect.new_image import MediaType
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
 from fovea_server.dataplane.options import parse_options
 from fovea_server.http.headers import weights
 
-Image = Literal["image/jpeg", "image/png", "image/webp"]
-_ANSWERS: dict[str, Image | None] = {
+_ANSWERS: dict[str, MediaType | None] = {
     "application/json": None,
     "*/*": None,
     "image/jpeg": "image/jpeg",
@@ -64,9 +63,9 @@ def body_kind(operation: str, content_type: str) -> str:
 
 
 @_cached
-def accepted_image(accept: str) -> Image | None:
+def accepted_image(accept: str) -> MediaType | None:
     """Choose an image format by an Accept header; None for JSON."""
-    best: Image | None = None
+    best: MediaType | None = None
     most = 0.0
     for kind, weight in weights(accept):
         if kind == "image/webp" and "text/html" in accept:

@@ -19,8 +19,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import BaseModel
 
+from fovea_engines.detect.new_image import MediaType
 from fovea_engines.detect.options import PredictOptions
-from fovea_server.http.v1.head import Image
 from fovea_server.http.v1.schemas import ErrorAnswer, PredictAnswer, PredictJson
 
 _BINARY = {"type": "string", "format": "binary"}
@@ -136,7 +136,7 @@ def described_images(
 def described_drawing(operation_id: str) -> dict[str, Any]:
     """Describe a route that draws into an image."""
     route = described_prediction(operation_id, "application/octet-stream")
-    images = {kind: {"schema": _BINARY} for kind in get_args(Image)}
+    images = {kind: {"schema": _BINARY} for kind in get_args(MediaType)}
     route["responses"][200] = {"description": "the image, as Accept says", "content": images}
     return route | {"response_model": None, "response_class": Response}
 

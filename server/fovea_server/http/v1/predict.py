@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 from starlette.concurrency import run_in_threadpool
 
-from fovea_engines.detect.drawing import drawing
+from fovea_engines.detect.drawing import load_drawing
+from fovea_engines.detect.new_image import MediaType
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
 from fovea_server.dataplane.images import Prediction
@@ -20,7 +21,6 @@ from fovea_server.http.receive import unpack
 from fovea_server.http.v1.answers import boxes_json, error_answer, raise_if_alone
 from fovea_server.http.v1.body import Source, check_encoding, empty, parse_body, too_large
 from fovea_server.http.v1.head import (
-    Image,
     accepted_image,
     body_kind,
     query_options,
@@ -143,7 +143,7 @@ class PredictFront(Front):
         )
 
 
-async def drawn(service: Service, prediction: Prediction, kind: Image) -> bytes:
+async def drawn(service: Service, prediction: Prediction, kind: MediaType) -> bytes:
     """Draw the results into the single image of a prediction, which has kept its pixels."""
     result = prediction.images[0]
     assert isinstance(result, ImageResult)
@@ -153,4 +153,4 @@ async def drawn(service: Service, prediction: Prediction, kind: Image) -> bytes:
     words = prediction.words
     seen = result.found, result.pixels, words.labels, words.skeleton
     async with service.plane.drawing(result.pixels):
-        return await run_in_threadpool(drawing().annotated, *seen, kind)
+        return await run_in_threadpool(load_drawing().annotated, *seen, kind)
