@@ -1,0 +1,25 @@
+"""The tables of `pyproject.toml`, and what the core asks for."""
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+
+
+def test_the_installed_tables_are_those_of_the_source_tree():
+    points = metadata.distribution("fovea-serve").entry_points
+    installed = {
+        group: {each.name: each.value for each in points.select(group=group)} for group in TABLES
+    }
+    assert installed == TABLES, "pip install --no-deps -e ."
+
+
+def test_each_ability_is_asked_for_by_its_name():
+    asked: set[str] = set()
+    for folder in ("engines/fovea_engines", "server/fovea_server"):
+        for path in (ROOT / folder).rglob("*.py"):
+            asked.update(re.findall(r'Group\.ABILITIES,\s*"([\w-]+)"', path.read_text()))
+    assert asked == TABLES["fovea.abilities"].keys()
