@@ -14,7 +14,7 @@ COPY docker/slim.sh ./
 COPY locks ./locks
 # What makes the package, and lists what is in the image.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m venv /opt/tools && /opt/tools/bin/python -m pip install --require-hashes \
+    python -m venv /opt/tools && /opt/tools/bin/python -m pip install --no-compile --require-hashes \
     --requirement locks/build.txt --requirement locks/sbom.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY preprocess ./preprocess

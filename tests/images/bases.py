@@ -31,6 +31,8 @@ WITH_COMPILERS = """
 FROM {slim}
 RUN apt-get update -qq && apt-get install -qq --no-install-recommends g++ python3-dev >/dev/null \\
     && rm -rf /var/lib/apt/lists/*
+# How quick pycuda is, which is compiled with them, nobody asks.
+ENV CFLAGS=-O0 CXXFLAGS=-O0
 """
 
 # As in the image of that name: who runs what, and what it may write.

@@ -27,7 +27,9 @@ def make(bare: Podman, tmp_path: Path) -> Callable[..., str]:
     # Real models and images, where this machine has them.
     shared = [f"-v={SHARED}:/fovea/shared:ro"] if SHARED.is_dir() else []
     volumes = [f"-v={tree}:/fovea/tree", *shared, *mounts(bare.folder)]
-    options = ("--rm", "--network=host", "--shm-size=1g", "--workdir=/fovea/tree", *volumes)
+    # Most of what is installed is never imported; pip takes 0 for yes here.
+    lazy = "--env=PIP_NO_COMPILE=0"
+    options = ("--rm", "--network=host", "--shm-size=1g", "--workdir=/fovea/tree", lazy, *volumes)
     return lambda *arguments: bare("run", *options, "localhost/bare", "make", *arguments)
 
 
