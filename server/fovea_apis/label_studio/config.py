@@ -16,10 +16,12 @@ TASKS = {
     "PolygonLabels": ("segment", "obb", "text", "semantic"),
     "BrushLabels": ("segment", "semantic"),
     "KeyPointLabels": ("pose",),
-    "Choices": ("classify",),
+    "Choices": ("classify", "attributes"),
+    "TextArea": ("read",),
 }
 """The controls that a model can fill in, and the tasks of such models."""
 
+_LEAST = 0.25
 _SHOWN = 10
 _LONGEST = 1_000_000
 _OPTIONS = {"Choices": "Choice"}
@@ -36,6 +38,7 @@ class Control:
         labels: by the name of a class, as `spelling` writes it.
         least: score below which nothing is drawn; None leaves it to the server.
         several: more than one choice may be made.
+        per_region: it is filled in for each region, not for the image.
     """
 
     kind: str
@@ -45,6 +48,12 @@ class Control:
     labels: Mapping[str, str]
     least: float | None
     several: bool
+    per_region: bool = False
+
+    @property
+    def threshold(self) -> float:
+        """The least score that is drawn."""
+        return _LEAST if self.least is None else self.least
 
     @property
     def value_key(self) -> str:
@@ -91,25 +100,30 @@ def _outermost(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
 def controls_for(xml: str, model: str, task: str) -> list[Control]:
     """Read the controls that a model of a task fills in: those of the first image that has any.
 
+    Those for each region are among them: the model may be a pipeline, which has more to say of it.
+
     InvalidRequest: there is none.
     """
     controls = parse_config(xml)
-    suitable = [control for control in controls if task in TASKS[control.kind]]
+    suitable = [each for each in controls if task in TASKS[each.kind] and not each.per_region]
     if not suitable:
         wanted = [kind for kind, tasks in TASKS.items() if task in tasks]
-        found = ", ".join(dict.fromkeys(control.kind for control in controls)) or "no such control"
+        kinds = [f"{each.kind}{' (perRegion)' * each.per_region}" for each in controls]
+        found = ", ".join(dict.fromkeys(kinds)) or "no such control"
         raise InvalidRequest(
             f"the task of model '{model}' is {task}: it fills in {' or '.join(wanted) or 'nothing'}"
             f" of an Image, and the labelling configuration has {found}"
         )
-    return [control for control in suitable if control.to_name == suitable[0].to_name]
+    inside = [each for each in controls if each.per_region]
+    return [each for each in suitable + inside if each.to_name == suitable[0].to_name]
 
 
 def check_labels(controls: Sequence[Control], model: ServedModel) -> None:
     """Refuse controls none of whose labels is a class of a model: nothing would ever be drawn."""
     engine = model.engine
-    if engine is None or engine.labels is None:
+    if engine is None or engine.labels is None or controls[0].kind == "TextArea":
         return
+    controls = [each for each in controls if not each.per_region]
     skeleton = engine.card.skeleton
     points = skeleton.names if skeleton is not None else ()
     for control in controls:
@@ -142,6 +156,7 @@ def _control(element: ElementTree.Element, images: Mapping[str, str]) -> Control
         dict(_labels(element)),
         None if threshold is None else share("model_score_threshold", threshold),
         element.get("choice") == "multiple",
+        element.get("perRegion") == "true",
     )
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fovea_apis.label_studio.brush import packed
 from fovea_apis.label_studio.config import Control, spelling
+from fovea_apis.label_studio.said import Said, filled, said_of
 from fovea_engines.detect.class_names import class_name
-from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.maps import NOTHING, ClassMap
 from fovea_engines.detect.mask_encoding import polygons
@@ -22,9 +22,9 @@ from fovea_engines.detect.rotated import corners
 from fovea_engines.detect.task_result import TaskResult
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
-_LEAST = 0.25
 # Of a drawn point, per cents of the image.
 _POINT = 0.6
+_NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,49 +35,66 @@ class Part:
         name: of its class or keypoint.
         score: None where the model has none.
         value: of the region, without its label.
-        owner: index of the object that it is of.
+        owner: index of the object that it is of; `_NOBODY` for none.
     """
 
     name: str
     score: float | None
     value: dict[str, Any]
-    owner: int = -1
+    owner: int
 
 
 def regions(
     result: ImageResult, words: Vocabulary, controls: Sequence[Control]
 ) -> list[dict[str, Any]]:
-    """Return the regions that the controls have a label for."""
+    """Return the regions that the controls have a label for, and what is said of each."""
     drawn: list[dict[str, Any]] = []
     boxes: dict[int, str] = {}
     found = result.found
     assert found is not None, "the task of the model is one that the controls have"
+    whole, objects = said_of(found, words)
+    inside = [control for control in controls if control.per_region]
     # Rectangles first: the keypoints of an object belong to its own.
     for control in sorted(controls, key=lambda each: each.kind != "RectangleLabels"):
-        least = _LEAST if control.least is None else control.least
-        parts = _PARTS[control.kind](found, words, (result.width, result.height))
-        labelled = [
-            (part, control.labels[spelling(part.name)])
-            for part in parts
-            if spelling(part.name) in control.labels and (part.score is None or part.score >= least)
-        ]
-        if control.kind == "Choices":
-            # All choices are one region, and are made once.
-            labels = list(dict.fromkeys(label for _, label in labelled))
-            chosen = labels if control.several else labels[:1]
-            drawn += [_region(control, result, part, chosen) for part, _ in labelled[:1]]
+        if control.kind not in _PARTS:
+            if not control.per_region and (said := filled(control, whole)) is not None:
+                drawn.append(_region(control, result, *said))
             continue
-        for part, label in labelled:
-            region = _region(control, result, part, [label])
+        for part in _PARTS[control.kind](found, words, (result.width, result.height)):
+            label = control.labels.get(spelling(part.name))
+            if label is None or (part.score is not None and part.score < control.threshold):
+                continue
+            value = {**part.value, control.value_key: [label]}
+            region = _region(control, result, value, part.score)
+            drawn.append(region)
+            if control.kind == "KeyPointLabels":
+                if part.owner in boxes:
+                    region["parentID"] = boxes[part.owner]
+                continue
             if control.kind == "RectangleLabels":
                 boxes[part.owner] = region["id"]
-            elif control.kind == "KeyPointLabels" and part.owner in boxes:
-                region["parentID"] = boxes[part.owner]
-            drawn.append(region)
+            if part.owner in objects:
+                drawn += _inside(region, part, inside, objects[part.owner])
     return drawn
 
 
-def _region(control: Control, result: ImageResult, part: Part, labels: list[str]) -> dict[str, Any]:
+def _inside(
+    region: dict[str, Any], part: Part, controls: Sequence[Control], said: Said
+) -> Iterator[dict[str, Any]]:
+    """Yield what is said of a region, as more results under its id; add its vector to it."""
+    for control in controls:
+        if (answer := filled(control, said)) is not None:
+            value, score = answer
+            kind = {"from_name": control.name, "type": control.value_key, "score": score}
+            # Label Studio repeats the place in each result of a region.
+            yield {**region, **kind, "value": {**part.value, **value}}
+    if "embedding" in said:
+        region["meta"] = {"embedding": said["embedding"]}
+
+
+def _region(
+    control: Control, result: ImageResult, value: dict[str, Any], score: float | None
+) -> dict[str, Any]:
     region: dict[str, Any] = {
         "id": uuid4().hex[:10],
         "from_name": control.name,
@@ -86,9 +103,9 @@ def _region(control: Control, result: ImageResult, part: Part, labels: list[str]
         "original_width": result.width,
         "original_height": result.height,
         "image_rotation": 0,
-        "value": {**part.value, control.value_key: labels},
+        "value": value,
     }
-    return region if part.score is None else {**region, "score": part.score}
+    return region if score is None else {**region, "score": score}
 
 
 def _rectangles(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
@@ -112,19 +129,19 @@ def _polygons(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> It
             value = {"points": _percent(outline, size), "closed": True}
             yield Part(_name(found, words, index), _score(found, index), value, index)
         return
-    for name, score, bitmap in _bitmaps(found, words):
+    for name, score, bitmap, owner in _bitmaps(found, words):
         for points in polygons(bitmap):
             outline = np.array(points).reshape(-1, 2)
-            yield Part(name, score, {"points": _percent(outline, size), "closed": True})
+            yield Part(name, score, {"points": _percent(outline, size), "closed": True}, owner)
 
 
 def _brushes(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
-    for name, score, bitmap in _bitmaps(found, words):
+    for name, score, bitmap, owner in _bitmaps(found, words):
         mask = np.zeros((size[1], size[0]), np.uint8)
         rows, columns = bitmap.pixels.shape
         mask[bitmap.top : bitmap.top + rows, bitmap.left : bitmap.left + columns] = bitmap.pixels
         if mask.any():
-            yield Part(name, score, {"format": "rle", "rle": packed(mask)})
+            yield Part(name, score, {"format": "rle", "rle": packed(mask)}, owner)
 
 
 def _keypoints(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
@@ -141,34 +158,29 @@ def _keypoints(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> I
                 yield Part(name, round(score, 5), value, index)
 
 
-def _choices(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
-    assert isinstance(found, Classes)
-    for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True):
-        yield Part(class_name(words.labels, class_id), round(score, 5), {})
-
-
 _PARTS: dict[str, Callable[[TaskResult, Vocabulary, tuple[int, int]], Iterable[Part]]] = {
     "RectangleLabels": _rectangles,
     "PolygonLabels": _polygons,
     "BrushLabels": _brushes,
     "KeyPointLabels": _keypoints,
-    "Choices": _choices,
 }
 
 
-def _bitmaps(found: TaskResult, words: Vocabulary) -> Iterator[tuple[str, float | None, Bitmap]]:
-    """Yield the mask of each object, or of each class of a map."""
+def _bitmaps(
+    found: TaskResult, words: Vocabulary
+) -> Iterator[tuple[str, float | None, Bitmap, int]]:
+    """Yield the mask of each object, or of each class of a map, which has no owner."""
     if isinstance(found, ClassMap):
         ids = found.pixels()
         for class_id in np.unique(ids).tolist():
             if class_id != NOTHING:
                 pixels = (ids == class_id).view(np.uint8)
-                yield class_name(words.labels, class_id), None, Bitmap(0, 0, pixels)
+                yield class_name(words.labels, class_id), None, Bitmap(0, 0, pixels), _NOBODY
         return
     assert isinstance(found, Detections)
     assert found.masks is not None
     for index, bitmap in enumerate(found.masks.bitmaps()):
-        yield _name(found, words, index), _score(found, index), bitmap
+        yield _name(found, words, index), _score(found, index), bitmap, index
 
 
 def _name(found: Detections, words: Vocabulary, index: int) -> str:

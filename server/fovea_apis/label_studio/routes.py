@@ -245,11 +245,12 @@ def _sources(request: Request, given: Given, key: str) -> list[Source]:
 
 
 def _options(controls: list[Control], task: str) -> PredictOptions:
-    least = [control.least for control in controls if control.least is not None]
-    if task == "classify":
+    if task in ("classify", "attributes"):
         return PredictOptions(top_k=MAX_TOP_K)
-    if task == "semantic":
+    if task in ("semantic", "read"):
         return PredictOptions()
+    controls = [control for control in controls if not control.per_region]
+    least = [control.least for control in controls if control.least is not None]
     alone = {control.kind for control in controls} <= {"RectangleLabels", "KeyPointLabels"}
     conf = min(least) if len(least) == len(controls) else min([*least, PredictOptions().conf])
     return PredictOptions(conf=conf, mask="none" if alone else "rle")
