@@ -6,6 +6,7 @@
     python -m tools.pictures stream ../shared/models/yolov8n.onnx ../shared/data/video/VIDEO
     python -m tools.pictures search
     python -m tools.pictures enlarged ../shared/models/chains PHOTOGRAPHS
+    python -m tools.pictures attributes ../shared/models ../shared/data/video/VIDEO
 
 PHOTOGRAPHS is the folder `skimage/data` of scikit-image, whose pictures are in the public domain.
 `build` shows the speed of this machine: run it where nothing else does. `page` takes a server with
@@ -59,6 +60,16 @@ SEARCHES, DRAWN, SHOWN, SIDE = ("a red seven", "a blue two", "yellow 3"), 700, 7
 # Of docs/enlarged.jpg: the part of the photograph that the network gets, and that is shown.
 PHOTOGRAPH, PART = "astronaut.png", (slice(0, 270), slice(16, 496))
 DETAIL = (slice(70, 170), slice(140, 260))
+# Of docs/attributes.jpg: the frame of the video, the part that is shown, and what looks at it.
+FRAME, LANES = 223, (slice(0, 432), slice(20, 500))
+VEHICLE = "vehicle-attributes-recognition-barrier-0039.onnx"
+KINDS = ("car", "van", "truck", "bus", "white", "gray", "yellow", "red", "green", "blue", "black")
+TRAFFIC = """[[stages]]
+model = "yolov8n"
+[[stages]]
+model = "vehicle"
+classes = ["car", "bus", "truck"]
+"""
 # Of docs/stream.jpg: the frames of the video before it, and what counts.
 STREAM_FRAMES = 86
 STREAM = """lines = ["entry=0.05,0.94,0.62,0.94"]
@@ -204,6 +215,24 @@ def enlarged(models: Path, photographs: Path) -> None:
     _save("enlarged.jpg", np.hstack([before[part], between, found.rgb[part]]), 80)
 
 
+def attributes(models: Path, video: Path) -> None:
+    """Draw what `fovea predict` says of the cars on a frame: where they are, type and colour."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        repository = folder / "repository"
+        build_engine(BuildPlan(models / "yolov8n.onnx", "yolov8n", repository, "openvino"))
+        vehicle = BuildPlan(models / "chains" / VEHICLE, "vehicle", repository, "openvino")
+        build_engine(replace(vehicle, labels=KINDS))
+        (repository / "traffic").mkdir()
+        (repository / "traffic" / "pipeline.toml").write_text(TRAFFIC)
+        read = cv2.VideoCapture(str(video))
+        read.set(cv2.CAP_PROP_POS_FRAMES, FRAME)
+        cv2.imwrite(str(folder / "frame.png"), read.read()[1])
+        run("fovea predict traffic frame.png --classes car --out out --format annotated", folder)
+        drawn = read_image(folder / "out" / "annotated" / "frame.jpg")
+    _save("attributes.jpg", drawn[LANES], 78)
+
+
 def _save(name: str, pixels: NDArray[np.uint8], quality: int) -> None:
     picture = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     cv2.imwrite(str(DOCS / name), picture, [cv2.IMWRITE_JPEG_QUALITY, quality])
@@ -244,5 +273,7 @@ if __name__ == "__main__":
             search()
         case ["enlarged", models, photographs]:
             enlarged(Path(models), Path(photographs))
+        case ["attributes", models, video]:
+            attributes(Path(models), Path(video))
         case _:
             sys.exit(__doc__)
