@@ -1,4 +1,4 @@
-"""RapidOCR's own program for text detectors of PP-OCR, and the one that is in its package."""
+"""RapidOCR's own programs: for whole pages, and for text detectors of PP-OCR as in its package."""
 
 import importlib
 import sys
@@ -13,6 +13,16 @@ TEXT_MODEL = VISION / "rapidocr" / "models" / "PP-OCRv6_det_small.onnx"
 OPTIONS = {"thresh": 0.3, "box_thresh": 0.5, "unclip_ratio": 1.6, "use_dilation": True}
 PREPROCESS = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 """Of its config.yaml."""
+
+
+LEAST_SIDE = 480
+
+
+def reader(monkeypatch):
+    """RapidOCR as a whole; pages of a side under `LEAST_SIDE` pixels are enlarged."""
+    monkeypatch.syspath_prepend(str(VISION))
+    given = {"Global.log_level": "error", "Det.limit_side_len": LEAST_SIDE}
+    return importlib.import_module("rapidocr").RapidOCR(params=given)
 
 
 def program(monkeypatch, *, least=736, exact=True):

@@ -1,11 +1,9 @@
 """The loop that reads pages by hand, against RapidOCR itself: the same texts, line by line."""
 
-import importlib
-
 import pytest
 from tests.chains import pages
-from tests.chains.text_loop import LEAST_SIDE, TURNED_SCORE, read_page
-from tests.rapidocr import VISION
+from tests.chains.text_loop import TURNED_SCORE, read_page
+from tests.rapidocr import VISION, reader
 
 FOLDER = VISION / "rapidocr" / "models"
 MODELS = {
@@ -13,7 +11,7 @@ MODELS = {
     "turn": FOLDER / "ch_ppocr_mobile_v2.0_cls_mobile.onnx",
     "read": FOLDER / "PP-OCRv6_rec_small.onnx",
 }
-# Of the ten: turned by four degrees, light on dark, upside down.
+# Of the drawn ones: turned by four degrees, light on dark, upside down.
 SEEN = (2, 3, 4)
 pytestmark = [
     pytest.mark.usefixtures("one_core"),
@@ -24,11 +22,7 @@ pytestmark = [
 
 
 def test_pages_are_read_as_rapidocr_reads_them(monkeypatch):
-    monkeypatch.syspath_prepend(str(VISION))
-    rapidocr = importlib.import_module("rapidocr")
-    given = {"Global.log_level": "error", "Det.limit_side_len": LEAST_SIDE}
-    program = rapidocr.RapidOCR(params=given)
-    turned = 0
+    program, turned = reader(monkeypatch), 0
     for number in SEEN:
         page = pages.drawn(number)
         lines = read_page(MODELS, page)

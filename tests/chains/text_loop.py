@@ -10,8 +10,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 from tests.chains.loops import session
+from tests.rapidocr import LEAST_SIDE
 
-LEAST_SIDE, STEP = 480, 32
+STEP = 32
 SEEN, SURE, GROWTH = 0.3, 0.5, 1.6
 TURNED_SCORE, READ_SCORE = 0.9, 0.5
 HEIGHT, WIDTH = 48, 320
