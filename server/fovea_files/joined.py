@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import threading
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.v1.answers import boxes_json
 from fovea_server.models.model import ServedModel
 from fovea_server.models.registry import Registry
-from fovea_server.settings import ModelControlMode, Settings
 
 
 class JoinedPredictor(Predictor):
@@ -27,17 +25,12 @@ class JoinedPredictor(Predictor):
     """
 
     def __init__(self, folder: Path, options: PredictOptions) -> None:
-        settings = Settings(
-            model_repository=(folder.parent,), model_control_mode=ModelControlMode.EXPLICIT
-        )
-        self._registry = Registry(settings)
-        self._plane = Service(settings, self._registry).plane
+        self._registry = Registry.of_folder(folder)
+        self._plane = Service(self._registry.settings, self._registry).plane
         self._name, self._options = folder.name, options
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="answers", daemon=True)
         self._thread.start()
-        # What it logs of a failure is raised, too.
-        logging.getLogger("fovea_server.models").addHandler(logging.NullHandler())
         self._registry.load(self._name)
         self.threads = usable_cores()
 

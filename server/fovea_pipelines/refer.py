@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +18,6 @@ from fovea_pipelines.reference import FILE, PipelineCard, SeenImage, StageEngine
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_preprocess.image import DecodedImage
 from fovea_server.models.registry import Registry
-from fovea_server.settings import ModelControlMode, Settings
 from fovea_server.tensors.image_messages import ImageRequest
 
 
@@ -56,12 +54,7 @@ def check(folder: Path, engines: dict[str, StageEngine], images: Path) -> list[S
 
 
 def _found(folder: Path, files: Sequence[Path]) -> list[Detections]:
-    settings = Settings(
-        model_repository=(folder.parent,), model_control_mode=ModelControlMode.EXPLICIT
-    )
-    # What its loads log is raised, or is what the check says.
-    logging.getLogger("fovea_server.models").addHandler(logging.NullHandler())
-    with closing(Registry(settings)) as registry:
+    with closing(Registry.of_folder(folder)) as registry:
         registry.load(folder.name)
         return asyncio.run(_asked(registry, folder.name, files))
 

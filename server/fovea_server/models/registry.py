@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
+from typing import Self
 
 from fovea_engines.repository.history import HISTORY_FILE
 from fovea_preprocess.errors import (
@@ -51,6 +52,7 @@ class Registry:
         InvalidOption: the setting of the cache is invalid.
 
     Attributes:
+        settings: what it was made with.
         sees: whether the client of the current request may know of a model; the server sets it.
     """
 
@@ -61,7 +63,7 @@ class Registry:
         only: Collection[str] | None = None,
         described: bool = False,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._mode = settings.model_control_mode
         self._remotes = Remotes(settings, only, described=described)
         self.store_faults = self._remotes.faults
@@ -75,6 +77,14 @@ class Registry:
         self._scanned = self.started = False
         self._thread = threading.Thread(target=self._run, name="load")
         self.sees: Callable[[str], bool] = lambda _: True
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Self:
+        """Open the repository of a model's folder in a command, which loads what it wants of it."""
+        # What loads log is raised, too.
+        logging.getLogger(__package__).addHandler(logging.NullHandler())
+        mode = ModelControlMode.EXPLICIT
+        return cls(Settings(model_repository=(folder.parent,), model_control_mode=mode))
 
     def start(self) -> None:
         """Begin to load the models of the start, and return at once."""
@@ -95,11 +105,11 @@ class Registry:
         gc.freeze()
         trim()
         if self._mode is ModelControlMode.POLL:
-            while not self._loader.closing.wait(self._settings.repository_poll_secs):
+            while not self._loader.closing.wait(self.settings.repository_poll_secs):
                 attempt(self._poll)
 
     def _load_first(self) -> None:
-        names = self._settings.load_model
+        names = self.settings.load_model
         if self._mode is not ModelControlMode.EXPLICIT or "*" in names:
             names = self._repositories.models()
         log.info("loading %s of %s", counted(len(names), "model"), self._repositories)
@@ -271,7 +281,7 @@ class Registry:
         """The reason why the server is not ready, in a sentence; empty when it is."""
         if not self._scanned:
             return self._remotes.reason or "the repository is being read"
-        if not self._settings.strict_readiness:
+        if not self.settings.strict_readiness:
             return "" if self.started else "models are being loaded"
         if not self._slots and self._mode is ModelControlMode.NONE:
             return (
@@ -330,7 +340,7 @@ class Registry:
             self._remotes.pull()
             return self._loader.read(name, config)
         folder = stack.enter_context(model_of_files(name, files))
-        source = Source.read(folder, name, self._settings, config)
+        source = Source.read(folder, name, self.settings, config)
         check_engine_files(source.config)
         return source
 
