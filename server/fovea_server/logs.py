@@ -9,19 +9,22 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import get_args
 
 from fovea_preprocess.entry_points import extending_packages
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.log_lines import LineFormatter, LogFormat
 
+FORMATS: dict[str, LogFormat] = {name: name for name in get_args(LogFormat)}
+
 CONTROL = "fovea_server.control"
 """Logger of what changes the server: always written, as whoever changes the log is in it too."""
 
 _CORE = frozenset(("fovea_server", "fovea_engines", "fovea_preprocess"))
-_SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
+SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
 log = logging.getLogger(__name__)
 
 _STDERR = 2
@@ -121,7 +124,7 @@ class ServerLog(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self.file: Path | None = None
-        self.severities = frozenset(_SEVERITIES)
+        self.severities = frozenset(SEVERITIES)
         self.verbose = 0
         self.format: LogFormat = "default"
         self.lines = LineFormatter(lambda: self.format)
@@ -170,18 +173,29 @@ class ServerLog(logging.Filter):
         """Return True if a record is logged."""
         if record.levelno < logging.INFO or record.name == CONTROL:
             return True
-        return max(level for level in _SEVERITIES if level <= record.levelno) in self.severities
+        return max(level for level in SEVERITIES if level <= record.levelno) in self.severities
 
 
 SERVER_LOG = ServerLog()
 """The only one, because a process has one log."""
 
 
-def set_up_logging(level: str, *, file: Path | None = None, verbose: int = 0) -> None:
-    """Open the log in `file` or stderr, from a level on: debug, info, warning or error."""
+def set_up_logging(
+    level: str,
+    *,
+    file: Path | None = None,
+    verbose: int = 0,
+    line_format: LogFormat = "default",
+    off: Collection[int] = (),
+) -> None:
+    """Open the log in `file` or stderr, from a level on: debug, info, warning or error.
+
+    Severities in `off` are not logged.
+    """
     SERVER_LOG.open(file)
+    SERVER_LOG.format = line_format
     least = logging.getLevelNamesMapping()[level.upper()]
-    severities = frozenset(severity for severity in _SEVERITIES if severity >= least)
+    severities = frozenset(severity for severity in SEVERITIES if severity >= least) - {*off}
     SERVER_LOG.set_severities(severities, verbose or int(least < logging.INFO))
     # They log their own steps and every request, which Fovea logs already.
     for library in ("aiobotocore", "azure", "botocore", "httpx", "httpx2", "uvicorn"):

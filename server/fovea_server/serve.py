@@ -142,7 +142,6 @@ class Server(uvicorn.Server):
             # uvicorn leaves it to be cancelled, with a traceback.
             await self.lifespan.shutdown()
         await asyncio.to_thread(self._service.plane.close)
-        self._service.cuda_shared_memory.close()
         self._service.close()
         if (tracer := self._service.traffic.tracer) is not None:
             await asyncio.to_thread(tracer.close)

@@ -270,7 +270,7 @@ class Settings(Listening):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level to log; debug includes health probes and scrapes"
     )
-    log_verbose: int = Field(0, ge=0, description="above 0: as --log-level=debug")
+    log_verbose: int = Field(0, ge=0, lt=2**31, description="above 0: as --log-level=debug")
     log_info: bool = Field(True, description="log events, not only warnings and errors")
     log_warning: bool = Field(True, description="log warnings")
     log_error: bool = Field(True, description="log errors")

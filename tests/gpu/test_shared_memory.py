@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from fovea_extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_server.metrics.machine import read_gpus
 
 SIZE = 1 << 20

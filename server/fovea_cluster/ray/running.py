@@ -11,8 +11,7 @@ from threading import Thread
 
 from fovea_preprocess.errors import ModelNotReady, Unavailable
 from fovea_server.dataplane.service import Service
-from fovea_server.extensions.log_settings import LogSettings
-from fovea_server.logs import SERVER_LOG, set_up_logging
+from fovea_server.logs import set_up_logging
 from fovea_server.models.registry import Registry
 from fovea_server.serve import Server
 from fovea_server.settings import Settings
@@ -26,8 +25,9 @@ class Serving:
     def __init__(
         self, settings: Settings, names: Sequence[str], *, described: bool = False
     ) -> None:
-        set_up_logging(settings.log_level, verbose=settings.log_verbose)
-        LogSettings(SERVER_LOG).update({"log_format": settings.log_format})
+        set_up_logging(
+            settings.log_level, verbose=settings.log_verbose, line_format=settings.log_format
+        )
         self.models = Registry(settings, only=names, described=described)
         self.service = Service(settings, self.models)
         self.models.start()

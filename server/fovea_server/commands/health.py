@@ -24,7 +24,7 @@ from fovea_preprocess.errors import InvalidOption, Unavailable
 from fovea_server.commands.command import program_of
 from fovea_server.commands.flags import SwitchCommand, validated, with_flags
 from fovea_server.commands.triton_flags import flag, translated
-from fovea_server.extensions.restrictions import Restrictions
+from fovea_server.dataplane.restrictions import Restrictions
 from fovea_server.settings import Listening, silence_grpc
 
 if TYPE_CHECKING:

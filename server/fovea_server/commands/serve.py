@@ -24,8 +24,8 @@ from fovea_server.commands.flags import (
 )
 from fovea_server.commands.leaving import Leaving
 from fovea_server.commands.triton_flags import WITHOUT_EFFECT, flag, translated
-from fovea_server.extensions.apis import parse_apis
-from fovea_server.extensions.restrictions import is_loopback
+from fovea_server.dataplane.apis import parse_apis
+from fovea_server.dataplane.restrictions import is_loopback
 from fovea_server.settings import ModelControlMode, Settings
 
 if TYPE_CHECKING:
@@ -73,14 +73,17 @@ def serve(
 
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
     """
-    from fovea_server.extensions.log_settings import LogSettings
-    from fovea_server.logs import SERVER_LOG, set_up_logging
+    from fovea_server.logs import SERVER_LOG, SEVERITIES, set_up_logging
 
     settings = read_settings(repository, given)
-    set_up_logging(settings.log_level, file=settings.log_file, verbose=settings.log_verbose)
-    switches = {name: getattr(settings, name) for name in ("log_info", "log_warning", "log_error")}
-    off = {name: on for name, on in switches.items() if not on}
-    LogSettings(SERVER_LOG).update({"log_format": settings.log_format, **off})
+    switches = settings.log_info, settings.log_warning, settings.log_error
+    set_up_logging(
+        settings.log_level,
+        file=settings.log_file,
+        verbose=settings.log_verbose,
+        line_format=settings.log_format,
+        off=[level for level, on in zip(SEVERITIES, switches, strict=True) if not on],
+    )
     # Written out however it ends, before the error that ends the program.
     with closing(SERVER_LOG):
         warn_of_ignored_variables()

@@ -10,6 +10,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import RequestTrace
 
 T = TypeVar("T")
 
@@ -29,6 +30,16 @@ class CanaryTurns(Protocol):
 
     async def ask(self, model: ServedModel, answer: Callable[[ServedModel], Awaitable[T]]) -> T:
         """Choose a version for a request to a `model`, and await its answer."""
+
+
+class Tracing(Protocol):
+    """Chooses the requests whose timestamps are recorded."""
+
+    def sample(self, model: str, version: int, request_id: str) -> RequestTrace | None:
+        """Start the record of a new request; nearly always None."""
+
+    def save(self, trace: RequestTrace) -> None:
+        """Keep the record of an answered request."""
 
 
 FrameTurnOf = Callable[[str, PredictOptions, int], FrameTurn]

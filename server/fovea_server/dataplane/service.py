@@ -11,19 +11,14 @@ from fovea_engines.device import usable_cores
 from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import InvalidOption, Unauthenticated
 from fovea_server.byte_budget import ByteBudget
+from fovea_server.dataplane.apis import parse_apis, routers_of
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.pixel_room import PixelRoom
-from fovea_server.extensions.apis import parse_apis, routers_of
-from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
-from fovea_server.extensions.log_settings import LogSettings
-from fovea_server.extensions.regions import Regions
-from fovea_server.extensions.restrictions import Restrictions
-from fovea_server.extensions.shared_memory import SharedMemory
-from fovea_server.extensions.trace import TraceSettings
-from fovea_server.logs import SERVER_LOG
+from fovea_server.dataplane.restrictions import Restrictions
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.statistics.family import Family
+from fovea_server.tensors.regions import Regions
 from fovea_server.traffic.call import CALL, Call
 from fovea_server.traffic.holder import Door, Holder, Scope
 from fovea_server.traffic.spans import Tracer
@@ -75,10 +70,9 @@ class Service:
         self.settings = settings
         self.apis = parse_apis(settings.api)
         self.api_routers = routers_of(self.apis)
-        self.system_shared_memory = SharedMemory(settings.allow_client_shm)
-        self.cuda_shared_memory = CudaSharedMemory(settings.allow_client_shm)
-        self.regions = Regions(self.system_shared_memory, self.cuda_shared_memory)
-        self.trace = TraceSettings(settings.trace_config, registry.find)
+        # Of Triton's protocol.
+        self.extensions = load(Group.ABILITIES, "extensions")(settings, registry.find)
+        self.regions: Regions = self.extensions.regions
         self.budget = ByteBudget(settings.max_held_bytes)
         cores = settings.threads or usable_cores()
         room = PixelRoom(
@@ -86,11 +80,10 @@ class Service:
             cores=cores,
             most_pixels=int(settings.max_megapixels * 1e6),
         )
-        self.plane = DataPlane(registry, self.trace, room)
+        self.plane = DataPlane(registry, self.extensions.trace, room)
         registry.sees = self.sees
         # Drawing keeps the pixels of a whole image, so few are drawn at a time.
         self.drawing = asyncio.Semaphore(2)
-        self.log_settings = LogSettings(SERVER_LOG)
         self.door = _door(settings)
         self.traffic = Traffic(registry, log_access=settings.log_access, tracer=_tracer(settings))
         self.http_restrictions = Restrictions.parse(
@@ -160,7 +153,8 @@ class Service:
         return self.door is None and restrictions.lets_all_in(call.client, call.header)
 
     def close(self) -> None:
-        """Log all that was not logged yet, and stop following the keys."""
+        """Log all that was not logged yet, stop following the keys, and release memory."""
+        self.extensions.close()
         self.traffic.close()
         if self.door is not None:
             self.door.close()

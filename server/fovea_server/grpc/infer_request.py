@@ -14,10 +14,10 @@ from tritonclient.grpc import service_pb2 as messages
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.extensions.regions import Regions, SharedOutput
 from fovea_server.grpc.calls import parse
 from fovea_server.grpc.parameters import Input, Output, classes_of, region_slice, set_parameters
 from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOutput
+from fovea_server.tensors.regions import Regions, SharedOutput
 from fovea_server.tensors.wire import NUMPY
 
 # Below this size in bytes a copy is cheaper than finding the fields.

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from tritonclient.grpc import service_pb2 as messages
 
-from fovea_server.extensions.regions import SharedOutput
 from fovea_server.grpc.parameters import set_parameter
 from fovea_server.tensors.messages import InferResponse
+from fovea_server.tensors.regions import SharedOutput
 from fovea_server.tensors.wire import wire
 
 FINAL = "triton_final_response"
@@ -34,7 +34,7 @@ def response_bytes(response: InferResponse, shared: Mapping[str, SharedOutput]) 
     for tensor in response.outputs:
         head.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         if tensor.name in shared:
-            shared[tensor.name].write(tensor)
+            shared[tensor.name].write(tensor.name, wire(tensor))
             parts += (_RAW, b"\0")
         else:
             data = wire(tensor)

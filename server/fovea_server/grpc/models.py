@@ -15,10 +15,10 @@ from fovea_preprocess.errors import InvalidRequest, ModelNotReady, NotFound
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_repository, server_metadata
-from fovea_server.extensions.values import leading_number
 from fovea_server.grpc.calls import Context, Rpc
 from fovea_server.grpc.parameters import value_of
 from fovea_server.models.model import State
+from fovea_server.tensors.triton_json import leading_number
 
 Fields = dict[str, Any]
 

@@ -13,9 +13,10 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as messages
 
+from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import Unavailable, Unsupported
 from fovea_server.dataplane.service import Service
-from fovea_server.grpc import extensions, models
+from fovea_server.grpc import models
 from fovea_server.grpc.arrivals import Arrivals
 from fovea_server.grpc.calls import Context, Handler, Rpc, changes_always, parse, stream, unary
 from fovea_server.grpc.inference import Inference
@@ -39,6 +40,7 @@ _HEALTH = "grpc.health.v1.Health"
 
 Method = Callable[[Service, Any], Awaitable[Message | dict[str, Any]]]
 
+_extensions = load(Group.ABILITIES, "grpc-extensions")
 # Method -> its API in restrictions, and its function; the answer is a message, or its fields.
 METHODS: Mapping[str, tuple[str, Method]] = {
     "ServerLive": ("health", models.live),
@@ -51,14 +53,14 @@ METHODS: Mapping[str, tuple[str, Method]] = {
     "RepositoryIndex": ("model-repository", models.index),
     "RepositoryModelLoad": ("model-repository", models.load),
     "RepositoryModelUnload": ("model-repository", models.unload),
-    "SystemSharedMemoryStatus": ("shared-memory", extensions.system_status),
-    "SystemSharedMemoryRegister": ("shared-memory", extensions.register_system),
-    "SystemSharedMemoryUnregister": ("shared-memory", extensions.unregister_system),
-    "CudaSharedMemoryStatus": ("shared-memory", extensions.cuda_status),
-    "CudaSharedMemoryRegister": ("shared-memory", extensions.register_cuda),
-    "CudaSharedMemoryUnregister": ("shared-memory", extensions.unregister_cuda),
-    "TraceSetting": ("trace", extensions.trace),
-    "LogSettings": ("logging", extensions.log),
+    "SystemSharedMemoryStatus": ("shared-memory", _extensions.system_status),
+    "SystemSharedMemoryRegister": ("shared-memory", _extensions.register_system),
+    "SystemSharedMemoryUnregister": ("shared-memory", _extensions.unregister_system),
+    "CudaSharedMemoryStatus": ("shared-memory", _extensions.cuda_status),
+    "CudaSharedMemoryRegister": ("shared-memory", _extensions.register_cuda),
+    "CudaSharedMemoryUnregister": ("shared-memory", _extensions.unregister_cuda),
+    "TraceSetting": ("trace", _extensions.trace),
+    "LogSettings": ("logging", _extensions.log),
 }
 # Requests that change the server: always, or where they have settings.
 _CONTROLS: dict[str, Callable[[Message], bool]] = {

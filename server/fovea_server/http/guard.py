@@ -18,8 +18,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import ForeignRequest
+from fovea_server.dataplane.restrictions import is_loopback
 from fovea_server.dataplane.service import Service
-from fovea_server.extensions.restrictions import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

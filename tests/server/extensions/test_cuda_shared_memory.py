@@ -5,6 +5,7 @@ import pytest
 from tests.engines.fake_device import fake_gpu
 
 from fovea_engines.device import gpu_here
+from fovea_extensions.cuda_shared_memory import CudaRegion, CudaSharedMemory
 from fovea_preprocess.errors import (
     AlreadyExists,
     BackendUnavailable,
@@ -14,7 +15,6 @@ from fovea_preprocess.errors import (
     RegionFailed,
     Unsupported,
 )
-from fovea_server.extensions.cuda_shared_memory import CudaRegion, CudaSharedMemory
 from fovea_tensorrt.cuda.shared import CudaMemory
 
 SIZE = 4096

@@ -8,11 +8,12 @@ import pytest
 import tritonclient.utils.shared_memory as client
 from tests.engines.fake_device import fake_gpu
 
+from fovea_extensions.cuda_shared_memory import CudaSharedMemory
+from fovea_extensions.regions import SharedRegions
+from fovea_extensions.shared_memory import SharedMemory
 from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
-from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
-from fovea_server.extensions.regions import Regions
-from fovea_server.extensions.shared_memory import SharedMemory
 from fovea_server.tensors.messages import OutputTensor
+from fovea_server.tensors.wire import wire
 from fovea_tensorrt.cuda.shared import CudaMemory
 
 SIZE = 256
@@ -43,7 +44,11 @@ def memories(request):
 def regions(memories):
     """The same, as requests meet it."""
     system, cuda, content = memories
-    return Regions(system, cuda), content
+    return SharedRegions(system, cuda), content
+
+
+def put(place, output):
+    return place.write(output.name, wire(output))
 
 
 def test_bytes_are_read_where_they_are(regions):
@@ -68,7 +73,7 @@ def test_bytes_are_read_where_they_are(regions):
 def test_an_output_is_written_as_the_wire_has_it(regions, dtype, datatype):
     here, content = regions
     array = np.arange(8).astype(dtype).reshape(2, 4)
-    written = here.output("r", 32, 64).write(OutputTensor("Y", datatype, array))
+    written = put(here.output("r", 32, 64), OutputTensor("Y", datatype, array))
     assert written == array.nbytes
     assert content[32 : 32 + written].tobytes() == array.tobytes()
 
@@ -76,14 +81,14 @@ def test_an_output_is_written_as_the_wire_has_it(regions, dtype, datatype):
 def test_strings_are_written_behind_their_lengths(regions):
     here, content = regions
     array = np.array([b"ab", b""], object)
-    assert here.output("r", 0, 64).write(OutputTensor("Y", "BYTES", array)) == 10
+    assert put(here.output("r", 0, 64), OutputTensor("Y", "BYTES", array)) == 10
     assert content[:10].tobytes() == b"\2\0\0\0ab\0\0\0\0"
 
 
 def test_an_output_of_no_elements_is_written(regions):
     here, _ = regions
     nothing = OutputTensor("Y", "FP32", np.empty((0, 4), np.float32))
-    assert here.output("r", 0, 0).write(nothing) == 0
+    assert put(here.output("r", 0, 0), nothing) == 0
 
 
 def test_a_region_that_is_not_there(regions):
@@ -119,7 +124,7 @@ def test_room_that_is_too_small_is_told_and_left_as_it_was(regions):
     here, content = regions
     before = content.copy()
     with pytest.raises(RegionFailed) as refused:
-        here.output("r", 64, 32).write(OUTPUT)
+        put(here.output("r", 64, 32), OUTPUT)
     assert str(refused.value) == (
         "shared memory size specified with the request for output 'OUTPUT0' (32 bytes) should be "
         "at least 64 bytes to hold the results"
@@ -129,13 +134,13 @@ def test_room_that_is_too_small_is_told_and_left_as_it_was(regions):
 
 def test_room_and_bytes_stay_when_their_region_is_unregistered(memories):
     system, cuda, content = memories
-    here = Regions(system, cuda)
+    here = SharedRegions(system, cuda)
     content[:4] = 7
     place, view = here.output("r", 64, 64), here.read("r", 0, 4)
     system.unregister()
     cuda.unregister()
     with pytest.raises(NotFound):
         here.output("r", 64, 64)
-    assert place.write(OUTPUT) == 64
+    assert put(place, OUTPUT) == 64
     assert content[64:128].tobytes() == OUTPUT.array.tobytes()
     assert view.tobytes() == bytes([7] * 4)

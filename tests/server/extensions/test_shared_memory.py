@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tritonclient.utils.shared_memory as client
 
+from fovea_extensions.shared_memory import Region, SharedMemory
 from fovea_preprocess.errors import (
     AlreadyExists,
     InvalidRequest,
@@ -17,7 +18,6 @@ from fovea_preprocess.errors import (
     RegionFailed,
     Unsupported,
 )
-from fovea_server.extensions.shared_memory import Region, SharedMemory
 
 SIZE = 10_000
 

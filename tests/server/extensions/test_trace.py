@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fovea_extensions.trace import TraceSettings
 from fovea_preprocess.errors import (
     InvalidOption,
     InvalidRequest,
@@ -11,7 +12,6 @@ from fovea_preprocess.errors import (
     NotFound,
     Unsupported,
 )
-from fovea_server.extensions.trace import TraceSettings
 from fovea_server.statistics.model import Spans
 
 DEFAULT = {

@@ -14,6 +14,7 @@ from PIL import Image
 from tests.server.scheduling.served_images import SCENES, ServedImages, give_up_some
 
 from fovea_engines.detect.options import PredictOptions
+from fovea_extensions.trace import TimedRequest
 from fovea_preprocess.errors import (
     InferenceFailed,
     InvalidImage,
@@ -25,7 +26,7 @@ from fovea_preprocess.image import DecodedImage, decode_image
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.model import FailureReason
 from fovea_server.tensors.image_messages import ImageResult
-from fovea_server.tensors.messages import InferRequest, InputTensor, RequestTrace
+from fovea_server.tensors.messages import InferRequest, InputTensor
 
 ServeImages = Callable[..., ServedImages]
 
@@ -267,7 +268,7 @@ def test_the_same_image_is_computed_once(serve_images: ServeImages) -> None:
 
 def test_a_trace_has_the_times_of_an_image(serve_images: ServeImages) -> None:
     served = serve_images("simple")
-    trace = RequestTrace(1, "simple", 1, "")
+    trace = TimedRequest(1, "simple", 1, "")
 
     asyncio.run(served.predict(SCENES[0], trace=trace))
 

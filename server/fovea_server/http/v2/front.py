@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote
 
+from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, Restricted
 from fovea_server.http.front import Front
 from fovea_server.http.headers import allow
 from fovea_server.http.messages import JSON, TEXT, Endpoint, Request, Response
 from fovea_server.http.v2.answers import error_answer, refusal
 from fovea_server.http.v2.compression import too_large
-from fovea_server.http.v2.endpoints import extensions, generate, infer, models
+from fovea_server.http.v2.endpoints import generate, infer, models
 
 _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
@@ -40,6 +41,7 @@ class Route:
     """POST changes the server."""
 
 
+_extensions = load(Group.ABILITIES, "http-extensions")
 _BOTH = ("GET", "POST")
 # The first that matches a path is used.
 _ROUTES = (
@@ -54,16 +56,16 @@ _ROUTES = (
     Route(_MODEL + "/stats", "statistics", ("GET",), models.statistics),
     Route(_MODEL + "/generate", "inference", ("POST",), generate.generate),
     Route(_MODEL + "/generate_stream", "inference", ("POST",), generate.generate_stream),
-    Route(_MODEL + "/trace/setting", "trace", _BOTH, extensions.trace, controls=True),
-    Route("/v2/trace/setting", "trace", _BOTH, extensions.trace, controls=True),
-    Route("/v2/logging", "logging", _BOTH, extensions.log, controls=True),
+    Route(_MODEL + "/trace/setting", "trace", _BOTH, _extensions.trace, controls=True),
+    Route("/v2/trace/setting", "trace", _BOTH, _extensions.trace, controls=True),
+    Route("/v2/logging", "logging", _BOTH, _extensions.log, controls=True),
     Route(_REPOSITORY + "/index", "model-repository", ("POST",), models.index),
     Route(_CONTROL + "/load", "model-repository", ("POST",), models.load, controls=True),
     Route(_CONTROL + "/unload", "model-repository", ("POST",), models.unload, controls=True),
-    Route(_MEMORY + "/status", "shared-memory", ("GET",), extensions.status),
-    Route(_MEMORY + "/register", "shared-memory", ("POST",), extensions.register, controls=True),
+    Route(_MEMORY + "/status", "shared-memory", ("GET",), _extensions.status),
+    Route(_MEMORY + "/register", "shared-memory", ("POST",), _extensions.register, controls=True),
     Route(
-        _MEMORY + "/unregister", "shared-memory", ("POST",), extensions.unregister, controls=True
+        _MEMORY + "/unregister", "shared-memory", ("POST",), _extensions.unregister, controls=True
     ),
 )
 _PATTERNS = [(re.compile(route.path), route) for route in _ROUTES]

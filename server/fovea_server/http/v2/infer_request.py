@@ -8,12 +8,18 @@ from math import prod
 from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest, MalformedJson
-from fovea_server.extensions.regions import Regions, RegionSlice, SharedOutput
-from fovea_server.extensions.values import as_bool, as_list, as_string, as_unsigned
-from fovea_server.http.v2.json_reader import read, read_member
 from fovea_server.http.v2.long_array import LongArray, parse_long
 from fovea_server.http.v2.tensor_json import elements_of
 from fovea_server.tensors.messages import InferRequest, InputTensor, Parameter, RequestedOutput
+from fovea_server.tensors.regions import Regions, RegionSlice, SharedOutput
+from fovea_server.tensors.triton_json import (
+    as_bool,
+    as_list,
+    as_string,
+    as_unsigned,
+    read,
+    read_member,
+)
 
 _EMPTY = memoryview(b"")
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from fovea_server.http.v2.json_reader import MAX_DEPTH, loads, parse_json, too_deep
+from fovea_server.tensors.triton_json import MAX_DEPTH, loads, parse_json, too_deep
 
 LONG = 262_144
 """Bytes of JSON that take longer to read than the event loop should stand still."""

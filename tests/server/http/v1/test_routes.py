@@ -6,8 +6,8 @@ import re
 import httpx
 import pytest
 
+from fovea_server.dataplane.restrictions import APIS
 from fovea_server.dataplane.service import Service
-from fovea_server.extensions.restrictions import APIS
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.surface import Surface

@@ -13,16 +13,15 @@ import orjson
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest, MalformedJson
 from fovea_server.dataplane.service import Service
-from fovea_server.extensions.values import as_string
 from fovea_server.http.messages import EVENTS, Buffer, Request, Response
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import refuse_encoding
 from fovea_server.http.v2.infer_request import parameter
-from fovea_server.http.v2.json_reader import read
 from fovea_server.http.v2.long_array import LONG, LongArray, parse_long
 from fovea_server.http.v2.tensor_json import MANY, data_json, elements_of, refuse_long
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.tensors.signature import ModelTensor
+from fovea_server.tensors.triton_json import as_string, read
 
 
 async def generate(service: Service, request: Request) -> Response:

@@ -14,7 +14,6 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.images import raw_image
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_decoupled
-from fovea_server.extensions.values import leading_number
 from fovea_server.http.messages import BINARY, TEXT, Buffer, Request, Response
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import compress, decompressed
@@ -23,6 +22,7 @@ from fovea_server.http.v2.long_array import LONG
 from fovea_server.http.v2.tensor_json import MANY, data_json, refuse_long
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
+from fovea_server.tensors.triton_json import leading_number
 from fovea_server.tensors.wire import NUMPY, wire
 
 
@@ -168,7 +168,7 @@ def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Response
         }
         outputs.append(output)
         if tensor.name in encoding.shared:
-            encoding.shared[tensor.name].write(tensor)
+            encoding.shared[tensor.name].write(tensor.name, wire(tensor))
         elif encoding.binary.get(tensor.name, encoding.by_default):
             data = wire(tensor)
             output["parameters"] = {"binary_data_size": len(data)}

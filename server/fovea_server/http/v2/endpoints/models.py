@@ -21,12 +21,11 @@ from fovea_server.dataplane.v2_documents import (
     refuse_repository,
     server_metadata,
 )
-from fovea_server.extensions.values import as_bool, as_string
 from fovea_server.http.base64_text import base64_bytes
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.v2.answers import json_answer
-from fovea_server.http.v2.json_reader import find, parse_json, read
 from fovea_server.models.model import State
+from fovea_server.tensors.triton_json import as_bool, as_string, find, parse_json, read
 
 
 async def server(service: Service, request: Request) -> Response:

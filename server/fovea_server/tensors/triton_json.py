@@ -1,4 +1,4 @@
-"""Reads the JSON of requests by Triton's rules, with Triton's messages.
+"""Reads the JSON of requests, and values in it, by Triton's rules and with Triton's messages.
 
 Source of the texts: triton_json.h of Triton's common repository; clients match on them.
 """
@@ -6,6 +6,7 @@ Source of the texts: triton_json.h of Triton's common repository; clients match 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ MAX_DEPTH = 100
 # arrays of tensors, which are read in pieces.
 MOST_VALUES = 1 << 18
 _WINDOW = 1 << 20
+_NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20}|(?<=0))", re.ASCII)
 
 
 def parse_json(data: bytes | bytearray, place: Callable[[int], int] = int) -> Any:
@@ -118,3 +120,41 @@ def read(field: str, reader: Callable[[Any], T], value: object) -> T:
 def read_member(field: str, reader: Callable[[Any], T], value: object) -> T:
     """Apply `reader` to the member of an object that has the field's name."""
     return read(field, lambda parent: reader(member(parent, field)), value)
+
+
+def as_bool(value: object) -> bool:
+    """Check that a value is a boolean."""
+    if not isinstance(value, bool):
+        raise MalformedJson("attempt to access JSON non-boolean as boolean")
+    return value
+
+
+def as_unsigned(value: object) -> int:
+    """Check that a value is a whole number from 0."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise MalformedJson("attempt to access JSON non-unsigned-integer as unsigned-integer")
+    return value
+
+
+def as_string(value: object) -> str:
+    """Check that a value is a string."""
+    if not isinstance(value, str):
+        raise MalformedJson("attempt to access JSON non-string as string")
+    return value
+
+
+def as_list(value: object) -> list[object]:
+    """Check that a value is a list."""
+    if not isinstance(value, list):
+        raise MalformedJson("attempt to access JSON non-array as array")
+    return value
+
+
+def leading_number(text: str) -> int | None:
+    """Parse the number at the beginning of a text, as C's strtol; None if there is none.
+
+    Text after the digits is ignored. Of more than 20 digits the first 20 are read, which exceed
+    every range already.
+    """
+    found = _NUMBER.match(text)
+    return None if found is None else int(f"{found[1]}{found[2] or 0}")

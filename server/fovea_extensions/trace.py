@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +19,7 @@ from typing import Any
 import orjson
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
-from fovea_server.extensions.values import as_list, as_string, leading_number
-from fovea_server.tensors.messages import RequestTrace
+from fovea_server.tensors.triton_json import as_list, as_string, leading_number
 
 log = logging.getLogger(__name__)
 
@@ -98,13 +98,13 @@ class TraceSettings:
         self._apply(model, own)
         return self.get(model)
 
-    def sample(self, model: str, version: int, request_id: str) -> RequestTrace | None:
+    def sample(self, model: str, version: int, request_id: str) -> TimedRequest | None:
         """Start a trace for a new request; nearly always None."""
         if not self._sampler(model).chooses():
             return None
-        return RequestTrace(next(self._ids), model, version, request_id)
+        return TimedRequest(next(self._ids), model, version, request_id)
 
-    def save(self, trace: RequestTrace) -> None:
+    def save(self, trace: TimedRequest) -> None:
         """Write the trace of an answered request."""
         assert self._file is not None, "nothing is chosen without one"
         self._file.add(trace.entries(), self._sampler(trace.model).settings.log_frequency)
@@ -217,6 +217,40 @@ _PARSERS: dict[str, Callable[[str, object], object]] = {
     "trace_count": _count,
     "log_frequency": _whole,
 }
+
+
+class TimedRequest:
+    """Records the timestamps of a request, ns of the monotonic clock, from its construction."""
+
+    def __init__(self, number: int, model: str, version: int, request_id: str) -> None:
+        self.model = model
+        self._number = number
+        self._about = {"id": number, "model_name": model, "model_version": version}
+        if request_id:
+            self._about["request_id"] = request_id
+        self._stamps: list[dict[str, Any]] = []
+        self._mark("REQUEST_START", time.monotonic_ns())
+
+    def computed(self, spans: tuple[int, int, int, int]) -> None:
+        """Record the times of the engine: queue, input, inference and output, ns."""
+        end = time.monotonic_ns()
+        queue, compute_input, compute_infer, compute_output = spans
+        output = end - compute_output
+        infer = output - compute_infer
+        start = infer - compute_input
+        self._mark("QUEUE_START", start - queue)
+        self._mark("COMPUTE_START", start)
+        self._mark("COMPUTE_INPUT_END", infer)
+        self._mark("COMPUTE_OUTPUT_START", output)
+        self._mark("COMPUTE_END", end)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Make the entries for a trace file, and record the end."""
+        self._mark("REQUEST_END", time.monotonic_ns())
+        return [self._about, {"id": self._number, "timestamps": self._stamps}]
+
+    def _mark(self, name: str, ns: int) -> None:
+        self._stamps.append({"name": name, "ns": ns})
 
 
 class TraceFile:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest, Unavailable, Unsupported
-from fovea_server.extensions.values import as_bool, as_string, as_unsigned
-from fovea_server.log_lines import LogFormat
-from fovea_server.logs import ServerLog
+from fovea_server.logs import FORMATS, ServerLog
+from fovea_server.tensors.triton_json import as_bool, as_string, as_unsigned
 
 _SEVERITIES = {
     "log_info": logging.INFO,
@@ -21,7 +20,6 @@ _SEVERITIES = {
 }
 # An int32 in Triton and in the gRPC message.
 _MOST_VERBOSE = 2**31 - 1
-_FORMATS: dict[str, LogFormat] = {name: name for name in get_args(LogFormat)}
 
 
 class LogSettings:
@@ -63,8 +61,8 @@ class LogSettings:
             )
         if "log_format" in given:
             wanted = as_string(given["log_format"])
-            if wanted not in _FORMATS:
+            if wanted not in FORMATS:
                 raise Unavailable(f"invalid argument for --log_format, got: {wanted}")
-            self._log.format = _FORMATS[wanted]
+            self._log.format = FORMATS[wanted]
         self._log.set_severities(frozenset(levels), verbose)
         return self.get()

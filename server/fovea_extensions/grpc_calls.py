@@ -9,10 +9,11 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2 as messages
 
+from fovea_extensions.cuda_shared_memory import CudaRegion
+from fovea_extensions.extensions import extensions_of
+from fovea_extensions.shared_memory import Region
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
-from fovea_server.extensions.cuda_shared_memory import CudaRegion
-from fovea_server.extensions.shared_memory import Region
 
 Fields = dict[str, Any]
 
@@ -31,14 +32,14 @@ async def system_status(
     service: Service, request: messages.SystemSharedMemoryStatusRequest
 ) -> Fields:
     """List one region of system memory, or all."""
-    return _status(service.system_shared_memory.status(request.name or None))
+    return _status(extensions_of(service).system_shared_memory.status(request.name or None))
 
 
 async def register_system(
     service: Service, request: messages.SystemSharedMemoryRegisterRequest
 ) -> Fields:
     """Register a region of system memory."""
-    service.system_shared_memory.register(
+    extensions_of(service).system_shared_memory.register(
         request.name, request.key, request.offset, request.byte_size
     )
     return {}
@@ -48,20 +49,20 @@ async def unregister_system(
     service: Service, request: messages.SystemSharedMemoryUnregisterRequest
 ) -> Fields:
     """Unregister one region of system memory, or all."""
-    service.system_shared_memory.unregister(request.name or None)
+    extensions_of(service).system_shared_memory.unregister(request.name or None)
     return {}
 
 
 async def cuda_status(service: Service, request: messages.CudaSharedMemoryStatusRequest) -> Fields:
     """List one region of GPUs' memory, or all."""
-    return _status(service.cuda_shared_memory.status(request.name or None))
+    return _status(extensions_of(service).cuda_shared_memory.status(request.name or None))
 
 
 async def register_cuda(
     service: Service, request: messages.CudaSharedMemoryRegisterRequest
 ) -> Fields:
     """Register a region of a GPU's memory; the first on a GPU opens the device."""
-    register = service.cuda_shared_memory.register
+    register = extensions_of(service).cuda_shared_memory.register
     await asyncio.to_thread(
         register, request.name, request.raw_handle, request.device_id, request.byte_size
     )
@@ -72,7 +73,7 @@ async def unregister_cuda(
     service: Service, request: messages.CudaSharedMemoryUnregisterRequest
 ) -> Fields:
     """Unregister one region of GPUs' memory, or all."""
-    service.cuda_shared_memory.unregister(request.name or None)
+    extensions_of(service).cuda_shared_memory.unregister(request.name or None)
     return {}
 
 
@@ -86,7 +87,8 @@ async def trace(service: Service, request: messages.TraceSettingRequest) -> Fiel
     given = {
         name: _trace_value(name, list(setting.value)) for name, setting in request.settings.items()
     }
-    settings = service.trace.update(model, given) if given else service.trace.get(model)
+    traces = extensions_of(service).trace
+    settings = traces.update(model, given) if given else traces.get(model)
     return {
         "settings": {
             name: {"value": value if isinstance(value, list) else [value]}
@@ -102,7 +104,8 @@ async def log(service: Service, request: messages.LogSettingsRequest) -> Fields:
         for name, setting in request.settings.items()
         if name in _LOG
     }
-    settings = service.log_settings.update(given) if given else service.log_settings.get()
+    of_log = extensions_of(service).log_settings
+    settings = of_log.update(given) if given else of_log.get()
     return {"settings": {name: {_LOG[name][0]: value} for name, value in settings.items()}}
 
 

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from fovea_extensions.cuda_shared_memory import CudaSharedMemory, OpenedRegion
+from fovea_extensions.shared_memory import MappedRegion, SharedMemory
 from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
-from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory, OpenedRegion
-from fovea_server.extensions.shared_memory import MappedRegion, SharedMemory
-from fovea_server.tensors.messages import OutputTensor
-from fovea_server.tensors.wire import wire
 
 Opened = MappedRegion | OpenedRegion
 
 
-class RegionSlice(NamedTuple):
-    """The place of a tensor in shared memory, in bytes."""
-
-    region: str
-    offset: int
-    byte_size: int
-
-
-class SharedOutput:
+class RegionPlace:
     """A place for an output, which stays valid after its region is unregistered."""
 
     def __init__(self, target: Opened, offset: int, byte_size: int) -> None:
@@ -29,20 +17,20 @@ class SharedOutput:
         self._offset = offset
         self._byte_size = byte_size
 
-    def write(self, output: OutputTensor) -> int:
+    def write(self, name: str, data: bytes | memoryview) -> int:
         """Write an output, and return its number of bytes; RegionFailed where it does not fit."""
-        data = memoryview(wire(output))
-        if data.nbytes > self._byte_size:
+        view = memoryview(data)
+        if view.nbytes > self._byte_size:
             raise RegionFailed(
-                f"shared memory size specified with the request for output '{output.name}' "
-                f"({self._byte_size} bytes) should be at least {data.nbytes} bytes to hold the "
+                f"shared memory size specified with the request for output '{name}' "
+                f"({self._byte_size} bytes) should be at least {view.nbytes} bytes to hold the "
                 "results"
             )
-        self._target.write(self._offset, data)
-        return data.nbytes
+        self._target.write(self._offset, view)
+        return view.nbytes
 
 
-class Regions:
+class SharedRegions:
     """Finds tensors in registered regions, with Triton's messages.
 
     Raises:
@@ -59,9 +47,9 @@ class Regions:
         """Read bytes of a region; system memory is not copied, so a client can still change it."""
         return self._find(region, offset, byte_size).read(offset, byte_size)
 
-    def output(self, region: str, offset: int, byte_size: int) -> SharedOutput:
+    def output(self, region: str, offset: int, byte_size: int) -> RegionPlace:
         """Find the place for an output, before the model runs."""
-        return SharedOutput(self._find(region, offset, byte_size), offset, byte_size)
+        return RegionPlace(self._find(region, offset, byte_size), offset, byte_size)
 
     def _find(self, region: str, offset: int, byte_size: int) -> Opened:
         found: Opened | None = self._system.find(region) or self._cuda.find(region)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from fovea_engines.backends.backend import GpuBuffer, GpuMemory
 from fovea_engines.backends.registry import open_gpu_memory
+from fovea_extensions.shared_memory import RegionTable
 from fovea_preprocess.errors import BackendError, InvalidRequest, RegionFailed
-from fovea_server.extensions.shared_memory import RegionTable
 
 log = logging.getLogger(__name__)
 

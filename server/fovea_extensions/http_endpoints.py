@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from fovea_extensions.cuda_shared_memory import CudaSharedMemory
+from fovea_extensions.extensions import extensions_of
+from fovea_extensions.shared_memory import SharedMemory
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
-from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
-from fovea_server.extensions.shared_memory import SharedMemory
-from fovea_server.extensions.values import as_string, as_unsigned
 from fovea_server.http.base64_text import base64_bytes
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.v2.answers import json_answer
-from fovea_server.http.v2.json_reader import find, member, parse_json
+from fovea_server.tensors.triton_json import as_string, as_unsigned, find, member, parse_json
 
 
 async def status(service: Service, request: Request) -> Response:
@@ -31,8 +31,9 @@ async def unregister(service: Service, request: Request) -> Response:
 
 
 def _memory(service: Service, request: Request) -> SharedMemory | CudaSharedMemory:
+    extensions = extensions_of(service)
     cuda = request.name("memory") == "cuda"
-    return service.cuda_shared_memory if cuda else service.system_shared_memory
+    return extensions.cuda_shared_memory if cuda else extensions.system_shared_memory
 
 
 async def register(service: Service, request: Request) -> Response:
@@ -44,7 +45,7 @@ async def register(service: Service, request: Request) -> Response:
     if kind == "cuda":
         await _register_cuda(service, name, given)
     else:
-        service.system_shared_memory.register(
+        extensions_of(service).system_shared_memory.register(
             name,
             as_string(_required(given, "key")),
             as_unsigned(find(given, "offset", 0)),
@@ -62,7 +63,7 @@ async def _register_cuda(service: Service, name: str, given: object) -> None:
     byte_size = as_unsigned(member(given, "byte_size"))
     device_id = as_unsigned(member(given, "device_id"))
     # In a thread: the first one opens the GPU, which takes long.
-    register = service.cuda_shared_memory.register
+    register = extensions_of(service).cuda_shared_memory.register
     await asyncio.to_thread(register, name, handle, device_id, byte_size)
 
 
@@ -77,15 +78,15 @@ async def trace(service: Service, request: Request) -> Response:
     """Read or change the trace settings of a model or of all."""
     model = request.names["model"]
     if request.call.method == "POST":
-        return json_answer(service.trace.update(model, _given(request)))
-    return json_answer(service.trace.get(model))
+        return json_answer(extensions_of(service).trace.update(model, _given(request)))
+    return json_answer(extensions_of(service).trace.get(model))
 
 
 async def log(service: Service, request: Request) -> Response:
     """Read or change the log settings."""
     if request.call.method == "POST":
-        return json_answer(service.log_settings.update(_given(request)))
-    return json_answer(service.log_settings.get())
+        return json_answer(extensions_of(service).log_settings.update(_given(request)))
+    return json_answer(extensions_of(service).log_settings.get())
 
 
 def _given(request: Request) -> Mapping[str, Any]:

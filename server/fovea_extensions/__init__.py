@@ -1,0 +1,1 @@
+"""Extensions of Triton's protocol: shared memory, traces, settings of the log."""

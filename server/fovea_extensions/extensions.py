@@ -1,0 +1,39 @@
+"""The objects of the extensions, which the transports of a server share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fovea_extensions.cuda_shared_memory import CudaSharedMemory
+from fovea_extensions.log_settings import LogSettings
+from fovea_extensions.regions import SharedRegions
+from fovea_extensions.shared_memory import SharedMemory
+from fovea_extensions.trace import TraceSettings
+from fovea_server.dataplane.service import Service
+from fovea_server.logs import SERVER_LOG
+from fovea_server.settings import Settings
+
+
+class Extensions:
+    """Shared memory, traces and settings of the log of one server.
+
+    `find` raises NotFound where there is no model of a name. Raises InvalidOption for an invalid
+    setting.
+    """
+
+    def __init__(self, settings: Settings, find: Callable[[str], object]) -> None:
+        self.system_shared_memory = SharedMemory(settings.allow_client_shm)
+        self.cuda_shared_memory = CudaSharedMemory(settings.allow_client_shm)
+        self.regions = SharedRegions(self.system_shared_memory, self.cuda_shared_memory)
+        self.trace = TraceSettings(settings.trace_config, find)
+        self.log_settings = LogSettings(SERVER_LOG)
+
+    def close(self) -> None:
+        """Release the memory of GPUs. Calling it again does nothing."""
+        self.cuda_shared_memory.close()
+
+
+def extensions_of(service: Service) -> Extensions:
+    """Return the extensions of a service, which `fovea.abilities` gave to it."""
+    extensions: Extensions = service.extensions
+    return extensions
