@@ -44,6 +44,7 @@ ANNEXES = {
     "fovea_files": ROOT / "server",
     "fovea_keys": ROOT / "server",
     "fovea_life": ROOT / "server",
+    "fovea_outbound": ROOT / "server",
     "fovea_page": ROOT / "server",
     "fovea_start": ROOT / "server",
     "fovea_pipelines": ROOT / "server",

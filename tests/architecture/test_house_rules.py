@@ -58,6 +58,7 @@ def test_protobuf_is_read_and_written_at_the_edges_only():
         "engines/repository/config_pbtxt.py",
         "lab/config_edit.py",
         "engines/graph/",
+        "extensions/grpc_calls.py",
         "server/grpc/",
         "bench/mlperf/grpc_requests.py",
         "server/models/config/document.py",

@@ -14,10 +14,8 @@ from fovea_engines.build.choose import open_chosen
 from fovea_engines.build.gate import objection
 from fovea_engines.build.graphs import save
 from fovea_engines.build.labelled import LabelledEvaluation
-from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import AUTO, BuildPlan
-from fovea_engines.build.prepare import PreparedModel, prepare
-from fovea_engines.build.report import write_report
+from fovea_engines.build.prepare import PreparedModel, check_settled, prepare
 from fovea_engines.evaluate.labels import Labels, label_reader
 from fovea_engines.evaluate.samples import MAX_IMAGES, image_files, images_sha256
 from fovea_engines.progress import Progress
@@ -70,8 +68,7 @@ def _build(
     plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
     labelled = None if plan.data is None else label_reader().read_labelled(plan.data, plan.images)
     prepared = prepare(plan, progress)
-    if prepared.head.open:
-        raise ask(plan, prepared)
+    check_settled(plan, prepared)
     if plan.labels and prepared.head.nameless:
         raise InvalidOption(
             f"--labels has no effect: the model's task is {prepared.head.task}, which knows no "
@@ -110,7 +107,10 @@ def _build(
             reason = card.refused
             if reason is not None:
                 folder = repository.empty_folder(plan.name, FAILED_FOLDER)
-            write_report(folder, card, plan, prepared, chosen.engine.largest, ranking)
+            names = None if plan.data is None else label_reader().read_class_names(plan.data)
+            largest = chosen.engine.largest
+            write_report = load(Group.ABILITIES, "report")
+            write_report(folder, card, plan, prepared, largest, ranking, names)
             card.write(folder / CARD_FILE)
             if reason is not None:
                 raise Disagreement(

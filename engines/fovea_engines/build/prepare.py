@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import onnx
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.preprocessing import misplaced, settle
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import over_own
@@ -95,8 +94,9 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     with progress.phase("head"):
         head, observe = _recognised(plan, graph, trained, beside)
         given = None if plan.preprocess is None else trained
-        preprocess, origin = settle(head, inputs, metadata, observe, given, own)
-        head = _placed(plan, head, misplaced(head, inputs, observe, preprocess))
+        judge = load_point(Group.ABILITIES, "preprocessing")
+        preprocess, origin = judge.settle(head, inputs, metadata, observe, given, own)
+        head = _placed(plan, head, judge.misplaced(head, inputs, observe, preprocess))
     for remark in _remarks(plan, head, origin, taken):
         progress.note(remark)
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
@@ -124,6 +124,12 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         quantised,
         unproven,
     )
+
+
+def check_settled(plan: BuildPlan, prepared: PreparedModel) -> None:
+    """Ask, as InvalidOption, which head a model has where the evidence does not decide."""
+    if prepared.head.open:
+        raise load_point(Group.ABILITIES, "open-question")(plan, prepared)
 
 
 class SizedNetwork(Protocol):

@@ -15,9 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fovea_engines.build.int8 import BUDGET, Judge
-from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.prepare import prepare
+from fovea_engines.build.prepare import check_settled, prepare
 from fovea_engines.commands.options import (
     AsJson,
     BackendOption,
@@ -99,8 +98,7 @@ def sensitivity(
 def _search(plan: BuildPlan) -> SensitivitySearch:
     progress = ConsoleProgress()
     prepared = prepare(plan, progress)
-    if prepared.head.open:
-        raise ask(plan, prepared)
+    check_settled(plan, prepared)
     layers = quantisable_layers(prepared)
     ranges, _ = find_ranges(plan, prepared, progress)
     with progress.phase("sensitivity"):

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from fovea_engines.backends.installing import install_extra
 from fovea_engines.device import usable_cores
 from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import InvalidOption, Unauthenticated
@@ -175,12 +174,5 @@ def _door(settings: Settings) -> Door | None:
 def _tracer(settings: Settings) -> Tracer | None:
     if not settings.otel:
         return None
-    try:
-        # Its import takes a quarter of a second.
-        from fovea_server.traffic.otel import OtelTracer
-    except ModuleNotFoundError as error:
-        raise InvalidOption(
-            f"--otel needs packages that are not installed ({error.name}): "
-            f"{install_extra('otel')}, or leave --otel out"
-        ) from error
-    return OtelTracer(settings.otel_ratio)
+    tracer: Tracer = load(Group.ABILITIES, "tracer")(settings.otel_ratio)
+    return tracer

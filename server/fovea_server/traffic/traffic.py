@@ -16,6 +16,7 @@ from fovea_preprocess.errors import (
     Unauthenticated,
 )
 from fovea_preprocess.plural import counted
+from fovea_server.log_lines import cut
 from fovea_server.logs import CONTROL, SERVER_LOG
 from fovea_server.statistics.histogram import Durations
 from fovea_server.statistics.key_counts import KeyCounts
@@ -68,7 +69,7 @@ class Traffic:
             call.span.name, call.span.id = call.operation, call.id
             if holder is not None:
                 call.span.attributes["fovea.key"] = holder.name
-            self.tracer.end(call.span, call.model, status, call.began, error)
+            self.tracer.end(call.span, cut(call.model), status, call.began, error)
         self.durations.observe(call.model, status, time.monotonic() - call.began)
         # A client over its rate is no sign of a server that is too small.
         if isinstance(error, _REFUSALS) and not isinstance(error, RateLimited):

@@ -10,7 +10,6 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from fovea_engines.build.preprocessing import misplaced
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.registry import FAMILIES
@@ -20,6 +19,7 @@ from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.tensors import graph_inputs
 from fovea_engines.session import TensorSpec
+from fovea_heads.preprocessing import misplaced
 
 SIDE, ROWS, CONF, LEAST = 640, 300, 0.25, 0.001
 IMAGE = [TensorSpec("images", "float32", (-1, 3, SIDE, SIDE))]

@@ -8,12 +8,14 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from fovea_outbound.otel import OtelTracer
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_server.dataplane.service import Service
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
-from fovea_server.traffic.otel import OtelTracer
+from fovea_server.traffic.call import Call
 from fovea_server.traffic.spans import Stage
+from fovea_server.traffic.traffic import Traffic
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = f"00-{TRACE}-{PARENT}-01"
@@ -122,8 +124,11 @@ def test_only_the_servers_faults_are_errors(tracer, exporter, status, fault):
 
 
 def test_names_of_clients_are_cut(tracer, exporter):
-    span = tracer.begin(SAMPLED, None)
-    tracer.end(span, "x" * 5000, 404, time.monotonic(), None)
+    traffic = Traffic((), log_access=False, tracer=tracer)
+    call = Call(traffic, "POST", "/v2", None, {"traceparent": SAMPLED}.get)
+    call.infers("POST /v2/models/{model}/infer")
+    call.model = "x" * 5000
+    traffic.measure(call, 404, None)
     tracer._provider.force_flush()
     [server] = exporter.get_finished_spans()
     assert len(server.attributes["fovea.model"]) < 1100
@@ -150,7 +155,7 @@ def test_a_service_without_it_loads_nothing_and_one_without_the_extra_says_so(
     plain = Settings(model_repository=tmp_path)
     assert Service(plain, Registry(plain)).traffic.tracer is None
     for name in list(sys.modules):
-        if name.startswith("fovea_server.traffic.otel"):
+        if name.startswith("fovea_outbound.otel"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     asked = Settings(model_repository=tmp_path, otel=True)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import FetchRefused, FoveaError, QueueFull
 from fovea_preprocess.size import size_text
 from fovea_server.http.v1.body import Source, Url
 from fovea_server.settings import Settings
 
-if TYPE_CHECKING:
-    from fovea_server.http.v1.fetch import Fetcher
+
+class ImageFetcher(Protocol):
+    """Fetches images; `close` it after the last one."""
+
+    async def fetch(
+        self, address: str, hold: Callable[[int], None], authorization: str | None = None
+    ) -> bytes:
+        """Fetch the bytes at an address, and `hold` them as they arrive; raises FetchRefused."""
+
+    async def close(self) -> None:
+        """Close the connections."""
 
 
 class ImageSources:
@@ -20,16 +30,14 @@ class ImageSources:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._fetcher: Fetcher | None = None
+        self._fetcher: ImageFetcher | None = None
 
     def open(self) -> None:
         """Take up connections, if the operator allows it."""
         settings = self._settings
         if settings.allow_url:
             # Here, because httpx costs a tenth of a second that most servers need not pay.
-            from fovea_server.http.v1.fetch import Fetcher
-
-            self._fetcher = Fetcher(
+            self._fetcher = load(Group.ABILITIES, "fetcher")(
                 max_bytes=settings.max_image_bytes,
                 timeout_s=settings.url_timeout_s,
                 allow_private=settings.url_allow_private,

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
+from fovea_outbound.fetch import Fetcher
 from fovea_preprocess.errors import FetchRefused
 from fovea_server.http.v1.body import is_public
-from fovea_server.http.v1.fetch import Fetcher
 
 IMAGE = b"image" * 100
 

@@ -28,7 +28,6 @@ from opentelemetry.trace import (
 from opentelemetry.trace.span import TraceState
 
 from fovea_preprocess.errors import FoveaError
-from fovea_server.log_lines import cut
 from fovea_server.traffic.spans import RequestSpan
 
 log = logging.getLogger(__name__)
@@ -105,7 +104,7 @@ class OtelTracer:
             return offset_ns + int(seconds * 1e9)
 
         ended = time.monotonic()
-        about = {"fovea.model": cut(model), "fovea.request_id": span.id, **span.attributes}
+        about = {"fovea.model": model, "fovea.request_id": span.id, **span.attributes}
         about |= _status_attributes(status)
         if error is not None:
             about["error.type"] = error.code

@@ -10,18 +10,17 @@ from typing import Final
 import cv2
 import numpy as np
 
+from fovea_drawing.drawing import captioned, draw, encode
 from fovea_engines.build.assemble import reference
 from fovea_engines.build.int8 import Sensitivity
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.drawing import load_drawing
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, match
-from fovea_engines.evaluate.labels import label_reader
 from fovea_engines.evaluate.samples import Pixels, sample_image
 from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard
@@ -54,27 +53,33 @@ def write_report(
     prepared: PreparedModel,
     engine: Engine,
     ranking: Sequence[Sensitivity],
+    names: Sequence[str] | None = None,
 ) -> None:
     """Write the files into a folder, also for a refused build.
 
-    The card has all its figures; `ranking` is that of the sensitivity search, or empty.
+    The card has all its figures; `ranking` is that of the sensitivity search, or empty. Classes
+    without a name in the model have the `names`.
     """
     worst = card.agreement.worst if card.agreement else ()
-    image = worst_image(plan, prepared, engine, worst[0].name) if worst else None
+    image = worst_image(plan, prepared, engine, worst[0].name, names) if worst else None
     if image is not None:
-        write_file(folder / IMAGE_FILE, load_drawing().encode(image, "image/jpeg"))
+        write_file(folder / IMAGE_FILE, encode(image, "image/jpeg"))
     text = _card_text(card, plan, ranking, None if image is None else IMAGE_FILE)
     write_file(folder / REPORT_FILE, text.encode())
 
 
 def worst_image(
-    plan: BuildPlan, prepared: PreparedModel, engine: Engine, name: str
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    engine: Engine,
+    name: str,
+    names: Sequence[str] | None = None,
 ) -> Pixels | None:
     """Draw one image twice, side by side: with the source model's boxes and with the engine's.
 
     Detections of both models are grey, like the image; detections of only one are coloured and
     framed in red. They are paired by the rules of the agreement figures. Classes without a name in
-    the model take the build's labels. None when the engine finds no objects, and so no boxes.
+    the model have the `names`. None when the engine finds no objects, and so no boxes.
     """
     if not isinstance(engine.head, Detector):
         return None
@@ -84,10 +89,7 @@ def worst_image(
     with reference(plan, prepared, prepared.graph, "fp32") as source:
         want = source.detect(pixels, options)
     found = match(want, have, CONF, MARGIN)
-    labels, skeleton = engine.labels, engine.card.skeleton
-    if labels is None and plan.data is not None:
-        labels = label_reader().read_class_names(plan.data)
-
+    labels, skeleton = engine.labels or names, engine.card.skeleton
     precision = engine.card.precision.upper()
     panes = []
     for one, agreed, title, only in (
@@ -97,7 +99,7 @@ def worst_image(
         odd = np.setdiff1d(np.flatnonzero(one.scores >= CONF), agreed)
         canvas = _draw(pixels, one.take(np.sort(agreed)), one.take(odd), labels, skeleton)
         caption = f"{title}: {len(agreed) + len(odd)} found, {len(odd) or 'none'} {only}"
-        panes.append(load_drawing().captioned(canvas, caption))
+        panes.append(captioned(canvas, caption))
     return np.hstack(panes)
 
 
@@ -105,7 +107,7 @@ def _draw(
     pixels: Pixels,
     agreed: Detections,
     odd: Detections,
-    labels: tuple[str, ...] | None,
+    labels: Sequence[str] | None,
     skeleton: Skeleton | None,
 ) -> Pixels:
     """Draw the image at the report's size: shared detections in grey, others in colour."""
@@ -116,13 +118,12 @@ def _draw(
     image = np.asarray(cv2.resize(pixels, size, interpolation=smooth), np.uint8)
     to_image = LetterboxMap(*size, width, height, width, height, 0, 0)
 
-    pen = load_drawing()
-    same = pen.draw(agreed.to_source(to_image), image, labels, skeleton)
+    same = draw(agreed.to_source(to_image), image, labels, skeleton)
     canvas = np.repeat(cv2.cvtColor(same, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
     odd = odd.to_source(to_image)
     for x1, y1, x2, y2 in odd.boxes.round().astype(int).tolist():
         cv2.rectangle(canvas, (x1, y1), (x2, y2), _RED, _FRAME)
-    return pen.draw(odd, canvas.astype(np.uint8), labels, skeleton)
+    return draw(odd, canvas.astype(np.uint8), labels, skeleton)
 
 
 def _card_text(

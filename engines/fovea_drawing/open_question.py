@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from fovea_drawing.drawing import captioned, draw, encode
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.detect.drawing import load_drawing
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import Observe
-from fovea_engines.detect.heads.recognition import Recognition
-from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.detect.heads.recognise import Observe, open_head
+from fovea_engines.detect.heads.recognition import Recognition, decoded
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.evaluate.observe import Observer
 from fovea_engines.evaluate.samples import sample_images
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
+from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
@@ -31,20 +33,21 @@ def ask(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     if recognition.unseen:
         show = "; or give --images that show what it finds" if observe(None) else ""
         return InvalidOption(f"{question}{show}")
-    panes, answers, pen = [], [], load_drawing()
+    panes, answers = [], []
     for family in recognition.open:
         spec = default_preprocess(family, inputs, metadata, trained=prepared.trained)
-        found = _found(recognition, family, spec, observe, pixels.shape[:2])
+        found = _found(recognition, inputs, family, spec, observe, pixels.shape[:2])
         answers.append(f"--head {family} finds {found.summary}")
-        panes.append(pen.captioned(pen.draw(found, pixels, plan.labels), f"--head {family}"))
+        panes.append(captioned(draw(found, pixels, plan.labels), f"--head {family}"))
     folder = ModelRepository(plan.repository).empty_folder(plan.name, FAILED_FOLDER)
     path = folder / "heads.jpg"
-    path.write_bytes(pen.encode(np.hstack(panes), "image/jpeg"))
+    path.write_bytes(encode(np.hstack(panes), "image/jpeg"))
     return InvalidOption(f"{question}. On {name}, {', '.join(answers)}: see {path}")
 
 
 def _found(
     recognition: Recognition,
+    inputs: Sequence[TensorSpec],
     family: str,
     spec: PreprocessSpec,
     observe: Observe,
@@ -52,12 +55,7 @@ def _found(
 ) -> TaskResult:
     """Return what a family finds on the first image, of (height, width) pixels."""
     [verdict] = (one for one in recognition.verdicts if one.family == family)
-    assert verdict.fit is not None, "it fits"
-    head = FAMILIES[family].open(
-        verdict.fit.outputs,
-        (spec.height, spec.width),
-        verdict.fit.num_classes,
-        verdict.fit.skeleton,
-    )
+    head = open_head(decoded(verdict, ""), inputs)
+    assert head is not None, "it has a family"
     found = head.decode(observe(family)[0], 0, PredictOptions())
     return found.to_source(fit(spec, sides[1], sides[0]))

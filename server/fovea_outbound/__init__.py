@@ -1,0 +1,1 @@
+"""Connections to other hosts: images by address, and a collector of spans."""
