@@ -20,10 +20,10 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.recognition import Recognition
+from fovea_engines.detect.image_inputs import source_feeds
 from fovea_engines.detect.mosaic import Mosaic
 from fovea_engines.detect.new_image import NewImage
 from fovea_engines.detect.options import PredictOptions, check_effect
-from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.detect.tiles import crop, cut, joined
 from fovea_engines.detect.words import TOKENIZER_FILE, WORDS, TextEncoder

@@ -10,9 +10,9 @@ from fnmatch import fnmatchcase
 import onnx
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.half import to_half
 from fovea_engines.build.int8 import Judge, Score, Sensitivity
 from fovea_engines.progress import Progress
+from fovea_int8.half import to_half
 from fovea_int8.qdq import quantise
 from fovea_int8.ranges import Ranges
 from fovea_preprocess.errors import InvalidOption

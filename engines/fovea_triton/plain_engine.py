@@ -18,7 +18,7 @@ from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import Observe, recognise
 from fovea_engines.detect.heads.recognition import TENSORS
 from fovea_engines.detect.heads.signature import image_layout
-from fovea_engines.detect.size_values import beside_image, image_of, source_feeds
+from fovea_engines.detect.image_inputs import beside_image, image_of, source_feeds
 from fovea_engines.device import processor_name
 from fovea_engines.engine import PlainChoice
 from fovea_engines.graph.tensors import read_metadata

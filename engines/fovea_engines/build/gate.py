@@ -12,9 +12,8 @@ import numpy as np
 import onnx
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.assemble import candidate, reference
+from fovea_engines.build.assemble import candidate, half, reference
 from fovea_engines.build.graphs import Graphs
-from fovea_engines.build.half import check_overflow, rounded, to_half
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, any_size
@@ -88,7 +87,7 @@ def measure_engine(
         # Around signed INT8 is FP16.
         signed = graphs.precision == "int8" and plan.encodings[0] is Encoding.SIGNED
         if graphs.precision == "fp16" or signed:
-            check_overflow(graphs.served, prepared.preprocess, plan.check_images)
+            half().check_overflow(graphs.served, prepared.preprocess, plan.check_images)
         agreement = _agreement(plan, prepared, graphs, fused, engine)
         sizes = _agreement_of_sizes(plan, prepared, engine) if plan.rect else {}
     if agreement.replaced:
@@ -101,11 +100,11 @@ def measure_engine(
     others = {}
     if truth is not None and graphs.precision == "int8" and not prepared.quantised:
         with suppress(UnsupportedModel):  # without it, the report has one column less
-            others["fp16"] = rounded(to_half(prepared.graph))
+            others["fp16"] = half().rounded(half().to_half(prepared.graph))
     if (exported := graphs.exported) is not None:
-        others[_exported_name(card)] = rounded(exported)
+        others[_exported_name(card)] = half().rounded(exported)
         with progress.phase("tensorrt"):
-            check_overflow(exported, prepared.preprocess, plan.check_images)
+            half().check_overflow(exported, prepared.preprocess, plan.check_images)
             with candidate(plan, prepared, exported, graphs.precision, Encoding.SIGNED) as other:
                 ranked = outputs_after(exported, RANKING)
                 found = check_agreement(other, plan.source, plan.check_images, ranked)

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.half import to_half
+from fovea_engines.build.assemble import half
 from fovea_engines.build.int8 import Int8, quantiser
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
@@ -54,7 +54,7 @@ def make_graphs(
     if plan.precision != "fp32":
         check_float32(prepared, plan.precision)
     if plan.precision == "fp16":
-        graph = to_half(graph)
+        graph = half().to_half(graph)
     return Graphs(plan.precision, graph, None if plan.tensorrt is None else graph)
 
 

@@ -17,9 +17,8 @@ from fovea_engines.detect.heads.preprocess import over_own
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.signature import image_layout, image_sides
-from fovea_engines.detect.image_inputs import origin_of
+from fovea_engines.detect.image_inputs import beside_image, origin_of
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.size_values import beside_image
 from fovea_engines.evaluate.observe import Observer, working_size
 from fovea_engines.graph.as_written import as_written
 from fovea_engines.graph.load import load

@@ -12,7 +12,7 @@ from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.signature import STRIDES, cells
-from fovea_engines.detect.size_values import beside_image
+from fovea_engines.detect.image_inputs import beside_image
 from fovea_engines.evaluate.reference import Outputs, Reference, unsound_with
 from fovea_engines.evaluate.samples import read_rows, sample_images
 from fovea_engines.graph.as_written import as_written

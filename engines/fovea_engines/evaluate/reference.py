@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fovea_engines.detect.heads.base import Head, is_sound
-from fovea_engines.detect.size_values import source_feeds
+from fovea_engines.detect.image_inputs import source_feeds
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_rows
 from fovea_engines.graph.load import PLUGIN, load

@@ -15,7 +15,7 @@ from onnx.helper import make_attribute, set_model_props
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.signature import image_layout, image_sides
-from fovea_engines.detect.size_values import image_of
+from fovea_engines.detect.image_inputs import image_of
 from fovea_engines.graph.rewrites import fuse_focus, gather_first_columns, move_late_transpose
 from fovea_engines.graph.size_inputs import fill_in_size_inputs, take_colour
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of

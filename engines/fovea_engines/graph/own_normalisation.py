@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx.numpy_helper import to_array
 
-from fovea_engines.detect.size_values import image_of
+from fovea_engines.detect.image_inputs import image_of
 from fovea_engines.graph.tensors import graph_inputs
 from fovea_engines.graph.wiring import Wiring, constants_of
 

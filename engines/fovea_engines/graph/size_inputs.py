@@ -7,8 +7,7 @@ import onnx
 from onnx.numpy_helper import from_array
 
 from fovea_engines.detect.heads.signature import image_sides
-from fovea_engines.detect.image_inputs import GREY, enlarging, factor_of, is_grey
-from fovea_engines.detect.size_values import filled, image_of
+from fovea_engines.detect.image_inputs import GREY, enlarging, factor_of, filled, image_of, is_grey
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.graph.writer import Writer
 from fovea_engines.session import Array, TensorSpec

@@ -19,7 +19,7 @@ from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.detect.heads.metadata import largest_stride
 from fovea_engines.detect.heads.signature import image_layout, image_sides
-from fovea_engines.detect.size_values import image_of
+from fovea_engines.detect.image_inputs import image_of
 from fovea_engines.graph.plain_session import onnxruntime_errors, open_plain, showing
 from fovea_engines.graph.tensors import graph_inputs, metadata_of, opset_of
 from fovea_engines.graph.wiring import constants_of, tensors_read

@@ -16,7 +16,6 @@ from uvicorn.server import ServerState
 
 from fovea_connection.protocol import ServerProtocol
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.grpc.calls import Context, Handler
 from fovea_server.http.front import Front
 
 TOKEN = "fovea-token"
@@ -59,9 +58,9 @@ class BehindFrontRpc(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
+    ) -> grpc.RpcMethodHandler:
         """Let the call of a front in, as one of its client."""
         given = dict(handler_call_details.invocation_metadata)
         if not compare_digest(str(given.get(TOKEN, "")).encode(), self._token.encode()):
@@ -69,10 +68,10 @@ class BehindFrontRpc(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler = await continuation(handler_call_details)
         client = str(given.get(CLIENT, ""))
 
-        async def unary(requests: Any, context: Context) -> Any:
+        async def unary(requests: Any, context: grpc.aio.ServicerContext) -> Any:
             return await handler.stream_unary(requests, _OfClient(context, client))
 
-        async def stream(requests: Any, context: Context) -> None:
+        async def stream(requests: Any, context: grpc.aio.ServicerContext) -> None:
             await handler.stream_stream(requests, _OfClient(context, client))
 
         if handler.response_streaming:
@@ -83,7 +82,7 @@ class BehindFrontRpc(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 class _OfClient:
     """The context of a call, with the address of a front's client."""
 
-    def __init__(self, context: Context, client: str) -> None:
+    def __init__(self, context: grpc.aio.ServicerContext, client: str) -> None:
         self._context, self._client = context, client
 
     def peer(self) -> str:
@@ -93,5 +92,5 @@ class _OfClient:
         return getattr(self._context, name)
 
 
-async def _refuse(_: object, context: Context) -> None:
+async def _refuse(_: object, context: grpc.aio.ServicerContext) -> None:
     await context.abort(grpc.StatusCode.PERMISSION_DENIED, _STRANGER)

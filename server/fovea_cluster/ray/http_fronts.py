@@ -20,7 +20,7 @@ from fovea_server.http.v1.body import too_large
 from fovea_server.http.v1.head import timeout_of
 from fovea_server.http.v2.answers import error_answer as v2_error_answer
 from fovea_server.http.v2.answers import json_answer
-from fovea_server.http.v2.compression import too_large as v2_too_large
+from fovea_server.http.v2.answers import too_large as v2_too_large
 from fovea_server.traffic.call import REQUEST_ID_HEADER
 
 _MODEL = rb"models/(?P<model>[^/]+)(?:/versions/[^/]+)?"

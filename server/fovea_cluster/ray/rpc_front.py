@@ -13,9 +13,8 @@ from fovea_cluster.ray.link import Link, Metadata
 from fovea_preprocess.errors import FoveaError
 from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
-from fovea_server.grpc.infer_request import InferMessage, parse_infer
+from fovea_server.grpc.infer_request import InferMessage, parse_infer, version_of
 from fovea_server.grpc.inference import Inference, StreamedAnswer
-from fovea_server.grpc.models import version_of
 from fovea_server.grpc.server import METHODS, GrpcServer
 from fovea_server.traffic.call import CALL, REQUEST_ID_HEADER
 

@@ -18,7 +18,10 @@ from fovea_server.grpc.calls import parse
 from fovea_server.grpc.parameters import Input, Output, classes_of, region_slice, set_parameters
 from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOutput
 from fovea_server.tensors.regions import Regions, SharedOutput
+from fovea_server.tensors.triton_json import leading_number
 from fovea_server.tensors.wire import NUMPY
+
+_LARGEST_VERSION = 2**63 - 1
 
 # Below this size in bytes a copy is cheaper than finding the fields.
 _SMALL = 65_536
@@ -212,3 +215,20 @@ def _array(values: Sequence[bool | int | float | bytes], carrier: str, datatype:
         elements[at : at + _PIECE] = np.fromiter(values[at : at + _PIECE], elements.dtype)
     # As Triton does, keep the low bytes of values that exceed a narrow type.
     return elements.astype(NUMPY[datatype], copy=False)
+
+
+def version_of(text: str) -> int | None:
+    """Parse a version; None for "", which leaves the choice to the server."""
+    if not text:
+        return None
+    version = leading_number(text)
+    if version is None or abs(version) > _LARGEST_VERSION:
+        raise InvalidRequest(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    if version < 0:
+        raise InvalidRequest(
+            f"invalid model version specified '{text}' , version should be an integral value > 0"
+        )
+    return version

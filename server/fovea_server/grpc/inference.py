@@ -14,9 +14,8 @@ from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_decoupled
 from fovea_server.error_status import grpc_status
 from fovea_server.grpc.calls import LARGE, Context, Rpc, fault, refuse
-from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_request
+from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_request, version_of
 from fovea_server.grpc.infer_response import FINAL, response_bytes, streamed_bytes, streamed_error
-from fovea_server.grpc.models import version_of
 from fovea_server.grpc.run_ahead import Ahead, StreamReservation
 from fovea_server.tensors.messages import InferRequest, InferResponse
 from fovea_server.tensors.regions import SharedOutput

@@ -16,34 +16,16 @@ from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_repository, server_metadata
 from fovea_server.grpc.calls import Context, Rpc
+from fovea_server.grpc.infer_request import version_of
 from fovea_server.grpc.parameters import value_of
 from fovea_server.models.model import State
-from fovea_server.tensors.triton_json import leading_number
 
 Fields = dict[str, Any]
 
-_MOST = 2**63 - 1
 _SERVING = bytes([1 << 3, 1])
 _NOT_SERVING = bytes([1 << 3, 2])
 # Seconds between two checks of a watching call.
 _LOOK_S = 0.5
-
-
-def version_of(text: str) -> int | None:
-    """Parse a version; None for "", which leaves the choice to the server."""
-    if not text:
-        return None
-    version = leading_number(text)
-    if version is None or abs(version) > _MOST:
-        raise InvalidRequest(
-            f"failed to get model version from specified version string '{text}' (details: stol), "
-            "version should be an integral value > 0"
-        )
-    if version < 0:
-        raise InvalidRequest(
-            f"invalid model version specified '{text}' , version should be an integral value > 0"
-        )
-    return version
 
 
 async def live(service: Service, request: messages.ServerLiveRequest) -> Fields:

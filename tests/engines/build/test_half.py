@@ -8,10 +8,10 @@ from tests.engines.real import DETECTORS, OTHERS, bus, error, prepared, ranges, 
 from tests.engines.tiny import constant, save
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.half import check_overflow, rounded, to_half
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.graph.wiring import Wiring
+from fovea_int8.half import check_overflow, rounded, to_half
 from fovea_int8.qdq import quantise
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec

@@ -10,12 +10,12 @@ from tests.engines.opened import Opened
 from tests.engines.real import error, prepared, ranges, run
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.half import to_half
 from fovea_engines.detect.heads.preprocess import PRESETS
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
+from fovea_int8.half import to_half
 from fovea_int8.qdq import quantise
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec

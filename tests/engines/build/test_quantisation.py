@@ -12,7 +12,6 @@ from tests.engines.tiny import constant, save
 
 from fovea_engines.build.build import build
 from fovea_engines.build.gate import MIN_QUALITY, objection
-from fovea_engines.build.half import to_half
 from fovea_engines.build.int8 import BUDGET
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
@@ -20,6 +19,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
+from fovea_int8.half import to_half
 from fovea_int8.ranges import RANGES_FILE
 from fovea_preprocess.errors import Disagreement, InvalidOption, UnsupportedModel
 

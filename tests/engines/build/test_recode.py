@@ -12,12 +12,12 @@ from tests.engines.tiny import constant, save
 
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.build import build
-from fovea_engines.build.half import rounded, to_half
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.progress import Progress
+from fovea_int8.half import rounded, to_half
 from fovea_int8.qdq import quantisable, quantise
 from fovea_int8.recode import quantised_share, recode
 from fovea_int8.validator import validate

@@ -10,13 +10,13 @@ from tests.conftest import SHARED
 
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.backends.registry import get_backend, open_session
-from fovea_engines.build.half import to_half
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.graph.wiring import Wiring, tensors_after
 from fovea_engines.progress import Progress
 from fovea_int8.calibrate import Images, calibrate
+from fovea_int8.half import to_half
 from fovea_int8.qdq import quantise
 from fovea_int8.ranges import Origin
 

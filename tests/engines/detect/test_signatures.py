@@ -67,8 +67,8 @@ from tests.engines.detect.planted import (
 
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.detect.image_inputs import SIZE_INPUTS
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.size_values import SIZE_INPUTS
 from fovea_engines.session import TensorSpec
 
 

@@ -6,9 +6,9 @@ import onnx
 import pytest
 from tests.engines.sabotage import scale_weight, scramble, swap_activation
 
-from fovea_engines.build.half import to_half
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
+from fovea_int8.half import to_half
 from fovea_lab.diff.diff import diff
 
 SWAPPED = {

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 from tests.engines.tiny import constant, save
 
-from fovea_engines.build.half import to_half
+from fovea_int8.half import to_half
 from fovea_lab.diff.describe import to_json, verdict
 from fovea_lab.diff.diff import diff
 

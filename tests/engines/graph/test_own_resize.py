@@ -11,7 +11,7 @@ from fovea_engines.build.build import build
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
-from fovea_engines.graph.own_resize import own_fit
+from fovea_engines.graph.as_written import own_fit
 from fovea_lab.inspection import read_model_file
 from fovea_preprocess.errors import InvalidOption
 

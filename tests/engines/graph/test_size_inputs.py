@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 from tests.engines.tiny import save
 
-from fovea_engines.detect.size_values import source_feeds
+from fovea_engines.detect.image_inputs import source_feeds
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.tensors import graph_inputs

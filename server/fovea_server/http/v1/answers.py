@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
+from starlette.concurrency import run_in_threadpool
 
+from fovea_engines.detect.drawing import load_drawing
+from fovea_engines.detect.new_image import MediaType
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidImage
+from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidImage, InvalidRequest
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
+from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.messages import Response, error_headers
 from fovea_server.http.v1.head import wraps_images
@@ -112,3 +116,16 @@ def image_json(result: ImageResult, words: Vocabulary, options: PredictOptions) 
             for name, array in (result.tensors or {}).items()
         ]
     return orjson.dumps(answer)
+
+
+async def drawn(service: Service, prediction: Prediction, kind: MediaType) -> bytes:
+    """Draw the results into the single image of a prediction, which has kept its pixels."""
+    result = prediction.images[0]
+    assert isinstance(result, ImageResult)
+    assert result.pixels is not None, "asked for with keep_pixels"
+    if result.found is None:
+        raise InvalidRequest("this model's head is not recognised: there is nothing to draw")
+    words = prediction.words
+    seen = result.found, result.pixels, words.labels, words.skeleton
+    async with service.plane.drawing(result.pixels):
+        return await run_in_threadpool(load_drawing().annotated, *seen, kind)

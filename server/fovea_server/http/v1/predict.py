@@ -9,16 +9,13 @@ from urllib.parse import unquote
 
 from starlette.concurrency import run_in_threadpool
 
-from fovea_engines.detect.drawing import load_drawing
-from fovea_engines.detect.new_image import MediaType
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
-from fovea_server.dataplane.images import Prediction
 from fovea_server.dataplane.service import Service
 from fovea_server.http.front import Front
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.receive import unpack
-from fovea_server.http.v1.answers import boxes_json, error_answer, raise_if_alone
+from fovea_server.http.v1.answers import boxes_json, drawn, error_answer, raise_if_alone
 from fovea_server.http.v1.body import Source, check_encoding, empty, parse_body, too_large
 from fovea_server.http.v1.head import (
     accepted_image,
@@ -30,7 +27,6 @@ from fovea_server.http.v1.head import (
 )
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.image_messages import ImageResult
 
 # FastAPI refuses all that does not match, for example a version that is no number.
 _PATH = re.compile(
@@ -141,16 +137,3 @@ class PredictFront(Front):
         return await run_in_threadpool(
             parse_body, body, kind, query_values(query), settings.max_images
         )
-
-
-async def drawn(service: Service, prediction: Prediction, kind: MediaType) -> bytes:
-    """Draw the results into the single image of a prediction, which has kept its pixels."""
-    result = prediction.images[0]
-    assert isinstance(result, ImageResult)
-    assert result.pixels is not None, "asked for with keep_pixels"
-    if result.found is None:
-        raise InvalidRequest("this model's head is not recognised: there is nothing to draw")
-    words = prediction.words
-    seen = result.found, result.pixels, words.labels, words.skeleton
-    async with service.plane.drawing(result.pixels):
-        return await run_in_threadpool(load_drawing().annotated, *seen, kind)

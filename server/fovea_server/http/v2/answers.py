@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from fovea_preprocess.errors import FoveaError, RateLimited, Unauthenticated
+from fovea_preprocess.errors import BodyTooLarge, FoveaError, RateLimited, Unauthenticated
 from fovea_server.error_status import v2_http_status
 from fovea_server.http.messages import JSON, TEXT, Response, error_headers
 
@@ -29,3 +29,12 @@ def refusal(status: int, message: str, media_type: bytes = TEXT) -> Response:
     # It may quote a client's bytes that are no valid text.
     message = message.encode(errors="backslashreplace").decode()
     return Response(status, [orjson.dumps({"error": message})], media_type)
+
+
+def too_large(size: int | None, limit: int) -> BodyTooLarge:
+    """Make the error for a body over the limit, with the text of Triton 2.73."""
+    told = f"over {limit}" if size is None else size
+    return BodyTooLarge(
+        f"Request JSON size of {told} bytes exceeds the maximum allowed value of {limit} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import zlib
 
-from fovea_preprocess.errors import BodyTooLarge, InvalidRequest, Unsupported
+from fovea_preprocess.errors import InvalidRequest, Unsupported
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.receive import unpack
+from fovea_server.http.v2.answers import too_large
 
 # Compressing more bytes than this would block the event loop.
 _IN_THREAD = 65_536
@@ -26,15 +27,6 @@ async def decompressed(request: Request, limit: int) -> bytes | bytearray:
         return await unpack(request.body, request.hold, limit, too_much)
     except zlib.error:
         return b""
-
-
-def too_large(size: int | None, limit: int) -> BodyTooLarge:
-    """Make the error for a body over the limit, with the text of Triton 2.73."""
-    told = f"over {limit}" if size is None else size
-    return BodyTooLarge(
-        f"Request JSON size of {told} bytes exceeds the maximum allowed value of {limit} bytes. "
-        "Use --http-max-input-size to increase the limit."
-    )
 
 
 def refuse_encoding(request: Request) -> None:

@@ -15,8 +15,7 @@ from fovea_preprocess.errors import BodyTooLarge, FoveaError, Restricted
 from fovea_server.http.front import Front
 from fovea_server.http.headers import allow
 from fovea_server.http.messages import JSON, TEXT, Endpoint, Request, Response
-from fovea_server.http.v2.answers import error_answer, refusal
-from fovea_server.http.v2.compression import too_large
+from fovea_server.http.v2.answers import error_answer, refusal, too_large
 from fovea_server.http.v2.endpoints import generate, infer, models
 
 _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"

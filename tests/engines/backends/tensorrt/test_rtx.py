@@ -14,8 +14,8 @@ from tests.engines.rtx import Compiled, compile_graph
 from tests.engines.tiny import constant, save
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.half import to_half
 from fovea_engines.graph.normalise import normalise
+from fovea_int8.half import to_half
 from fovea_int8.qdq import quantisable, quantise
 from fovea_int8.recode import recode
 
