@@ -16,6 +16,9 @@ from fovea_preprocess.preprocessor import PlacedImage
 
 Array = NDArray[Any]
 
+NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "object"}
+"""ONNX Runtime's names of element types that numpy has under another."""
+
 
 @cache
 def _numpy_dtype(name: str) -> np.dtype[Any]:

@@ -35,5 +35,5 @@ class Extensions:
 
 def extensions_of(service: Service) -> Extensions:
     """Return the extensions of a service, which `fovea.abilities` gave to it."""
-    extensions: Extensions = service.extensions
-    return extensions
+    assert isinstance(service.extensions, Extensions)
+    return service.extensions

@@ -102,10 +102,9 @@ class TraceSettings:
         """Start a trace for a new request; nearly always None."""
         if not self._sampler(model).chooses():
             return None
-        return TimedRequest(next(self._ids), model, version, request_id)
+        return TimedRequest(next(self._ids), model, version, request_id, self._save)
 
-    def save(self, trace: TimedRequest) -> None:
-        """Write the trace of an answered request."""
+    def _save(self, trace: TimedRequest) -> None:
         assert self._file is not None, "nothing is chosen without one"
         self._file.add(trace.entries(), self._sampler(trace.model).settings.log_frequency)
 
@@ -222,8 +221,16 @@ _PARSERS: dict[str, Callable[[str, object], object]] = {
 class TimedRequest:
     """Records the timestamps of a request, ns of the monotonic clock, from its construction."""
 
-    def __init__(self, number: int, model: str, version: int, request_id: str) -> None:
+    def __init__(
+        self,
+        number: int,
+        model: str,
+        version: int,
+        request_id: str,
+        keep: Callable[[TimedRequest], None],
+    ) -> None:
         self.model = model
+        self._keep = keep
         self._number = number
         self._about = {"id": number, "model_name": model, "model_version": version}
         if request_id:
@@ -243,6 +250,10 @@ class TimedRequest:
         self._mark("COMPUTE_INPUT_END", infer)
         self._mark("COMPUTE_OUTPUT_START", output)
         self._mark("COMPUTE_END", end)
+
+    def save(self) -> None:
+        """Keep the record, as the request is answered."""
+        self._keep(self)
 
     def entries(self) -> list[dict[str, Any]]:
         """Make the entries for a trace file, and record the end."""

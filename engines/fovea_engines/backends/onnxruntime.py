@@ -15,13 +15,10 @@ import numpy as np
 from fovea_engines.backends.backend import Backend, CompilePlan, OpenPlan
 from fovea_engines.backends.cpu_session import CpuSession, load_layouts
 from fovea_engines.repository.files import write_file, writing
-from fovea_engines.session import Array, TensorSpec
+from fovea_engines.session import NUMPY_NAMES, Array, TensorSpec
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
 
 _ENGINE_FILE = "model.onnx"
-
-# ONNX Runtime's names of element types that numpy calls otherwise.
-NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "object"}
 
 # `TensorProto.BFLOAT16` of onnx.proto.
 _BFLOAT16 = 16

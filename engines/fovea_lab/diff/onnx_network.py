@@ -10,11 +10,10 @@ import onnx
 from onnx import defs
 from onnx.helper import get_attribute_value, make_node
 
-from fovea_engines.backends.onnxruntime import NUMPY_NAMES
 from fovea_engines.graph.plain_session import cannot_run, onnxruntime_errors, open_plain
 from fovea_engines.graph.wiring import tensors_read
 from fovea_engines.repository.card import Precision
-from fovea_engines.session import Array
+from fovea_engines.session import NUMPY_NAMES, Array
 from fovea_lab.diff.network import INPUT, Layer, Operator
 
 _QUANTISERS = {"QuantizeLinear", "DequantizeLinear", "QLinearConv"}

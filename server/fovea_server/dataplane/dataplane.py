@@ -248,7 +248,7 @@ class DataPlane:
             if turn is not None:
                 await turn.identify(results)
         if request.trace is not None:
-            self._trace.save(request.trace)
+            request.trace.save()
         if turn is not None and write is not None:
             await asyncio.to_thread(_write, results, write)
         if (span := SPAN.get()) is not None:
@@ -389,7 +389,7 @@ class DataPlane:
             await _classify(response, classes, model)
         _correct(reservation, response)
         if request.trace is not None:
-            self._trace.save(request.trace)
+            request.trace.save()
         return response
 
 

@@ -11,6 +11,7 @@ from fovea_preprocess.errors import FoveaError
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.messages import RequestTrace
+from fovea_server.tensors.regions import Regions
 
 T = TypeVar("T")
 
@@ -38,8 +39,20 @@ class Tracing(Protocol):
     def sample(self, model: str, version: int, request_id: str) -> RequestTrace | None:
         """Start the record of a new request; nearly always None."""
 
-    def save(self, trace: RequestTrace) -> None:
-        """Keep the record of an answered request."""
+
+class ProtocolExtensions(Protocol):
+    """Extensions of Triton's protocol, by the ability `extensions`."""
+
+    @property
+    def regions(self) -> Regions:
+        """Tensors in memory that clients have registered."""
+
+    @property
+    def trace(self) -> Tracing:
+        """Records of requests."""
+
+    def close(self) -> None:
+        """Release memory. Calling it again does nothing."""
 
 
 FrameTurnOf = Callable[[str, PredictOptions, int], FrameTurn]

@@ -12,12 +12,12 @@ from fovea_preprocess.errors import InvalidOption, Unauthenticated
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.apis import parse_apis, routers_of
 from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.part import ProtocolExtensions
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.restrictions import Restrictions
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.statistics.family import Family
-from fovea_server.tensors.regions import Regions
 from fovea_server.traffic.call import CALL, Call
 from fovea_server.traffic.holder import Door, Holder, Scope
 from fovea_server.traffic.spans import Tracer
@@ -69,9 +69,8 @@ class Service:
         self.settings = settings
         self.apis = parse_apis(settings.api)
         self.api_routers = routers_of(self.apis)
-        # Of Triton's protocol.
-        self.extensions = load(Group.ABILITIES, "extensions")(settings, registry.find)
-        self.regions: Regions = self.extensions.regions
+        make = load(Group.ABILITIES, "extensions")
+        self.extensions: ProtocolExtensions = make(settings, registry.find)
         self.budget = ByteBudget(settings.max_held_bytes)
         cores = settings.threads or usable_cores()
         room = PixelRoom(

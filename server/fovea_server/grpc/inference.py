@@ -40,7 +40,7 @@ class Inference:
 
     def __init__(self, service: Service) -> None:
         self._plane = service.plane
-        self._regions = service.regions
+        self._regions = service.extensions.regions
         self._budget = service.budget
         self._most_streamed = service.settings.max_queue
         self._streams: set[InferStream] = set()

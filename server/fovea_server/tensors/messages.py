@@ -42,6 +42,9 @@ class RequestTrace(Protocol):
     def computed(self, spans: Spans) -> None:
         """Record the times of the engine, which have just ended."""
 
+    def save(self) -> None:
+        """Keep the record, as the request is answered."""
+
 
 @dataclass(slots=True, eq=False)
 class InferRequest:

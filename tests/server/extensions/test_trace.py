@@ -59,7 +59,7 @@ def run(settings: TraceSettings, model: str = "simple", times: int = 1) -> int:
         trace = settings.sample(model, 1, f"r{number}")
         if trace is not None:
             trace.computed(Spans(1, 2, 3, 4))
-            settings.save(trace)
+            trace.save()
             chosen += 1
     return chosen
 

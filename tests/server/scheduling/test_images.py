@@ -268,7 +268,7 @@ def test_the_same_image_is_computed_once(serve_images: ServeImages) -> None:
 
 def test_a_trace_has_the_times_of_an_image(serve_images: ServeImages) -> None:
     served = serve_images("simple")
-    trace = TimedRequest(1, "simple", 1, "")
+    trace = TimedRequest(1, "simple", 1, "", lambda trace: None)
 
     asyncio.run(served.predict(SCENES[0], trace=trace))
 

@@ -66,7 +66,7 @@ def _asked(
     version = request.names["version"]
     asked = InferRequest(model.name, None if version is None else model.version, [])
     if header_size:
-        reader = BodyReader(asked, body, header_size, service.regions)
+        reader = BodyReader(asked, body, header_size, service.extensions.regions)
         reader.read()
         return asked, reader.encoding
     image = raw_image(model, memoryview(body))
