@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -126,3 +126,16 @@ def _log_value(name: str, setting: messages.LogSettingsRequest.SettingValue) -> 
         raise InvalidRequest(f"expect {kind} for '{name}'")
     value: bool | int | str = getattr(setting, field)
     return value
+
+
+METHODS: dict[str, tuple[str, Callable[[Service, Any], Awaitable[Fields]]]] = {
+    "SystemSharedMemoryStatus": ("shared-memory", system_status),
+    "SystemSharedMemoryRegister": ("shared-memory", register_system),
+    "SystemSharedMemoryUnregister": ("shared-memory", unregister_system),
+    "CudaSharedMemoryStatus": ("shared-memory", cuda_status),
+    "CudaSharedMemoryRegister": ("shared-memory", register_cuda),
+    "CudaSharedMemoryUnregister": ("shared-memory", unregister_cuda),
+    "TraceSetting": ("trace", trace),
+    "LogSettings": ("logging", log),
+}
+"""Method -> its API in restrictions, and its function; the answer is the fields of a message."""

@@ -13,7 +13,7 @@ from fovea_extensions.shared_memory import SharedMemory
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.http.base64_text import base64_bytes
-from fovea_server.http.messages import Request, Response
+from fovea_server.http.messages import Endpoint, Request, Response
 from fovea_server.http.v2.answers import json_answer
 from fovea_server.tensors.triton_json import as_string, as_unsigned, find, member, parse_json
 
@@ -93,3 +93,13 @@ def _given(request: Request) -> Mapping[str, Any]:
     given = parse_json(request.body)
     # Triton changes no setting if the body is not an object.
     return given if type(given) is dict else {}
+
+
+ENDPOINTS: dict[str, Endpoint] = {
+    "status": status,
+    "register": register,
+    "unregister": unregister,
+    "trace": trace,
+    "log": log,
+}
+"""By what they do: of shared memory, of traces and of the log."""

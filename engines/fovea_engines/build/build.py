@@ -109,7 +109,7 @@ def _build(
                 folder = repository.empty_folder(plan.name, FAILED_FOLDER)
             names = None if plan.data is None else label_reader().read_class_names(plan.data)
             largest = chosen.engine.largest
-            write_report = load(Group.ABILITIES, "report")
+            write_report: Callable[..., None] = load(Group.ABILITIES, "report")
             write_report(folder, card, plan, prepared, largest, ranking, names)
             card.write(folder / CARD_FILE)
             if reason is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -93,7 +93,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     with progress.phase("head"):
         head, observe = _recognised(plan, graph, trained, beside)
         given = None if plan.preprocess is None else trained
-        judge = load_point(Group.ABILITIES, "preprocessing")
+        judge: PreprocessingJudge = load_point(Group.ABILITIES, "preprocessing")
         preprocess, origin = judge.settle(head, inputs, metadata, observe, given, own)
         head = _placed(plan, head, judge.misplaced(head, inputs, observe, preprocess))
     for remark in _remarks(plan, head, origin, taken):
@@ -125,10 +125,37 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     )
 
 
+class PreprocessingJudge(Protocol):
+    """A module with these functions, by the ability `preprocessing`."""
+
+    def settle(
+        self,
+        head: Recognition,
+        inputs: Sequence[TensorSpec],
+        metadata: Mapping[str, str],
+        observe: Observer,
+        given: Mapping[str, Any] | None,
+        own: Mapping[str, Any],
+    ) -> tuple[PreprocessSpec, str]:
+        """Return the preprocessing of a model, and its origin; InvalidOption asks the user."""
+
+    def misplaced(
+        self,
+        head: Recognition,
+        inputs: Sequence[TensorSpec],
+        observe: Observer,
+        spec: PreprocessSpec,
+    ) -> str | None:
+        """Return why the numbers of boxes or keypoints are others; None if nothing says so."""
+
+
 def check_settled(plan: BuildPlan, prepared: PreparedModel) -> None:
     """Ask, as InvalidOption, which head a model has where the evidence does not decide."""
     if prepared.head.open:
-        raise load_point(Group.ABILITIES, "open-question")(plan, prepared)
+        ask: Callable[[BuildPlan, PreparedModel], InvalidOption] = load_point(
+            Group.ABILITIES, "open-question"
+        )
+        raise ask(plan, prepared)
 
 
 class SizedNetwork(Protocol):

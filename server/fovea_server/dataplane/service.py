@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from fovea_engines.device import usable_cores
@@ -22,6 +22,9 @@ from fovea_server.traffic.call import CALL, Call
 from fovea_server.traffic.holder import Door, Holder, Scope
 from fovea_server.traffic.spans import Tracer
 from fovea_server.traffic.traffic import Traffic
+
+MakeExtensions = Callable[[Settings, Callable[[str], object]], ProtocolExtensions]
+"""The ability `extensions`; the second argument raises NotFound where there is no such model."""
 
 # Probes have no keys; and there is nothing behind a method that does not exist.
 _OPEN = frozenset(("health", ""))
@@ -69,8 +72,8 @@ class Service:
         self.settings = settings
         self.apis = parse_apis(settings.api)
         self.api_routers = routers_of(self.apis)
-        make = load(Group.ABILITIES, "extensions")
-        self.extensions: ProtocolExtensions = make(settings, registry.find)
+        make: MakeExtensions = load(Group.ABILITIES, "extensions")
+        self.extensions = make(settings, registry.find)
         self.budget = ByteBudget(settings.max_held_bytes)
         cores = settings.threads or usable_cores()
         room = PixelRoom(
@@ -173,5 +176,5 @@ def _door(settings: Settings) -> Door | None:
 def _tracer(settings: Settings) -> Tracer | None:
     if not settings.otel:
         return None
-    tracer: Tracer = load(Group.ABILITIES, "tracer")(settings.otel_ratio)
-    return tracer
+    make: Callable[[float], Tracer] = load(Group.ABILITIES, "tracer")
+    return make(settings.otel_ratio)

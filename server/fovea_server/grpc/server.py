@@ -40,7 +40,7 @@ _HEALTH = "grpc.health.v1.Health"
 
 Method = Callable[[Service, Any], Awaitable[Message | dict[str, Any]]]
 
-_extensions = load(Group.ABILITIES, "grpc-extensions")
+_EXTENSIONS: Mapping[str, tuple[str, Method]] = load(Group.ABILITIES, "grpc-extensions")
 # Method -> its API in restrictions, and its function; the answer is a message, or its fields.
 METHODS: Mapping[str, tuple[str, Method]] = {
     "ServerLive": ("health", models.live),
@@ -53,14 +53,7 @@ METHODS: Mapping[str, tuple[str, Method]] = {
     "RepositoryIndex": ("model-repository", models.index),
     "RepositoryModelLoad": ("model-repository", models.load),
     "RepositoryModelUnload": ("model-repository", models.unload),
-    "SystemSharedMemoryStatus": ("shared-memory", _extensions.system_status),
-    "SystemSharedMemoryRegister": ("shared-memory", _extensions.register_system),
-    "SystemSharedMemoryUnregister": ("shared-memory", _extensions.unregister_system),
-    "CudaSharedMemoryStatus": ("shared-memory", _extensions.cuda_status),
-    "CudaSharedMemoryRegister": ("shared-memory", _extensions.register_cuda),
-    "CudaSharedMemoryUnregister": ("shared-memory", _extensions.unregister_cuda),
-    "TraceSetting": ("trace", _extensions.trace),
-    "LogSettings": ("logging", _extensions.log),
+    **_EXTENSIONS,
 }
 # Requests that change the server: always, or where they have settings.
 _CONTROLS: dict[str, Callable[[Message], bool]] = {

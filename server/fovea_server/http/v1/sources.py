@@ -37,7 +37,8 @@ class ImageSources:
         settings = self._settings
         if settings.allow_url:
             # Here, because httpx costs a tenth of a second that most servers need not pay.
-            self._fetcher = load(Group.ABILITIES, "fetcher")(
+            make: Callable[..., ImageFetcher] = load(Group.ABILITIES, "fetcher")
+            self._fetcher = make(
                 max_bytes=settings.max_image_bytes,
                 timeout_s=settings.url_timeout_s,
                 allow_private=settings.url_allow_private,

@@ -6,6 +6,7 @@ Source of the routes: the regular expressions of Triton's http_server.cc.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote
@@ -40,7 +41,7 @@ class Route:
     """POST changes the server."""
 
 
-_extensions = load(Group.ABILITIES, "http-extensions")
+_EXTENSIONS: Mapping[str, Endpoint] = load(Group.ABILITIES, "http-extensions")
 _BOTH = ("GET", "POST")
 # The first that matches a path is used.
 _ROUTES = (
@@ -55,16 +56,22 @@ _ROUTES = (
     Route(_MODEL + "/stats", "statistics", ("GET",), models.statistics),
     Route(_MODEL + "/generate", "inference", ("POST",), generate.generate),
     Route(_MODEL + "/generate_stream", "inference", ("POST",), generate.generate_stream),
-    Route(_MODEL + "/trace/setting", "trace", _BOTH, _extensions.trace, controls=True),
-    Route("/v2/trace/setting", "trace", _BOTH, _extensions.trace, controls=True),
-    Route("/v2/logging", "logging", _BOTH, _extensions.log, controls=True),
+    Route(_MODEL + "/trace/setting", "trace", _BOTH, _EXTENSIONS["trace"], controls=True),
+    Route("/v2/trace/setting", "trace", _BOTH, _EXTENSIONS["trace"], controls=True),
+    Route("/v2/logging", "logging", _BOTH, _EXTENSIONS["log"], controls=True),
     Route(_REPOSITORY + "/index", "model-repository", ("POST",), models.index),
     Route(_CONTROL + "/load", "model-repository", ("POST",), models.load, controls=True),
     Route(_CONTROL + "/unload", "model-repository", ("POST",), models.unload, controls=True),
-    Route(_MEMORY + "/status", "shared-memory", ("GET",), _extensions.status),
-    Route(_MEMORY + "/register", "shared-memory", ("POST",), _extensions.register, controls=True),
+    Route(_MEMORY + "/status", "shared-memory", ("GET",), _EXTENSIONS["status"]),
     Route(
-        _MEMORY + "/unregister", "shared-memory", ("POST",), _extensions.unregister, controls=True
+        _MEMORY + "/register", "shared-memory", ("POST",), _EXTENSIONS["register"], controls=True
+    ),
+    Route(
+        _MEMORY + "/unregister",
+        "shared-memory",
+        ("POST",),
+        _EXTENSIONS["unregister"],
+        controls=True,
     ),
 )
 _PATTERNS = [(re.compile(route.path), route) for route in _ROUTES]
