@@ -1,1 +1,1 @@
-"""Families of detectors, and of other tasks, beside YOLO's."""
+"""All families of heads but YOLOv8's boxes, and suppression in the graph."""

@@ -1,1 +1,1 @@
-"""Takes models apart: compares two, edits one, ranks its blocks by what INT8 costs."""
+"""Takes models apart: shows them, compares two, edits one."""

@@ -1,4 +1,4 @@
-"""Serves engines over HTTP: image in, boxes out."""
+"""Serves engines over HTTP and gRPC: image in, boxes out."""
 
 import sys
 from importlib.util import find_spec

@@ -1,1 +1,1 @@
-"""Builds checked engines from ONNX: precision, calibration, compilation, gate, report."""
+"""Builds checked engines from ONNX: preparation, choice of a runtime, gate."""

@@ -1,1 +1,1 @@
-"""Turns arrays into detections: heads, options, class names, NMS, drawing."""
+"""Turns arrays into results of every task: heads, options, class names, NMS."""

@@ -1,1 +1,1 @@
-"""The commands `diff`, `edit` and `sensitivity`."""
+"""The commands `inspect`, `diff` and `edit`."""
