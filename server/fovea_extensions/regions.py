@@ -17,8 +17,8 @@ class RegionPlace:
         self._offset = offset
         self._byte_size = byte_size
 
-    def write(self, name: str, data: bytes | memoryview) -> int:
-        """Write an output, and return its number of bytes; RegionFailed where it does not fit."""
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Write an output; RegionFailed where it does not fit."""
         view = memoryview(data)
         if view.nbytes > self._byte_size:
             raise RegionFailed(
@@ -27,7 +27,6 @@ class RegionPlace:
                 "results"
             )
         self._target.write(self._offset, view)
-        return view.nbytes
 
 
 class SharedRegions:

@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
+from fovea_server.statistics.model import Spans
 from fovea_server.tensors.triton_json import as_list, as_string, leading_number
 
 log = logging.getLogger(__name__)
@@ -238,14 +239,13 @@ class TimedRequest:
         self._stamps: list[dict[str, Any]] = []
         self._mark("REQUEST_START", time.monotonic_ns())
 
-    def computed(self, spans: tuple[int, int, int, int]) -> None:
-        """Record the times of the engine: queue, input, inference and output, ns."""
+    def computed(self, spans: Spans) -> None:
+        """Record the times of the engine."""
         end = time.monotonic_ns()
-        queue, compute_input, compute_infer, compute_output = spans
-        output = end - compute_output
-        infer = output - compute_infer
-        start = infer - compute_input
-        self._mark("QUEUE_START", start - queue)
+        output = end - spans.compute_output
+        infer = output - spans.compute_infer
+        start = infer - spans.compute_input
+        self._mark("QUEUE_START", start - spans.queue)
         self._mark("COMPUTE_START", start)
         self._mark("COMPUTE_INPUT_END", infer)
         self._mark("COMPUTE_OUTPUT_START", output)

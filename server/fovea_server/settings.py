@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -17,8 +17,12 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from fovea_preprocess.errors import InvalidOption
 from fovea_server.log_lines import LogFormat
 from fovea_server.setting_types import HostNames, Origins, Places, Texts, links_a_service
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
@@ -29,6 +33,11 @@ class ModelControlMode(StrEnum):
     NONE = "none"
     POLL = "poll"
     EXPLICIT = "explicit"
+
+
+def flag(name: str) -> str:
+    """Format the flag of a setting: --http-port for http_port."""
+    return "--" + name.replace("_", "-")
 
 
 def _above(port: int, by: int) -> int:
@@ -45,6 +54,14 @@ class Listening(BaseSettings):
     """The settings of HTTP and gRPC, which `fovea health` needs to reach the server."""
 
     model_config = SettingsConfigDict(env_prefix="FOVEA_", extra="forbid", frozen=True)
+
+    @classmethod
+    def of_flags(cls, given: dict[str, Any]) -> Self:
+        """Make settings of flags; InvalidOption names a wrong one. Others are the environment's."""
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise InvalidOption(_sentence(error.errors()[0])) from None
 
     allow_http: bool = Field(True, description="serve HTTP")
     http_address: str = Field("127.0.0.1", description="address of HTTP; 0.0.0.0 listens on all")
@@ -270,6 +287,7 @@ class Settings(Listening):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level to log; debug includes health probes and scrapes"
     )
+    # An int32 in Triton.
     log_verbose: int = Field(0, ge=0, lt=2**31, description="above 0: as --log-level=debug")
     log_info: bool = Field(True, description="log events, not only warnings and errors")
     log_warning: bool = Field(True, description="log warnings")
@@ -372,6 +390,16 @@ class Settings(Listening):
     def listening(self) -> list[str]:
         """Names of the servers to start, of "http", "grpc" and "metrics"."""
         return [name for name in ("http", "grpc", "metrics") if getattr(self, f"allow_{name}")]
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """Say which setting is wrong and why, or why several do not go together."""
+    if error["type"] == "value_error":
+        reason = str(error["ctx"]["error"])
+        return f"{flag(str(error['loc'][0]))}: {reason}" if error["loc"] else reason
+    # Without pydantic's account of how it read the text.
+    must = error["msg"].partition(", unable")[0].replace("Input should", "it must")
+    return f"{flag(str(error['loc'][0]))} is '{error['input']}'; {must}"
 
 
 def ignored_variables() -> Iterator[tuple[str, bool]]:

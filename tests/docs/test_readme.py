@@ -12,8 +12,8 @@ from tests.docs.pages import ROOT, blocks, ported, served
 from tests.system import program
 
 from fovea_server.commands.cli import app
-from fovea_server.commands.flags import GROUPS, OTHER_NAMES, WITHOUT_EFFECT, flag
-from fovea_server.settings import Settings
+from fovea_server.commands.flags import GROUPS, OTHER_NAMES, WITHOUT_EFFECT
+from fovea_server.settings import Settings, flag
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

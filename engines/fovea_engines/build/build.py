@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from fovea_engines.backends.backend import CompilePlan
 from fovea_engines.build.baseline import measure_baseline
 from fovea_engines.build.choose import open_chosen
 from fovea_engines.build.gate import objection
 from fovea_engines.build.graphs import save
+from fovea_engines.build.int8 import Sensitivity
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, check_settled, prepare
+from fovea_engines.detect.heads.base import Detector
+from fovea_engines.engine import Engine
 from fovea_engines.evaluate.labels import Labels, label_reader
 from fovea_engines.evaluate.samples import MAX_IMAGES, image_files, images_sha256
 from fovea_engines.progress import Progress
@@ -31,6 +35,22 @@ ImagesAlone = Callable[
     [BuildPlan, Path, Progress], AbstractContextManager[tuple[BuildPlan, Mapping[str, Path]]]
 ]
 """The ability `prompts`: the plan of a network of images alone, and what is published beside it."""
+
+
+class WriteReport(Protocol):
+    """The ability `report`."""
+
+    def __call__(
+        self,
+        folder: Path,
+        card: EngineCard,
+        plan: BuildPlan,
+        prepared: PreparedModel,
+        engine: Engine,
+        ranking: Sequence[Sensitivity],
+        names: Sequence[str] | None,
+    ) -> None:
+        """Write the files of a report; classes without a name in the model have the `names`."""
 
 
 def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
@@ -107,9 +127,12 @@ def _build(
             reason = card.refused
             if reason is not None:
                 folder = repository.empty_folder(plan.name, FAILED_FOLDER)
-            names = None if plan.data is None else label_reader().read_class_names(plan.data)
             largest = chosen.engine.largest
-            write_report: Callable[..., None] = load(Group.ABILITIES, "report")
+            names = None
+            # A picture in the report has the names of classes, and no other labels have any.
+            if plan.data and largest.labels is None and isinstance(largest.head, Detector):
+                names = label_reader().read_class_names(plan.data)
+            write_report: WriteReport = load(Group.ABILITIES, "report")
             write_report(folder, card, plan, prepared, largest, ranking, names)
             card.write(folder / CARD_FILE)
             if reason is not None:

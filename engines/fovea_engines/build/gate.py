@@ -100,7 +100,8 @@ def measure_engine(
     others = {}
     if truth is not None and graphs.precision == "int8" and not prepared.quantised:
         with suppress(UnsupportedModel):  # without it, the report has one column less
-            others["fp16"] = half().rounded(half().to_half(prepared.graph))
+            functions = half()
+            others["fp16"] = functions.rounded(functions.to_half(prepared.graph))
     if (exported := graphs.exported) is not None:
         others[_exported_name(card)] = half().rounded(exported)
         with progress.phase("tensorrt"):

@@ -1,4 +1,4 @@
-"""Drawings of results, as a build and a server ask a package for them."""
+"""Drawings of results, as a server asks a package for them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,10 @@ from fovea_engines.detect.task_result import TaskResult
 from fovea_preprocess.entry_points import Group, load
 
 
-class Drawing(Protocol):
-    """A module with these functions, by the ability `drawing`. Images are RGB, [h, w, 3]."""
+class Annotate(Protocol):
+    """The ability `drawing`."""
 
-    def draw(
-        self,
-        found: TaskResult,
-        pixels: Pixels,
-        labels: Sequence[str] | None,
-        skeleton: Skeleton | None = None,
-    ) -> Pixels:
-        """Return a copy of an image with the results of a model drawn on it."""
-
-    def annotated(
+    def __call__(
         self,
         found: TaskResult,
         pixels: Pixels,
@@ -31,16 +22,13 @@ class Drawing(Protocol):
         skeleton: Skeleton | None,
         media_type: MediaType,
     ) -> bytes:
-        """Draw, and encode as a file."""
+        """Draw results on an RGB image [h, w, 3], and encode it as a file.
 
-    def captioned(self, image: Pixels, text: str) -> Pixels:
-        """Put a caption above an image."""
-
-    def encode(self, pixels: Pixels, media_type: MediaType) -> bytes:
-        """Encode an image as a file; InvalidOption: the format does not hold sides as long."""
+        InvalidOption: the format does not hold sides as long.
+        """
 
 
-def load_drawing() -> Drawing:
-    """Return the functions; Unavailable: their package is not there."""
-    found: Drawing = load(Group.ABILITIES, "drawing")
+def annotate() -> Annotate:
+    """Return the function; Unavailable: its package is not there."""
+    found: Annotate = load(Group.ABILITIES, "drawing")
     return found

@@ -119,7 +119,10 @@ def controls_for(xml: str, model: str, task: str) -> list[Control]:
 
 
 def check_labels(controls: Sequence[Control], model: ServedModel) -> None:
-    """Refuse controls none of whose labels is a class of a model: nothing would ever be drawn."""
+    """Refuse controls none of whose labels is a class of a model: nothing would ever be drawn.
+
+    Choices for each region are not checked: they are classes of a pipeline's other models.
+    """
     engine = model.engine
     if engine is None or engine.labels is None or controls[0].kind == "TextArea":
         return
@@ -156,7 +159,8 @@ def _control(element: ElementTree.Element, images: Mapping[str, str]) -> Control
         dict(_labels(element)),
         None if threshold is None else share("model_score_threshold", threshold),
         element.get("choice") == "multiple",
-        element.get("perRegion") == "true",
+        # Labels that are drawn are regions themselves.
+        element.tag in ("Choices", "TextArea") and element.get("perRegion") == "true",
     )
 
 

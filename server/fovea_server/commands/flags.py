@@ -11,24 +11,19 @@ from enum import EnumMeta
 from itertools import chain
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Literal, get_args, get_origin
 
 import typer
-from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from fovea_preprocess.errors import InvalidOption
 from fovea_server.commands.command import Command
-from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT, flag
-from fovea_server.settings import Listening, Settings, ignored_variables
+from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT
+from fovea_server.settings import Settings, flag, ignored_variables
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
     from typer._click import Context
 
 log = logging.getLogger(__name__)
-
-Kind = TypeVar("Kind", bound=Listening)
 
 OTHER_NAMES = {
     "model_repository": ("--repository", "--model-store"),
@@ -64,8 +59,8 @@ def with_flags(
 ) -> Callable[..., None]:
     """Declare an option for each of these settings to typer, which passes them as `**given`.
 
-    The options collect text, None where a flag was not given; `validated` judges it. The help does
-    not show the `hidden` flags, and those of the settings only if they are `listed`.
+    The options collect text, None where a flag was not given; `Settings.of_flags` judges it. The
+    help does not show the `hidden` flags, and those of the settings only if they are `listed`.
     """
     titles = {first: title for title, first in GROUPS.items()}
     options: dict[str, list[inspect.Parameter]] = {title: [] for title in GROUPS}
@@ -161,24 +156,6 @@ def _with_values(args: list[str]) -> Iterator[str]:
             yield f"{arg}={remaining.pop(0)}"
         else:
             yield f"{arg}=true"
-
-
-def validated(kind: type[Kind], given: dict[str, Any]) -> Kind:
-    """Make settings of flags; InvalidOption names a wrong one. Others are from the environment."""
-    try:
-        return kind(**given)
-    except ValidationError as error:
-        raise InvalidOption(_sentence(error.errors()[0])) from None
-
-
-def _sentence(error: ErrorDetails) -> str:
-    """Say which setting is wrong and why, or why several do not go together."""
-    if error["type"] == "value_error":
-        reason = str(error["ctx"]["error"])
-        return f"{flag(str(error['loc'][0]))}: {reason}" if error["loc"] else reason
-    # Without pydantic's account of how it read the text.
-    must = error["msg"].partition(", unable")[0].replace("Input should", "it must")
-    return f"{flag(str(error['loc'][0]))} is '{error['input']}'; {must}"
 
 
 def warn_of_ignored_variables() -> None:

@@ -22,10 +22,10 @@ import typer
 
 from fovea_preprocess.errors import InvalidOption, Unavailable
 from fovea_server.commands.command import program_of
-from fovea_server.commands.flags import SwitchCommand, validated, with_flags
-from fovea_server.commands.triton_flags import flag, translated
+from fovea_server.commands.flags import SwitchCommand, with_flags
+from fovea_server.commands.triton_flags import translated
 from fovea_server.dataplane.restrictions import Restrictions
-from fovea_server.settings import Listening, silence_grpc
+from fovea_server.settings import Listening, flag, silence_grpc
 
 if TYPE_CHECKING:
     import grpc
@@ -104,7 +104,7 @@ def health(
     check = "live" if live else "ready"
     try:
         typed = translated(given)
-        settings = validated(Listening, typed)
+        settings = Listening.of_flags(typed)
         if url is None:
             found = _health(settings, check, timeout)
         elif other := next((name for name in typed if name != _SECRET), None):

@@ -18,15 +18,14 @@ from fovea_preprocess.errors import InvalidOption, ModelNotReady
 from fovea_server.commands.command import program_of
 from fovea_server.commands.flags import (
     SwitchCommand,
-    validated,
     warn_of_ignored_variables,
     with_flags,
 )
 from fovea_server.commands.leaving import Leaving
-from fovea_server.commands.triton_flags import WITHOUT_EFFECT, flag, translated
+from fovea_server.commands.triton_flags import WITHOUT_EFFECT, translated
 from fovea_server.dataplane.apis import parse_apis
 from fovea_server.dataplane.restrictions import is_loopback
-from fovea_server.settings import ModelControlMode, Settings
+from fovea_server.settings import ModelControlMode, Settings, flag
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
@@ -180,7 +179,7 @@ def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
         raise InvalidOption("give the repository as an argument or as an option, not both")
     if repository is not None:
         typed["model_repository"] = [repository]
-    settings = validated(Settings, typed)
+    settings = Settings.of_flags(typed)
     for name in typed:
         needed = _needed(settings, name)
         if needed is None:

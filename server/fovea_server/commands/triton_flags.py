@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from fovea_preprocess.errors import InvalidOption
+from fovea_server.settings import flag
 
 _BUILT_IN = "what runs models is built in"
 _MEMORY = "memory is taken as it is needed"
@@ -73,11 +74,6 @@ RENAMED = {
     "trace_rate": ("trace_config", "rate={}"),
 }
 """Old flags, and the setting and the value that replaced them."""
-
-
-def flag(name: str) -> str:
-    """Format the flag of a setting: --http-port for http_port."""
-    return "--" + name.replace("_", "-")
 
 
 def translated(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class ProtocolExtensions(Protocol):
         """Records of requests."""
 
     def close(self) -> None:
-        """Release memory. Calling it again does nothing."""
+        """Release memory of GPUs. Calling it again does nothing."""
 
 
 FrameTurnOf = Callable[[str, PredictOptions, int], FrameTurn]

@@ -154,7 +154,7 @@ class Service:
         return self.door is None and restrictions.lets_all_in(call.client, call.header)
 
     def close(self) -> None:
-        """Log all that was not logged yet, stop following the keys, and release memory."""
+        """Log all that was not logged yet, stop following the keys, and release GPUs' memory."""
         self.extensions.close()
         self.traffic.close()
         if self.door is not None:

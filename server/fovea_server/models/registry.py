@@ -80,7 +80,10 @@ class Registry:
 
     @classmethod
     def of_folder(cls, folder: Path) -> Self:
-        """Open the repository of a model's folder in a command, which loads what it wants of it."""
+        """Open the repository around one model's folder, for a command that loads by name.
+
+        Its log is quiet.
+        """
         # What loads log is raised, too.
         logging.getLogger(__package__).addHandler(logging.NullHandler())
         mode = ModelControlMode.EXPLICIT

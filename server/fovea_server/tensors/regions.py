@@ -16,8 +16,8 @@ class RegionSlice(NamedTuple):
 class SharedOutput(Protocol):
     """A place for an output, which stays valid after its region is unregistered."""
 
-    def write(self, name: str, data: bytes | memoryview) -> int:
-        """Write an output, and return its number of bytes; RegionFailed where it does not fit."""
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Write an output; RegionFailed where it does not fit."""
 
 
 class Regions(Protocol):

@@ -21,7 +21,6 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.progress import ConsoleProgress
 from fovea_files.result_output import result_table
 from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
-from fovea_server.commands.flags import validated
 from fovea_server.dataplane.service import Service
 from fovea_server.listen import bind
 from fovea_server.logs import SERVER_LOG, set_up_logging
@@ -79,8 +78,8 @@ def demo(
         shutil.copyfile(assets / scene.name, scene)
     set_up_logging("warning")
     only_http = {"http_address": host, "http_port": port, "allow_grpc": False}
-    settings = validated(
-        Settings, only_http | {"allow_metrics": False, "model_repository": repository}
+    settings = Settings.of_flags(
+        only_http | {"allow_metrics": False, "model_repository": repository}
     )
     registry = Registry(settings)
     server = make_server(Service(settings, registry))

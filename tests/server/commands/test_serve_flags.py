@@ -13,8 +13,8 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.commands.cli import app
 from fovea_server.commands.flags import GROUPS
 from fovea_server.commands.serve import read_settings
-from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT, flag
-from fovea_server.settings import ModelControlMode, Settings
+from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT
+from fovea_server.settings import ModelControlMode, Settings, flag
 
 # As tritonserver is started in its manuals and charts.
 FROM_TRITON = shlex.split(

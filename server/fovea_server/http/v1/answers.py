@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from starlette.concurrency import run_in_threadpool
 
-from fovea_engines.detect.drawing import load_drawing
+from fovea_engines.detect.drawing import annotate
 from fovea_engines.detect.new_image import MediaType
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidImage, InvalidRequest
@@ -128,4 +128,4 @@ async def drawn(service: Service, prediction: Prediction, kind: MediaType) -> by
     words = prediction.words
     seen = result.found, result.pixels, words.labels, words.skeleton
     async with service.plane.drawing(result.pixels):
-        return await run_in_threadpool(load_drawing().annotated, *seen, kind)
+        return await run_in_threadpool(annotate(), *seen, kind)

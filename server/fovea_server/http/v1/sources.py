@@ -25,6 +25,13 @@ class ImageFetcher(Protocol):
         """Close the connections."""
 
 
+class MakeFetcher(Protocol):
+    """The ability `fetcher`."""
+
+    def __call__(self, *, max_bytes: int, timeout_s: float, allow_private: bool) -> ImageFetcher:
+        """Take up connections."""
+
+
 class ImageSources:
     """Replaces addresses by the images there, if the operator allows it."""
 
@@ -37,7 +44,7 @@ class ImageSources:
         settings = self._settings
         if settings.allow_url:
             # Here, because httpx costs a tenth of a second that most servers need not pay.
-            make: Callable[..., ImageFetcher] = load(Group.ABILITIES, "fetcher")
+            make: MakeFetcher = load(Group.ABILITIES, "fetcher")
             self._fetcher = make(
                 max_bytes=settings.max_image_bytes,
                 timeout_s=settings.url_timeout_s,
