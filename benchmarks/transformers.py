@@ -45,9 +45,9 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.measure import measure
 from fovea_engines.evaluate.reference import answers, read_samples
 from fovea_engines.progress import ConsoleProgress
-from fovea_int8.quantisation import plan_quantisation
-from fovea_int8.ranges import Method
-from fovea_int8.search import int8_graph
+from fovea_precision.quantisation import plan_quantisation
+from fovea_precision.ranges import Method
+from fovea_precision.search import int8_graph
 from fovea_preprocess.errors import BuildError
 
 COCO = Path(__file__).resolve().parents[2] / "shared" / "data" / "coco64"

@@ -4,7 +4,7 @@ Else each takes some seconds of every core, and no test depends on which of them
 """
 
 from fovea_engines.evaluate import speed
-from fovea_int8 import search
+from fovea_precision import search
 
 
 def time_briefly() -> None:

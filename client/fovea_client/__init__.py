@@ -10,8 +10,8 @@ from fovea_client._attempts import server_address
 from fovea_client._client import Client
 from fovea_client._json import as_json, image_result
 from fovea_client._masks import MaskFile, Outlines, RunLengths
-from fovea_client._reading import prediction
 from fovea_client._requests import ImageFormat, MaskFormat, PredictOptions
+from fovea_client._responses import prediction
 from fovea_client.answers import (
     TASKS,
     Detection,

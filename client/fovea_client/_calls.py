@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar, Unpack, cast
 import httpx
 from numpy.typing import NDArray
 
-from fovea_client import _reading, _requests, _tensors
+from fovea_client import _requests, _responses, _tensors
 from fovea_client._attempts import Call
 from fovea_client._display import source_of
 from fovea_client._requests import ImageFormat, PredictOptions, Request
@@ -91,7 +91,7 @@ def show(result: ImageResult | ImageError, source: Source) -> None:
 
 
 def _prediction(response: httpx.Response, count: int) -> Prediction:
-    found = _reading.prediction(response)
+    found = _responses.prediction(response)
     if len(found.images) != count:
         raise UnexpectedAnswer(f"{count} images were sent, but the answer has {len(found.images)}")
     return found
@@ -125,7 +125,7 @@ def annotate(
     model: str, image: ImageSource, format: ImageFormat, **options: Unpack[PredictOptions]
 ) -> Call[bytes]:
     """Ask for an image with its detections drawn in."""
-    return Call(_requests.predict(model, [image], accept=format, **options), _reading.image)
+    return Call(_requests.predict(model, [image], accept=format, **options), _responses.image)
 
 
 def embed(
@@ -133,7 +133,7 @@ def embed(
 ) -> Call[tuple[Embedding, ...]]:
     """Ask for the vectors of texts."""
     request = _requests.texts(model, texts, version, normalise=normalise)
-    return Call(request, _reading.embeddings)
+    return Call(request, _responses.embeddings)
 
 
 def search(
@@ -158,17 +158,17 @@ def search(
         version=version,
         channels=channels,
     )
-    return Call(request, _reading.matches)
+    return Call(request, _responses.matches)
 
 
 def models() -> Call[tuple[ModelSummary, ...]]:
     """Ask for the list of models."""
-    return Call(Request("GET", "/v1/models"), _reading.models)
+    return Call(Request("GET", "/v1/models"), _responses.models)
 
 
 def model(name: str, version: int | str | None) -> Call[Model]:
     """Ask for the description of a model."""
-    return Call(Request("GET", _requests.model_path(name, version)), _reading.model)
+    return Call(Request("GET", _requests.model_path(name, version)), _responses.model)
 
 
 def infer(
@@ -185,4 +185,4 @@ def infer(
 
 def ready(model: str | None) -> Call[bool]:
     """Ask for readiness."""
-    return Call(Request("GET", _requests.ready_path(model)), _reading.ready)
+    return Call(Request("GET", _requests.ready_path(model)), _responses.ready)

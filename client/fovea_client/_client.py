@@ -17,8 +17,8 @@ from fovea_client import _calls, _frames
 from fovea_client._attempts import Answer, Attempts, Call, Policy, server_address
 from fovea_client._calls import Images
 from fovea_client._display import show_lists
-from fovea_client._reading import BEFORE_TENSORS
 from fovea_client._requests import ImageFormat, PredictOptions
+from fovea_client._responses import BEFORE_TENSORS
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.embedding import Embedding, Match

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from fovea_client import _calls, _reading, _requests
+from fovea_client import _calls, _requests, _responses
 from fovea_client._attempts import Policy
 from fovea_client._exports import imported
 from fovea_client._requests import PredictOptions
@@ -78,7 +78,7 @@ class Frames:
         status = int(answer.get("status", 200))
         response = httpx.Response(status, content=content)
         try:
-            result = _reading.prediction(response).images[0]
+            result = _responses.prediction(response).images[0]
         except ServerError as error:
             if error.status in _OF_ALL:
                 raise
@@ -106,7 +106,7 @@ class Frames:
             response = httpx.Response(
                 told.status_code, headers=headers, content=bytes(told.body or b"")
             )
-            _reading.raise_for_status(response)
+            _responses.raise_for_status(response)
             raise UnexpectedAnswer(f"{url} takes no WebSockets") from error
         except WebSocketException as error:
             raise UnexpectedAnswer(f"{url} does not speak WebSocket ({error})") from error

@@ -10,8 +10,8 @@ import numpy as np
 from httpx import Response
 from numpy.typing import NDArray
 
-from fovea_client._reading import BEFORE_TENSORS, json_size, reading
 from fovea_client._requests import Request, model_path
+from fovea_client._responses import BEFORE_TENSORS, json_size, reading
 
 Parameters: TypeAlias = Mapping[str, bool | int | float | str]
 
@@ -63,7 +63,7 @@ def request(
 
 
 def outputs(response: Response) -> dict[str, NDArray[Any]]:
-    """Read the outputs of a model by name; raises as `_reading.prediction` does."""
+    """Read the outputs of a model by name; raises as `_responses.prediction` does."""
     with reading(response, "tensors") as answer:
         found, at = {}, json_size(response)
         for each in answer["outputs"]:

@@ -8,6 +8,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
+from fovea_cardless.plain_engine import engine_files, open_plain
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.image_inputs import origin_of
@@ -31,7 +32,6 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.mistakes import meant
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_tensorrt.layers_file import LAYERS_FILE, PlanLayers
-from fovea_triton.plain_engine import engine_files, open_plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from itertools import chain, repeat
 from fovea_client import ImageError, ServerError
 from fovea_files.entry import Entry, InputImage
 from fovea_files.formats.annotated import Drawn
-from fovea_files.pipeline import in_order
+from fovea_files.ordered import in_order
 from fovea_files.predictors import IN_FLIGHT, Predicted, Predictor
 from fovea_files.sources import Source, Stamp, stamp_of
 from fovea_files.video import VideoHeader, read_frames

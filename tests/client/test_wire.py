@@ -23,8 +23,8 @@ from fovea_client import (
     QueueFull,
     ServerError,
     UnexpectedAnswer,
-    _reading,
     _requests,
+    _responses,
 )
 from fovea_client._attempts import wait_s
 from fovea_client.errors import ConnectionFailed
@@ -142,7 +142,7 @@ def test_a_damaged_png_is_a_value_error(place: int, value: int) -> None:
 
 
 def test_a_prediction_is_read_into_types() -> None:
-    prediction = _reading.prediction(response(200, ANSWER))
+    prediction = _responses.prediction(response(200, ANSWER))
     assert (prediction.model, prediction.version, prediction.task) == ("yolov8n", "3", "detect")
     bus = Detection(Box(22.25, 231.5, 805.0, 756.75), 0.875, 5, "bus")
     assert prediction.images == (
@@ -155,7 +155,7 @@ def test_a_prediction_is_read_into_types() -> None:
 
 
 def test_detections_is_the_short_way_to_a_single_image() -> None:
-    prediction = _reading.prediction(response(200, ANSWER | {"images": ANSWER["images"][:1]}))
+    prediction = _responses.prediction(response(200, ANSWER | {"images": ANSWER["images"][:1]}))
     assert prediction.image.width == 810
     assert [found.class_name for found in prediction.detections] == ["bus"]
 
@@ -163,7 +163,7 @@ def test_detections_is_the_short_way_to_a_single_image() -> None:
 def test_raw_tensors_keep_their_type_and_shape() -> None:
     tensor = {"name": "out", "datatype": "float16", "shape": [2, 3], "data": [0, 1, 2, 3, 4, 5]}
     image = {"width": 4, "height": 2, "orientation": 1, "tensors": [tensor]}
-    result = _reading.prediction(response(200, ANSWER | {"images": [image]})).image
+    result = _responses.prediction(response(200, ANSWER | {"images": [image]})).image
     assert result.detections == ()
     assert result.tensors[0].data.dtype == np.float16
     assert result.tensors[0].data.tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -236,7 +236,7 @@ def test_an_error_of_an_image_is_written_as_it_was_read() -> None:
 def test_a_mask_of_another_form_is_an_unexpected_answer(mask: object) -> None:
     image = {"width": 4, "height": 2, "orientation": 1, "detections": [OBJECT | {"mask": mask}]}
     with pytest.raises(UnexpectedAnswer):
-        _reading.prediction(response(200, ANSWER | {"images": [image]}))
+        _responses.prediction(response(200, ANSWER | {"images": [image]}))
 
 
 @pytest.mark.parametrize(
@@ -264,17 +264,17 @@ def test_a_mask_of_another_form_is_an_unexpected_answer(mask: object) -> None:
 )
 def test_anything_else_is_an_unexpected_answer(body: bytes) -> None:
     with pytest.raises(UnexpectedAnswer):
-        _reading.prediction(Response(200, headers={}, content=body))
+        _responses.prediction(Response(200, headers={}, content=body))
 
 
 def test_what_later_servers_add_is_passed_over() -> None:
-    assert _reading.prediction(response(200, ANSWER | {"trace": [1]})).model == "yolov8n"
+    assert _responses.prediction(response(200, ANSWER | {"trace": [1]})).model == "yolov8n"
 
 
 def test_an_error_carries_the_servers_code_and_message() -> None:
     answer = response(413, {"error": {"code": "image_too_large", "message": "send less"}})
     with pytest.raises(ServerError, match="send less") as caught:
-        _reading.prediction(answer)
+        _responses.prediction(answer)
     assert (caught.value.status, caught.value.code) == (413, "image_too_large")
     assert caught.value.message == "send less"
     assert not isinstance(caught.value, QueueFull)
@@ -283,14 +283,14 @@ def test_an_error_carries_the_servers_code_and_message() -> None:
 def test_a_full_queue_says_when_to_come_back() -> None:
     body = {"error": {"code": "queue_full", "message": "256 images are waiting"}}
     with pytest.raises(QueueFull) as caught:
-        _reading.image(response(429, body, **{"retry-after": "7"}))
+        _responses.image(response(429, body, **{"retry-after": "7"}))
     assert caught.value.retry_after_s == 7
 
 
 @pytest.mark.parametrize("value", ["Wed, 21 Oct 2026 07:28:00 GMT", "-1", "nan", "inf", ""])
 def test_a_retry_after_that_is_no_count_of_seconds_is_none(value: str) -> None:
     with pytest.raises(QueueFull) as caught:
-        _reading.raise_for_status(
+        _responses.raise_for_status(
             Response(429, headers={"retry-after": value}, content=b"slow down")
         )
     assert caught.value.retry_after_s is None
@@ -299,25 +299,25 @@ def test_a_retry_after_that_is_no_count_of_seconds_is_none(value: str) -> None:
 @pytest.mark.parametrize("status", [301, 404, 502])
 def test_a_proxys_own_words_are_passed_on(status: int) -> None:
     with pytest.raises(ServerError, match="Bad Gateway") as caught:
-        _reading.raise_for_status(Response(status, headers={}, content=b"<h1>Bad Gateway</h1>"))
+        _responses.raise_for_status(Response(status, headers={}, content=b"<h1>Bad Gateway</h1>"))
     assert caught.value.code == f"http_{status}"
 
 
 def test_an_image_must_be_an_image() -> None:
     assert (
-        _reading.image(Response(200, headers={"content-type": "image/png"}, content=b"png"))
+        _responses.image(Response(200, headers={"content-type": "image/png"}, content=b"png"))
         == b"png"
     )
     with pytest.raises(UnexpectedAnswer, match="application/json"):
-        _reading.image(Response(200, headers={"content-type": "application/json"}, content=b"{}"))
+        _responses.image(Response(200, headers={"content-type": "application/json"}, content=b"{}"))
 
 
 def test_readiness_is_yes_no_or_an_error() -> None:
-    assert _reading.ready(Response(200, headers={}, content=b""))
-    assert not _reading.ready(Response(400, headers={}, content=b""))
-    assert not _reading.ready(Response(503, headers={}, content=b""))
+    assert _responses.ready(Response(200, headers={}, content=b""))
+    assert not _responses.ready(Response(400, headers={}, content=b""))
+    assert not _responses.ready(Response(503, headers={}, content=b""))
     with pytest.raises(ServerError):
-        _reading.ready(Response(404, headers={}, content=b""))
+        _responses.ready(Response(404, headers={}, content=b""))
 
 
 def test_a_wait_honours_the_server_and_then_doubles() -> None:

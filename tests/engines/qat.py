@@ -7,7 +7,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from fovea_engines.graph.wiring import rebuild
-from fovea_int8.ranges import Ranges
+from fovea_precision.ranges import Ranges
 
 
 def quantised_in_training(

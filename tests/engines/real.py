@@ -14,8 +14,8 @@ from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.detect.heads.preprocess import PRESETS
 from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.progress import Progress
-from fovea_int8.calibrate import Images, calibrate
-from fovea_int8.ranges import Origin, Ranges
+from fovea_precision.calibrate import Images, calibrate
+from fovea_precision.ranges import Origin, Ranges
 from fovea_preprocess.preprocessor import Preprocessor
 
 DETECTORS = ("yolov5n", "yolov8n", "yolov10n", "yolox_nano", "yolov8n-pose", "yolov8n-seg-320")

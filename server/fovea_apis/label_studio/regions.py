@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fovea_apis.label_studio.brush import packed
 from fovea_apis.label_studio.config import Control, spelling
-from fovea_apis.label_studio.said import Said, filled, said_of
+from fovea_apis.label_studio.region_fields import Fields, control_value, fields_of
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.maps import NOTHING, ClassMap
@@ -47,18 +47,18 @@ class Part:
 def regions(
     result: ImageResult, words: Vocabulary, controls: Sequence[Control]
 ) -> list[dict[str, Any]]:
-    """Return the regions that the controls have a label for, and what is said of each."""
+    """Return the regions that the controls have a label for, and what fills the other controls."""
     drawn: list[dict[str, Any]] = []
     boxes: dict[int, str] = {}
     found = result.found
     assert found is not None, "the task of the model is one that the controls have"
-    whole, objects = said_of(found, words)
+    whole, objects = fields_of(found, words)
     inside = [control for control in controls if control.per_region]
     # Rectangles first: the keypoints of an object belong to its own.
     for control in sorted(controls, key=lambda each: each.kind != "RectangleLabels"):
         if control.kind not in _PARTS:
-            if not control.per_region and (said := filled(control, whole)) is not None:
-                drawn.append(_region(control, result, *said))
+            if not control.per_region and (answer := control_value(control, whole)) is not None:
+                drawn.append(_region(control, result, *answer))
             continue
         for part in _PARTS[control.kind](found, words, (result.width, result.height)):
             label = control.labels.get(spelling(part.name))
@@ -74,22 +74,22 @@ def regions(
             if control.kind == "RectangleLabels":
                 boxes[part.owner] = region["id"]
             if part.owner in objects:
-                drawn += _inside(region, part, inside, objects[part.owner])
+                drawn += _region_results(region, part, inside, objects[part.owner])
     return drawn
 
 
-def _inside(
-    region: dict[str, Any], part: Part, controls: Sequence[Control], said: Said
+def _region_results(
+    region: dict[str, Any], part: Part, controls: Sequence[Control], fields: Fields
 ) -> Iterator[dict[str, Any]]:
-    """Yield what is said of a region, as more results under its id; add its vector to it."""
+    """Yield the controls of a region as more results under its id; add its vector to it."""
     for control in controls:
-        if (answer := filled(control, said)) is not None:
+        if (answer := control_value(control, fields)) is not None:
             value, score = answer
             kind = {"from_name": control.name, "type": control.value_key, "score": score}
             # Label Studio repeats the place in each result of a region.
             yield {**region, **kind, "value": {**part.value, **value}}
-    if "embedding" in said:
-        region["meta"] = {"embedding": said["embedding"]}
+    if "embedding" in fields:
+        region["meta"] = {"embedding": fields["embedding"]}
 
 
 def _region(

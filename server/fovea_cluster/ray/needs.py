@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fovea_cardless.plain_engine import engine_files
 from fovea_cluster.stores.address import Address
 from fovea_cluster.stores.outline import outline
 from fovea_engines.backends.registry import backends_for, get_backend
@@ -15,7 +16,6 @@ from fovea_preprocess.errors import BuildError, InvalidModel, NotFound
 from fovea_server.models.config.config import load_config
 from fovea_server.models.source import Repositories
 from fovea_server.settings import Settings
-from fovea_triton.plain_engine import engine_files
 
 
 @dataclass(frozen=True, slots=True)

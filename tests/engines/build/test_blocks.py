@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engines.real import prepared
 
-from fovea_int8.qdq import quantisable
-from fovea_int8.search import blocks, select
+from fovea_precision.qdq import quantisable
+from fovea_precision.search import blocks, select
 from fovea_preprocess.errors import InvalidOption
 
 names = st.lists(st.text("ab1/._:", min_size=1, max_size=12), unique=True, max_size=80)

@@ -21,15 +21,15 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.progress import Progress
-from fovea_int8.calibrate import (
+from fovea_precision.calibrate import (
     MAX_IMAGES,
     PERCENTILE,
     Images,
     calibrate,
     find_ranges,
 )
-from fovea_int8.histogram import Histogram
-from fovea_int8.ranges import RANGES_FILE, Method, Origin, Ranges
+from fovea_precision.histogram import Histogram
+from fovea_precision.ranges import RANGES_FILE, Method, Origin, Ranges
 from fovea_preprocess.errors import BuildError, InvalidImage, InvalidOption, NotFound
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec

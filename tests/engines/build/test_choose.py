@@ -22,8 +22,8 @@ from fovea_engines.evaluate.speed import Rates
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE, ModelRepository
-from fovea_int8.calibrate import Images, calibrate
-from fovea_int8.ranges import Origin
+from fovea_precision.calibrate import Images, calibrate
+from fovea_precision.ranges import Origin
 from fovea_preprocess.errors import Disagreement, InvalidOption
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fovea_engines.backends.backend import Encoding
-from fovea_int8.qdq import Steps, encode_weight
+from fovea_precision.qdq import Steps, encode_weight
 
 LARGEST = 65504.0
 FINEST = 2.0**-20

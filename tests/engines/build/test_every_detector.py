@@ -16,8 +16,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE
-from fovea_int8 import search
 from fovea_lab.diff.diff import diff
+from fovea_precision import search
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
 pytestmark = [

@@ -11,8 +11,8 @@ from fovea_engines.backends.backend import Encoding
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.graph.wiring import Wiring
-from fovea_int8.half import check_overflow, rounded, to_half
-from fovea_int8.qdq import quantise
+from fovea_precision.half import check_overflow, rounded, to_half
+from fovea_precision.qdq import quantise
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 

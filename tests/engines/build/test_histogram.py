@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnxruntime.quantization.calibrate import HistogramCollector
 
-from fovea_int8.histogram import BINS, Histogram
+from fovea_precision.histogram import BINS, Histogram
 from fovea_preprocess.errors import BuildError
 
 RANDOM = np.random.default_rng(0)

@@ -15,8 +15,8 @@ from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
-from fovea_int8.half import to_half
-from fovea_int8.qdq import quantise
+from fovea_precision.half import to_half
+from fovea_precision.qdq import quantise
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 

@@ -19,8 +19,8 @@ from fovea_engines.device import int8_saturates
 from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.options import BuilderOptions
-from fovea_int8.qdq import encode_weight, quantise
-from fovea_int8.recode import narrow_weights, recode
+from fovea_precision.qdq import encode_weight, quantise
+from fovea_precision.recode import narrow_weights, recode
 from fovea_preprocess.spec import PreprocessSpec
 
 SHAPE = [1, 8, 16, 16]

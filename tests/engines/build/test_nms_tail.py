@@ -18,8 +18,8 @@ from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_heads.nms_tail import add_nms_tail
-from fovea_int8.half import to_half
-from fovea_int8.qdq import quantise
+from fovea_precision.half import to_half
+from fovea_precision.qdq import quantise
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.letterbox import fit
 

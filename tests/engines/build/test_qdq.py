@@ -14,9 +14,9 @@ from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.wiring import Wiring, is_depthwise
-from fovea_int8.qdq import quantisable, quantise
-from fovea_int8.ranges import Origin, Ranges
-from fovea_int8.validator import validate
+from fovea_precision.qdq import quantisable, quantise
+from fovea_precision.ranges import Origin, Ranges
+from fovea_precision.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
 IMAGE = [1, 4, 8, 8]

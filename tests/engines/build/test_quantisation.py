@@ -19,8 +19,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
-from fovea_int8.half import to_half
-from fovea_int8.ranges import RANGES_FILE
+from fovea_precision.half import to_half
+from fovea_precision.ranges import RANGES_FILE
 from fovea_preprocess.errors import Disagreement, InvalidOption, UnsupportedModel
 
 

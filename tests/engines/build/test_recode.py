@@ -17,10 +17,10 @@ from fovea_engines.engine import Engine
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.progress import Progress
-from fovea_int8.half import rounded, to_half
-from fovea_int8.qdq import quantisable, quantise
-from fovea_int8.recode import quantised_share, recode
-from fovea_int8.validator import validate
+from fovea_precision.half import rounded, to_half
+from fovea_precision.qdq import quantisable, quantise
+from fovea_precision.recode import quantised_share, recode
+from fovea_precision.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
 SHAPE = [1, 3, 8, 8]

@@ -18,10 +18,10 @@ from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.evaluate.samples import read_image, sample_images
 from fovea_engines.graph.load import load
 from fovea_engines.repository.card import EngineCard
-from fovea_int8.calibrate import Images
-from fovea_int8.ranges import RANGES_FILE, Ranges
-from fovea_int8.variety import Variety
 from fovea_lab.edit.any_size import any_size
+from fovea_precision.calibrate import Images
+from fovea_precision.ranges import RANGES_FILE, Ranges
+from fovea_precision.variety import Variety
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 SIDES = [100, 150, 200, 250, 300, 350, 400, 450, 500, 550]

@@ -21,7 +21,7 @@ from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Calibration, WorstImage
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
-from fovea_int8.ranges import RANGES_FILE, Ranges
+from fovea_precision.ranges import RANGES_FILE, Ranges
 from fovea_preprocess.errors import Disagreement
 
 

@@ -21,8 +21,8 @@ from fovea_engines.evaluate.samples import read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
-from fovea_int8.calibrate import find_ranges
-from fovea_int8.ranges import RANGES_FILE
+from fovea_precision.calibrate import find_ranges
+from fovea_precision.ranges import RANGES_FILE
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, UnsupportedModel
 
 

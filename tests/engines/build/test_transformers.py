@@ -15,10 +15,10 @@ from fovea_engines.build.prepare import prepare
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.graph.wiring import Wiring, tensors_after
 from fovea_engines.progress import Progress
-from fovea_int8.calibrate import Images, calibrate
-from fovea_int8.half import to_half
-from fovea_int8.qdq import quantise
-from fovea_int8.ranges import Origin
+from fovea_precision.calibrate import Images, calibrate
+from fovea_precision.half import to_half
+from fovea_precision.qdq import quantise
+from fovea_precision.ranges import Origin
 
 FILES = ("rtdetrv2", "dfine", "rfdetr")
 BODIES = {"rtdetrv2": 8, "dfine": 6, "rfdetr": 3}

@@ -11,8 +11,8 @@ from tests.engines.tiny import SIZE, tiny_network
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_int8.calibrate import Images
-from fovea_int8.variety import Variety
+from fovea_precision.calibrate import Images
+from fovea_precision.variety import Variety
 from fovea_preprocess.spec import PreprocessSpec
 
 

@@ -8,8 +8,8 @@ from tests.engines.sabotage import scale_weight, scramble, swap_activation
 
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
-from fovea_int8.half import to_half
 from fovea_lab.diff.diff import diff
+from fovea_precision.half import to_half
 
 SWAPPED = {
     "yolov5n": ("Sigmoid", "HardSigmoid"),

@@ -13,9 +13,9 @@ from tests.engines.rtx import trt  # noqa: F401  skips where TensorRT for RTX is
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_engines.session import TensorSpec
-from fovea_int8.half import to_half
-from fovea_int8.qdq import quantise
 from fovea_lab.commands.inspect import layer_table, layers_summary
+from fovea_precision.half import to_half
+from fovea_precision.qdq import quantise
 from fovea_preprocess.errors import InvalidModel, NotFound
 from fovea_tensorrt.builder import build_plan
 from fovea_tensorrt.layers import (

@@ -15,9 +15,9 @@ from tests.engines.tiny import constant, save
 
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.graph.normalise import normalise
-from fovea_int8.half import to_half
-from fovea_int8.qdq import quantisable, quantise
-from fovea_int8.recode import recode
+from fovea_precision.half import to_half
+from fovea_precision.qdq import quantisable, quantise
+from fovea_precision.recode import recode
 
 REAL = pytest.mark.parametrize("name", [*DETECTORS, *OTHERS])
 # One engine for both, as a build has it that names both.

@@ -178,3 +178,11 @@ def test_controls_of_regions_alone_do_not_suit(server):
         answer = post(server, model, "validate", config=xml)
         assert answer.status_code == 400
         assert says in answer.json()["error"]
+
+
+def test_labels_that_are_drawn_are_regions_whatever_else_they_are(server, street):
+    boxes = config("RectangleLabels", VEHICLE, perRegion="true")
+    outlines = config("PolygonLabels", VEHICLE, perRegion="true").replace('name="c"', 'name="p"')
+    for xml in (boxes, joined(boxes, outlines)):
+        [prediction] = predict(server, "yolov8n", xml, inline(street[0])[1])
+        assert {each["type"] for each in prediction["result"]} == {"rectanglelabels"}

@@ -13,12 +13,12 @@ from fovea_engines.detect.task_result import TaskResult
 from fovea_server.tensors.image_messages import Vocabulary
 from fovea_server.tensors.results.forms import result_json
 
-Said = dict[str, Any]
+Fields = dict[str, Any]
 """Fields of an image of /v1, or of an object there."""
 
 
-def said_of(found: TaskResult, words: Vocabulary) -> tuple[Said, dict[int, Said]]:
-    """Return what is said of the image, and of each object by its index."""
+def fields_of(found: TaskResult, words: Vocabulary) -> tuple[Fields, dict[int, Fields]]:
+    """Return the fields of the image, and of each object by its index."""
     if isinstance(found, ClassMap) or (isinstance(found, Detections) and found.findings is None):
         return {}, {}
     if not isinstance(found, Detections):
@@ -28,15 +28,15 @@ def said_of(found: TaskResult, words: Vocabulary) -> tuple[Said, dict[int, Said]
     return {}, dict(enumerate(objects))
 
 
-def filled(control: Control, said: Said) -> tuple[dict[str, Any], float] | None:
+def control_value(control: Control, fields: Fields) -> tuple[dict[str, Any], float] | None:
     """Return the value and the score that a control gets; None where nothing suits it."""
     if control.kind == "TextArea":
-        text = said.get("reading", said.get("text"))
+        text = fields.get("reading", fields.get("text"))
         if not text or not text["text"] or text["score"] < control.threshold:
             return None
         return {"text": [text["text"]]}, text["score"]
     scores: dict[str, float] = {}
-    for one in _classes(control, said):
+    for one in _classes(control, fields):
         label = control.labels.get(spelling(one["class_name"]))
         if label is not None and one["score"] >= control.threshold:
             scores.setdefault(label, one["score"])
@@ -46,11 +46,11 @@ def filled(control: Control, said: Said) -> tuple[dict[str, Any], float] | None:
     return {"choices": chosen}, scores[chosen[0]]
 
 
-def _classes(control: Control, said: Said) -> list[dict[str, Any]]:
+def _classes(control: Control, fields: Fields) -> list[dict[str, Any]]:
     """Return the classes of the attribute that has the control's name, else all; best first."""
-    named = said.get("attributes", [])
+    named = fields.get("attributes", [])
     own = [each for each in named if spelling(each["name"]) == spelling(control.name)]
     found = [one for each in own or named for one in each["classes"]]
     if not own:
-        found += said.get("classes", [])
+        found += fields.get("classes", [])
     return sorted(found, key=lambda one: -one["score"])

@@ -26,9 +26,9 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Method
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array
-from fovea_int8.histogram import Histogram
-from fovea_int8.ranges import RANGES_FILE, Origin, Ranges
-from fovea_int8.variety import Variety
+from fovea_precision.histogram import Histogram
+from fovea_precision.ranges import RANGES_FILE, Origin, Ranges
+from fovea_precision.variety import Variety
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, NotFound
 from fovea_preprocess.spec import PreprocessSpec
 

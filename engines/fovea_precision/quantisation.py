@@ -13,12 +13,12 @@ from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, check_float32
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Calibration
-from fovea_int8.calibrate import find_ranges
-from fovea_int8.exported import keep_exported
-from fovea_int8.qdq import quantisable
-from fovea_int8.ranges import RANGES_FILE, Ranges
-from fovea_int8.search import Int8Candidates, SensitivitySearch, int8_graph, select
-from fovea_int8.validator import validate
+from fovea_precision.calibrate import find_ranges
+from fovea_precision.exported import keep_exported
+from fovea_precision.qdq import quantisable
+from fovea_precision.ranges import RANGES_FILE, Ranges
+from fovea_precision.search import Int8Candidates, SensitivitySearch, int8_graph, select
+from fovea_precision.validator import validate
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.plural import counted
 

@@ -24,7 +24,7 @@ from fovea_engines.graph.wiring import (
     rebuild,
     tensors_after,
 )
-from fovea_int8.ranges import Ranges
+from fovea_precision.ranges import Ranges
 
 # Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
 _SMALLEST = 2.0**-20

@@ -33,9 +33,9 @@ from fovea_engines.commands.options import (
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.locking import temporary_folder
-from fovea_int8.calibrate import find_ranges
-from fovea_int8.quantisation import quantisable_layers
-from fovea_int8.search import Int8Candidates, SensitivitySearch
+from fovea_precision.calibrate import find_ranges
+from fovea_precision.quantisation import quantisable_layers
+from fovea_precision.search import Int8Candidates, SensitivitySearch
 from fovea_preprocess.errors import BuildError
 
 

@@ -8,8 +8,8 @@ from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.int8 import Encode
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.progress import Progress
-from fovea_int8.half import to_half
-from fovea_int8.recode import quantised_share, recode
+from fovea_precision.half import to_half
+from fovea_precision.recode import quantised_share, recode
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 

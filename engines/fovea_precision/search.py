@@ -12,9 +12,9 @@ import onnx
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.int8 import Judge, Score, Sensitivity
 from fovea_engines.progress import Progress
-from fovea_int8.half import to_half
-from fovea_int8.qdq import quantise
-from fovea_int8.ranges import Ranges
+from fovea_precision.half import to_half
+from fovea_precision.qdq import quantise
+from fovea_precision.ranges import Ranges
 from fovea_preprocess.errors import InvalidOption
 
 # Fewer blocks than this hide which one is to blame; more make the search long.

@@ -1,0 +1,1 @@
+"""Engines without a card, as in repositories of Triton."""

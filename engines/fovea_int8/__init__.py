@@ -1,1 +1,0 @@
-"""INT8: ranges of tensors measured on images, blocks that stay in float, and the graphs."""

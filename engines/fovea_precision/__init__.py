@@ -1,0 +1,1 @@
+"""INT8 and FP16: ranges of tensors measured on images, blocks that stay in float, the graphs."""

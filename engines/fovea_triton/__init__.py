@@ -1,1 +1,0 @@
-"""Models of Triton's repositories, which have no card."""
