@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 TABLES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
 
@@ -23,3 +24,13 @@ def test_each_ability_is_asked_for_by_its_name():
         for path in (ROOT / folder).rglob("*.py"):
             asked.update(re.findall(r'Group\.ABILITIES,\s*"([\w-]+)"', path.read_text()))
     assert asked == TABLES["fovea.abilities"].keys()
+
+
+def test_contributing_says_how_each_annex_is_found():
+    rows = re.findall(r"^\| \[`\w+/(\w+)`\].*\| ([^|]+) \|$", CONTRIBUTING, re.MULTILINE)
+    found: dict[str, set[str]] = {package: set() for package, _ in rows}
+    for table, points in TABLES.items():
+        for value in points.values():
+            if (package := value.split(".")[0].split(":")[0]) in found:
+                found[package].add(table)
+    assert {package: set(re.findall(r"`([\w.]+)`", said)) for package, said in rows} == found
