@@ -35,5 +35,6 @@ class Extensions:
 
 def extensions_of(service: Service) -> Extensions:
     """Return the extensions of a service, which `fovea.abilities` gave to it."""
+    # Of two packages with that ability, Fovea's own counts.
     assert isinstance(service.extensions, Extensions)
     return service.extensions

@@ -24,6 +24,9 @@ def test_each_ability_is_asked_for_by_its_name():
         for path in (ROOT / folder).rglob("*.py"):
             asked.update(re.findall(r'Group\.ABILITIES,\s*"([\w-]+)"', path.read_text()))
     assert asked == TABLES["fovea.abilities"].keys()
+    compared = (ROOT / "tools" / "abilities.py").read_text()
+    given = {value.partition(":")[0] for value in TABLES["fovea.abilities"].values()}
+    assert {module for module in given if module not in compared} == set()
 
 
 def test_contributing_says_how_each_annex_is_found():
