@@ -16,7 +16,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
 from fovea_cluster.ray.application import Plan, fits, fronts
 from fovea_cluster.ray.config import NODE, ClusterConfig
-from fovea_cluster.ray.faults import reason_of
+from fovea_cluster.ray.faults import failures
 from fovea_cluster.ray.names import FRONT, FRONTS, MODELS
 from fovea_cluster.ray.policy import alive_nodes
 from fovea_preprocess.errors import InvalidOption, Unavailable
@@ -98,11 +98,8 @@ def _follow(application: str, say: Say) -> None:
                     say(f"{name}: {line}")
             if found.status == ApplicationStatus.RUNNING:
                 return
-            if found.status in _FAILED:
-                raise Unavailable(
-                    "; ".join(f"{name}: {reason}" for name, reason in _faults(found))
-                    or f"the deployment failed: {found.message.strip()}"
-                )
+            if found.status in _FAILED and (reasons := failures(found)):
+                raise Unavailable("; ".join(reasons))
         looks += 1
         if looks == _MOST_LOOKS:
             raise Unavailable(
@@ -149,13 +146,6 @@ def _lines(found: ApplicationStatusOverview) -> Iterator[tuple[str, str]]:
     for name, each in sorted(found.deployments.items()):
         states = ", ".join(f"{n} {state.lower()}" for state, n in each.replica_states.items())
         yield name, f"{each.status.value.lower()}; replicas: {states or 'none'}"
-
-
-def _faults(found: ApplicationStatusOverview) -> Iterator[tuple[str, str]]:
-    """Say why deployments fail."""
-    for name, each in sorted(found.deployments.items()):
-        if each.status.value in ("DEPLOY_FAILED", "UNHEALTHY"):
-            yield name, reason_of(name, each)
 
 
 def _check_resources(plan: Plan) -> None:

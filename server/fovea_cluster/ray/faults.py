@@ -25,7 +25,26 @@ _RUNNING = ("RUNNING", "PENDING_MIGRATION")
 _OWN_ERROR = re.compile(r"^fovea_preprocess\.errors\.\w+: (.*)$", re.MULTILINE)
 
 
-def reason_of(name: str, found: DeploymentStatusOverview) -> str:
+def failures(found: ApplicationStatusOverview) -> list[str]:
+    """Say why an application that Serve calls failed stays so; empty where Serve mends it.
+
+    A replica that dies, as with its node, fails its health check, and Serve starts another.
+    """
+    failed = {
+        name: each
+        for name, each in sorted(found.deployments.items())
+        if each.status.value in ("DEPLOY_FAILED", "UNHEALTHY")
+    }
+    if not failed:
+        return [f"the deployment failed: {found.message.strip()}"]
+    return [
+        f"{name}: {_reason(name, each)}"
+        for name, each in failed.items()
+        if each.status_trigger.value != "HEALTH_CHECK_FAILED"
+    ]
+
+
+def _reason(name: str, found: DeploymentStatusOverview) -> str:
     """Return the error of a replica of a deployment, out of the traceback that Ray has of it."""
     own: list[str] = _OWN_ERROR.findall(found.message)
     return own[-1].removeprefix(f"{name}: ") if own else " ".join(found.message.split())
@@ -37,7 +56,7 @@ def faults(found: ApplicationStatusOverview) -> dict[str, str]:
     One whose replicas were lost with their node is not among them: Ray starts others.
     """
     return {
-        name: reason_of(name, each)
+        name: _reason(name, each)
         for name, each in found.deployments.items()
         if each.status_trigger.value == "REPLICA_STARTUP_FAILED" and not _has(each, *_RUNNING)
     }
