@@ -61,7 +61,7 @@ def burnt(count: int) -> Iterator[None]:
 @contextmanager
 def quota(cores: float) -> Iterator[None]:
     """This process may use so many cores."""
-    GROUP.mkdir()
+    GROUP.mkdir(exist_ok=True)
     try:
         (GROUP / "cpu.cfs_period_us").write_text("100000")
         (GROUP / "cpu.cfs_quota_us").write_text(str(int(cores * 100_000)))

@@ -33,8 +33,8 @@ def import_of_servers() -> None:
     silence_grpc()
     for name in _OF_SERVERS:
         import_module(f"fovea_server.{name}")
-    for name in entry_points(Group.SERVICES):
-        load(Group.SERVICES, name)
+    for name in entry_points(Group.PARTS):
+        load(Group.PARTS, name)
     for name in ("connection", "drawing"):
         load(Group.ABILITIES, name)
     extending_packages()

@@ -24,7 +24,7 @@ _FOREIGN = (
     "gpu",
     "monitoring",
     "proxies",
-    "server/remote",
+    "server/stores",
 )
 # A file that mentions one needs a program of the system, or a package in a folder of its own.
 _FOREIGN_WORDS = (

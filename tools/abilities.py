@@ -32,7 +32,7 @@ from fovea_engines.repository.card import EngineCard
 from fovea_engines.session import Session
 from fovea_extensions.extensions import Extensions
 from fovea_extensions.grpc_calls import METHODS
-from fovea_extensions.http_endpoints import ENDPOINTS
+from fovea_extensions.http_endpoints import ROUTES
 from fovea_heads.efficient_nms import expand_efficient_nms
 from fovea_heads.nms_tail import add_nms_tail
 from fovea_lab.edit.any_size import any_size
@@ -40,9 +40,9 @@ from fovea_outbound.fetch import Fetcher
 from fovea_outbound.tracing import tracer
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.dataplane.service import MakeExtensions
-from fovea_server.grpc.server import Method
-from fovea_server.http.messages import Endpoint
+from fovea_server.grpc.methods import Method
 from fovea_server.http.v1.sources import MakeFetcher
+from fovea_server.http.v2.routes import Route
 from fovea_server.traffic.spans import Tracer
 from fovea_tensorrt.rebuild import rebuild
 from fovea_words.opening import open_words, own_words
@@ -54,9 +54,8 @@ DRAWING: Annotate = annotated
 EFFICIENT_NMS: Callable[[onnx.ModelProto], None] = expand_efficient_nms
 EXTENSIONS: MakeExtensions = Extensions
 FETCHER: MakeFetcher = Fetcher
-GRPC_EXTENSIONS: Mapping[str, tuple[str, Method]] = METHODS
+GRPC_METHODS: Mapping[str, Method] = METHODS
 HALF: Half = fovea_precision.half
-HTTP_EXTENSIONS: Mapping[str, Endpoint] = ENDPOINTS
 NMS_TAIL: Callable[[onnx.ModelProto, Recognition], Recognition] = add_nms_tail
 OPEN_QUESTION: Callable[[BuildPlan, PreparedModel], InvalidOption] = ask
 PLAIN: Callable[[Path, PlainChoice | None], tuple[EngineCard, Session]] = open_plain
@@ -65,5 +64,6 @@ PROMPTS: ImagesAlone = of_images
 REBUILD: Callable[[Path, Progress], EngineCard] = rebuild
 REPORT: WriteReport = write_report
 TRACER: Callable[[float], Tracer] = tracer
+V2_ROUTES: tuple[Route, ...] = ROUTES
 WORDS: Callable[[Path, EngineCard, int | None, int | None], TextEncoder | None] = open_words
 OWN_WORDS: Callable[[Path, EngineCard, Session], TextEncoder | None] = own_words

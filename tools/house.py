@@ -36,10 +36,12 @@ ANNEXES = {
     "fovea_lab": ROOT / "engines",
     "fovea_tensorrt": ROOT / "engines",
     "fovea_cardless": ROOT / "engines",
+    "fovea_words": ROOT / "engines",
     "fovea_apis": ROOT / "server",
     "fovea_bench": ROOT / "server",
     "fovea_cluster": ROOT / "server",
     "fovea_connection": ROOT / "server",
+    "fovea_embed": ROOT / "server",
     "fovea_extensions": ROOT / "server",
     "fovea_files": ROOT / "server",
     "fovea_keys": ROOT / "server",
@@ -47,9 +49,9 @@ ANNEXES = {
     "fovea_outbound": ROOT / "server",
     "fovea_page": ROOT / "server",
     "fovea_start": ROOT / "server",
+    "fovea_stores": ROOT / "server",
     "fovea_pipelines": ROOT / "server",
     "fovea_streams": ROOT / "server",
-    "fovea_words": ROOT / "server",
 }
 PACKAGES = CORE | ANNEXES
 _HIDDEN_SUBJECT = re.compile(r"(What|Who|Whose|Whether|Which|How)\b")

@@ -30,11 +30,10 @@ class Group(StrEnum):
     a class with the members of `Composite`.
     `HEADS`: any name = a subclass of `Head`, or a tuple of them: each is a family.
     `LABELS`: `fovea` = the module with the functions of `LabelReader`.
+    `PARTS`: any name = a function that takes the `Service` of a server and returns a `ServerPart`.
     `QUANTISERS`: `fovea` = a `Quantise`, which a build to INT8 calls.
     `ROUTERS`: a name of `--api` = a function that takes the model that the operator named, or
     None, and returns an `APIRouter`.
-    `SERVICES`: any name = a function that takes the `Service` of a server and returns a
-    `ServerPart`.
     `STORES`: the scheme of an address = a class of `StoreAddress`.
     """
 
@@ -46,9 +45,9 @@ class Group(StrEnum):
     FOLDERS = "fovea.folders"
     HEADS = "fovea.heads"
     LABELS = "fovea.labels"
+    PARTS = "fovea.parts"
     QUANTISERS = "fovea.quantisers"
     ROUTERS = "fovea.routers"
-    SERVICES = "fovea.services"
     STORES = "fovea.stores"
 
 

@@ -12,10 +12,9 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidOption, QueueFull
 from fovea_server.dataplane.dataplane import DataPlane, Encode
 from fovea_server.dataplane.images import Prediction
-from fovea_server.http.v1.answered import fetched
 from fovea_server.http.v1.body import Source
 from fovea_server.http.v1.head import timeout_of
-from fovea_server.http.v1.models import call_of, service_of
+from fovea_server.http.v1.route import call_of, fetched, service_of
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult
 

@@ -30,9 +30,8 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
 from fovea_preprocess.plural import counted
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
-from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import read_form
-from fovea_server.http.v1.models import call_of, inferring, restricted, service_of
+from fovea_server.http.v1.route import answered, call_of, inferring, restricted, service_of
 from fovea_server.models.model import ServedModel, State
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 from fovea_server.tensors.results.forms import result_json

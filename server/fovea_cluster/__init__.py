@@ -1,1 +1,1 @@
-"""Serves from stores, and on a cluster of Ray."""
+"""Serves on a cluster of Ray."""

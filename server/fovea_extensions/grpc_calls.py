@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,7 @@ from fovea_extensions.extensions import extensions_of
 from fovea_extensions.shared_memory import Region
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
+from fovea_server.grpc.methods import Method
 
 Fields = dict[str, Any]
 
@@ -128,14 +129,17 @@ def _log_value(name: str, setting: messages.LogSettingsRequest.SettingValue) -> 
     return value
 
 
-METHODS: dict[str, tuple[str, Callable[[Service, Any], Awaitable[Fields]]]] = {
-    "SystemSharedMemoryStatus": ("shared-memory", system_status),
-    "SystemSharedMemoryRegister": ("shared-memory", register_system),
-    "SystemSharedMemoryUnregister": ("shared-memory", unregister_system),
-    "CudaSharedMemoryStatus": ("shared-memory", cuda_status),
-    "CudaSharedMemoryRegister": ("shared-memory", register_cuda),
-    "CudaSharedMemoryUnregister": ("shared-memory", unregister_cuda),
-    "TraceSetting": ("trace", trace),
-    "LogSettings": ("logging", log),
+def _has_settings(request: Any) -> bool:
+    return bool(request.settings)
+
+
+METHODS = {
+    "SystemSharedMemoryStatus": Method("shared-memory", system_status),
+    "SystemSharedMemoryRegister": Method("shared-memory", register_system, changes=True),
+    "SystemSharedMemoryUnregister": Method("shared-memory", unregister_system, changes=True),
+    "CudaSharedMemoryStatus": Method("shared-memory", cuda_status),
+    "CudaSharedMemoryRegister": Method("shared-memory", register_cuda, changes=True),
+    "CudaSharedMemoryUnregister": Method("shared-memory", unregister_cuda, changes=True),
+    "TraceSetting": Method("trace", trace, changes=_has_settings),
+    "LogSettings": Method("logging", log, changes=_has_settings),
 }
-"""Method -> its API in restrictions, and its function; the answer is the fields of a message."""

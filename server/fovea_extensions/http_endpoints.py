@@ -13,8 +13,9 @@ from fovea_extensions.shared_memory import SharedMemory
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.http.base64_text import base64_bytes
-from fovea_server.http.messages import Endpoint, Request, Response
+from fovea_server.http.messages import Request, Response
 from fovea_server.http.v2.answers import json_answer
+from fovea_server.http.v2.routes import MODEL, Route
 from fovea_server.tensors.triton_json import as_string, as_unsigned, find, member, parse_json
 
 
@@ -95,11 +96,13 @@ def _given(request: Request) -> Mapping[str, Any]:
     return given if type(given) is dict else {}
 
 
-ENDPOINTS: dict[str, Endpoint] = {
-    "status": status,
-    "register": register,
-    "unregister": unregister,
-    "trace": trace,
-    "log": log,
-}
-"""By what they do: of shared memory, of traces and of the log."""
+_MEMORY = r"/v2/(?P<memory>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
+_BOTH = ("GET", "POST")
+ROUTES = (
+    Route(MODEL + "/trace/setting", "trace", _BOTH, trace, controls=True),
+    Route("/v2/trace/setting", "trace", _BOTH, trace, controls=True),
+    Route("/v2/logging", "logging", _BOTH, log, controls=True),
+    Route(_MEMORY + "/status", "shared-memory", ("GET",), status),
+    Route(_MEMORY + "/register", "shared-memory", ("POST",), register, controls=True),
+    Route(_MEMORY + "/unregister", "shared-memory", ("POST",), unregister, controls=True),
+)

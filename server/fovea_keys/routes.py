@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from fovea_keys.limited import LimitedHolder
 from fovea_preprocess.errors import NotFound
-from fovea_server.http.v1.models import call_of, restricted
 from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.route import call_of, restricted
 
 
 class OwnKey(BaseModel):

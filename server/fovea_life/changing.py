@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable
 from fastapi import Request, Response
 
 from fovea_life.checked import Document, checked
-from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import json_object
-from fovea_server.http.v1.models import call_of, check_control
+from fovea_server.http.v1.route import answered, call_of, check_control
 
 
 def admit(request: Request) -> None:

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from fovea_page.client_wheel import wheel, wheel_name
 from fovea_preprocess.errors import NotFound
-from fovea_server.http.headers import weights
+from fovea_server.http.messages import weights
 
 _TYPES = {
     ".html": "text/html",

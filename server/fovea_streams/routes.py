@@ -6,9 +6,8 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import json_object
-from fovea_server.http.v1.models import call_of, check_control, restricted
+from fovea_server.http.v1.route import answered, call_of, check_control, restricted
 from fovea_streams.documents import (
     Removed,
     StreamChange,

@@ -10,11 +10,13 @@ _SMOOTHING = 0.25
 # Wide has become slow when it takes so many times what it took at its fastest.
 _SLOW = 1.2
 # Seconds from a trial of the other layout to the next one: so many that trials cost a fiftieth of
-# the time, but not over .8 s unless they would then cost more than a twentieth.
+# the time, but not over .8 s unless they would then cost more than a twenty-fifth.
 _SOONEST_S, _SOON_S = 0.25, 0.8
-_COST, _MOST_COST = 0.02, 0.05
-# The first call after a change finds cold caches and memory that was released: it tells nothing.
+_COST, _MOST_COST = 0.02, 0.04
+# The first call after a change finds cold caches and memory that was released: it tells nothing,
+# unless it loses more than these cost, in seconds.
 _TRIAL_CALLS = 2
+_COLD_S = 0.02
 
 
 @dataclass(slots=True)
@@ -24,7 +26,7 @@ class LoneCall:
     The threads of a wide call wait for each other at the end of each layer, so a core that somebody
     else needs slows all of it. While wide keeps its speed, narrow is not tried, and its memory
     stays released. While narrow is the faster one, wide has a trial every .8 s or sooner, and later
-    only where calls are so long that two of them cost a twentieth of the time.
+    only where calls are so long that the trial would cost a twenty-fifth of the time.
 
     Several threads may lose a time to each other; the next call corrects it.
     """
@@ -51,7 +53,7 @@ class LoneCall:
             self._trial_at = now + _SOONEST_S
         if wide != self.wide:
             self._calls_left = max(0, self._calls_left - 1)
-            if not self._calls_left:
+            if not self._calls_left or seconds - self._seconds[self.wide] > _COLD_S:
                 self._judge(wide, seconds, now)
             return
         known = self._seconds[wide]
@@ -60,7 +62,8 @@ class LoneCall:
             self._fastest_s = min(self._fastest_s, self._seconds[wide])
 
     def _judge(self, wide: bool, seconds: float, now: float) -> None:
-        lost_s = _TRIAL_CALLS * (seconds - self._seconds[self.wide])
+        calls, self._calls_left = _TRIAL_CALLS - self._calls_left, 0
+        lost_s = calls * (seconds - self._seconds[self.wide])
         self._trial_at = now + max(_SOONEST_S, min(lost_s / _COST, _SOON_S), lost_s / _MOST_COST)
         self._seconds[wide] = seconds
         if lost_s < 0:

@@ -26,10 +26,10 @@ from fovea_apis.label_studio.hosts import Hosts
 from fovea_apis.label_studio.regions import regions
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
-from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import Source, json_object
-from fovea_server.http.v1.models import (
+from fovea_server.http.v1.route import (
     ModelName,
+    answered,
     call_of,
     check_control,
     inferring,

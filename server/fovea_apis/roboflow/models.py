@@ -12,9 +12,8 @@ from fovea_apis.asking import admit_late, by_body, deadline, plane_of
 from fovea_apis.roboflow.request import model_of
 from fovea_apis.roboflow.result_json import TASKS
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import json_object
-from fovea_server.http.v1.models import call_of, check_control, restricted, service_of
+from fovea_server.http.v1.route import answered, call_of, check_control, restricted, service_of
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import ModelControlMode
 

@@ -29,10 +29,9 @@ from fovea_apis.roboflow.request import Asked, model_of, parse_legacy, parse_req
 from fovea_apis.roboflow.result_json import TASKS, predictions_json, response
 from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest
 from fovea_server.dataplane.images import Prediction
-from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.answers import drawn
 from fovea_server.http.v1.head import query_values
-from fovea_server.http.v1.models import inferring, service_of
+from fovea_server.http.v1.route import answered, inferring, service_of
 
 _JSON = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
 _BASE64 = {"content": {"application/json": {"schema": {"type": "string"}}}}

@@ -7,8 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fovea_cardless.plain_engine import engine_files
-from fovea_cluster.stores.address import Address
-from fovea_cluster.stores.outline import outline
 from fovea_engines.backends.registry import backends_for, get_backend
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.model_config import ModelConfig
@@ -16,6 +14,8 @@ from fovea_preprocess.errors import BuildError, InvalidModel, NotFound
 from fovea_server.models.config.config import load_config
 from fovea_server.models.source import Repositories
 from fovea_server.settings import Settings
+from fovea_stores.address import Address
+from fovea_stores.outline import outline
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc.infer_request import InferMessage, parse_infer, version_of
 from fovea_server.grpc.inference import Inference, StreamedAnswer
-from fovea_server.grpc.server import METHODS, GrpcServer
+from fovea_server.grpc.methods import Method
+from fovea_server.grpc.server import GrpcServer
 from fovea_server.traffic.call import CALL, REQUEST_ID_HEADER
 
 _PASSED_ON = ("traceparent", "tracestate")
@@ -23,11 +24,11 @@ _PASSED_ON = ("traceparent", "tracestate")
 
 def front_server(service: Service, forwarders: Mapping[str, Forwarder]) -> GrpcServer:
     """Make the server of a front. The next one may listen at its port before it ends."""
-    counted = "statistics", partial(_statistics, forwarders)
+    counted = Method("statistics", partial(_statistics, forwarders))
     return GrpcServer(
         service,
         inference=ForwardedInference(service, forwarders),
-        methods={**METHODS, "ModelStatistics": counted},
+        replaced={"ModelStatistics": counted},
         shares_port=True,
     )
 

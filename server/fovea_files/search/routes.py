@@ -26,11 +26,18 @@ from fovea_files.search.index import (
 )
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_server.dataplane.images import Prediction
-from fovea_server.http.v1.answered import answered, fetched
 from fovea_server.http.v1.answers import error_json, raise_if_alone
 from fovea_server.http.v1.body import parse_body
 from fovea_server.http.v1.head import timeout_of
-from fovea_server.http.v1.models import ModelName, Version, call_of, inferring, service_of
+from fovea_server.http.v1.route import (
+    ModelName,
+    Version,
+    answered,
+    call_of,
+    fetched,
+    inferring,
+    service_of,
+)
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.results.forms import result_tensors
 

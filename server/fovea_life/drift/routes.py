@@ -7,8 +7,8 @@ from starlette.concurrency import run_in_threadpool
 
 from fovea_life.drift.report import DriftReport, drift_report
 from fovea_life.drift.watch import DriftWatch
-from fovea_server.http.v1.models import ModelName, restricted
 from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.route import ModelName, restricted
 
 
 def drift_routes(watch: DriftWatch) -> APIRouter:

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query, Request, Response
 from fovea_life.changing import changing
 from fovea_life.promotion.documents import LATEST, MOST, ModelHistory, Promotion, Rollback
 from fovea_life.promotion.promoter import Promoter
-from fovea_server.http.v1.models import ModelName, call_of, restricted
 from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.route import ModelName, call_of, restricted
 
 _INDEX = [restricted("metadata"), restricted("model-repository")]
 _CHANGES = 400, 403, 404, 413, 422, 503

@@ -11,8 +11,8 @@ from fovea_life.shadow.documents import ShadowDocument, ShadowRequest
 from fovea_life.shadow.markdown import markdown
 from fovea_life.shadow.shadows import Shadows
 from fovea_preprocess.errors import NotFound
-from fovea_server.http.v1.models import ModelName, restricted
 from fovea_server.http.v1.openapi import described, described_file
+from fovea_server.http.v1.route import ModelName, restricted
 
 _USUAL = 403, 404, 503
 _READ = [restricted("metadata"), restricted("statistics")]

@@ -37,7 +37,7 @@ from fovea_server.dataplane.model_documents import (
     model_document,
     model_list,
 )
-from fovea_server.dataplane.part import CanaryTurns, FrameTurn, FrameTurnOf, Tracing
+from fovea_server.dataplane.part import CanaryTurns, FrameTurn, FrameTurnOf, TritonTraces
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.v2_documents import (
@@ -90,7 +90,7 @@ class DataPlane:
         canaries: by the name of their model.
     """
 
-    def __init__(self, registry: Registry, trace: Tracing, room: PixelRoom) -> None:
+    def __init__(self, registry: Registry, trace: TritonTraces, room: PixelRoom) -> None:
         self._registry = registry
         self._trace = trace
         self._room = room

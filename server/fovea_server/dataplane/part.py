@@ -10,7 +10,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult
-from fovea_server.tensors.messages import RequestTrace
+from fovea_server.tensors.messages import TritonTrace
 from fovea_server.tensors.regions import Regions
 
 T = TypeVar("T")
@@ -33,10 +33,10 @@ class CanaryTurns(Protocol):
         """Choose a version for a request to a `model`, and await its answer."""
 
 
-class Tracing(Protocol):
+class TritonTraces(Protocol):
     """Chooses the requests whose timestamps are recorded."""
 
-    def sample(self, model: str, version: int, request_id: str) -> RequestTrace | None:
+    def sample(self, model: str, version: int, request_id: str) -> TritonTrace | None:
         """Start the record of a new request; nearly always None."""
 
 
@@ -48,7 +48,7 @@ class ProtocolExtensions(Protocol):
         """Tensors in memory that clients have registered."""
 
     @property
-    def trace(self) -> Tracing:
+    def trace(self) -> TritonTraces:
         """Records of requests."""
 
     def close(self) -> None:

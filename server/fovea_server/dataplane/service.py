@@ -33,7 +33,7 @@ _SCOPES: dict[str, Scope] = {"inference": "predict", "metrics": "metrics"}
 
 
 class ServerPart:
-    """A part that a package adds to a running server: entry points of `fovea.services` name them.
+    """A part that a package adds to a running server: entry points of `fovea.parts` name them.
 
     A part may have routes, metrics, and work of its own while requests are answered.
     """
@@ -97,7 +97,7 @@ class Service:
             noun="protocol",
         )
         self.parts: list[ServerPart] = [
-            load(Group.SERVICES, name)(self) for name in entry_points(Group.SERVICES)
+            load(Group.PARTS, name)(self) for name in entry_points(Group.PARTS)
         ]
 
     def admit(self, call: Call, api: str, *, operation: str = "", control: str = "") -> None:

@@ -143,11 +143,11 @@ def unary(
     method: Callable[[R], Awaitable[bytes]],
     service: Service,
     arrivals: Arrivals,
-    controls: Callable[[R], bool] | None = None,
+    changes: Callable[[R], bool] | bool = False,
 ) -> Handler:
     """Make the handler of a call with one request and one answer.
 
-    `controls` tells if a request changes the server; None where none does.
+    `changes` tells if a request changes the server; True where every one does.
     """
     budget = arrivals.budget
 
@@ -158,7 +158,7 @@ def unary(
                 rpc.begin(service, api, operation)
             except FoveaError:
                 # What else it is for is not known: it may only ask for settings.
-                if controls is changes_always:
+                if changes is True:
                     rpc.call.controls(rpc.call.method, None)
                 raise
             data = await arrivals.message(context)
@@ -167,7 +167,7 @@ def unary(
             try:
                 message = read(data) if size < LARGE else await asyncio.to_thread(read, data)
                 rpc.take(message)
-                if controls is not None and controls(message):
+                if changes(message) if callable(changes) else changes:
                     rpc.check_control(service, api)
                 found = await method(message)
             finally:
@@ -197,11 +197,6 @@ def stream(name: str, api: str, method: Stream, service: Service, arrivals: Arri
                 raise reader.error
 
     return grpc.stream_stream_rpc_method_handler(answer)
-
-
-def changes_always(_: object) -> bool:
-    """Return True: a request of the method changes the server, whatever is in it."""
-    return True
 
 
 async def refuse(context: Context, error: FoveaError) -> NoReturn:

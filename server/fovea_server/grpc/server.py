@@ -6,20 +6,20 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import MappingProxyType
 
 import grpc
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as messages
 
-from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import Unavailable, Unsupported
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc import models
 from fovea_server.grpc.arrivals import Arrivals
-from fovea_server.grpc.calls import Context, Handler, Rpc, changes_always, parse, stream, unary
+from fovea_server.grpc.calls import Context, Handler, Rpc, parse, stream, unary
 from fovea_server.grpc.inference import Inference
+from fovea_server.grpc.methods import Method, methods
 from fovea_server.settings import Settings
 from fovea_server.tls import check_grpc_files
 
@@ -38,35 +38,6 @@ _LEVELS = ("none", "low", "medium", "high")
 INFERENCE = "inference.GRPCInferenceService"
 _HEALTH = "grpc.health.v1.Health"
 
-Method = Callable[[Service, Any], Awaitable[Message | dict[str, Any]]]
-
-_EXTENSIONS: Mapping[str, tuple[str, Method]] = load(Group.ABILITIES, "grpc-extensions")
-# Method -> its API in restrictions, and its function; the answer is a message, or its fields.
-METHODS: Mapping[str, tuple[str, Method]] = {
-    "ServerLive": ("health", models.live),
-    "ServerReady": ("health", models.ready),
-    "ModelReady": ("health", models.model_ready),
-    "ServerMetadata": ("metadata", models.server),
-    "ModelMetadata": ("metadata", models.model),
-    "ModelConfig": ("model-config", models.config),
-    "ModelStatistics": ("statistics", models.statistics),
-    "RepositoryIndex": ("model-repository", models.index),
-    "RepositoryModelLoad": ("model-repository", models.load),
-    "RepositoryModelUnload": ("model-repository", models.unload),
-    **_EXTENSIONS,
-}
-# Requests that change the server: always, or where they have settings.
-_CONTROLS: dict[str, Callable[[Message], bool]] = {
-    "RepositoryModelLoad": changes_always,
-    "RepositoryModelUnload": changes_always,
-    "SystemSharedMemoryRegister": changes_always,
-    "SystemSharedMemoryUnregister": changes_always,
-    "CudaSharedMemoryRegister": changes_always,
-    "CudaSharedMemoryUnregister": changes_always,
-    "TraceSetting": lambda request: bool(request.settings),
-    "LogSettings": lambda request: bool(request.settings),
-}
-
 
 class GrpcServer:
     """Serves Triton's protocol over gRPC, on the event loop that starts it.
@@ -76,7 +47,7 @@ class GrpcServer:
     Args:
         service: answers the requests.
         inference: runs the models; by default those of the service.
-        methods: the others of Triton's service.
+        replaced: methods of Triton's service that this server answers in another way.
         interceptors: see every call first.
         shares_port: another server of this kind may listen there, too.
     """
@@ -86,7 +57,7 @@ class GrpcServer:
         service: Service,
         *,
         inference: Inference | None = None,
-        methods: Mapping[str, tuple[str, Method]] = METHODS,
+        replaced: Mapping[str, Method] = MappingProxyType({}),
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
         shares_port: bool = False,
     ) -> None:
@@ -94,7 +65,7 @@ class GrpcServer:
         self._credentials = server_credentials(service.settings)
         self._arrivals = Arrivals(service.budget, service.settings)
         self._inference = inference or Inference(service)
-        self._methods, self._interceptors = methods, interceptors
+        self._methods, self._interceptors = {**methods(), **replaced}, interceptors
         self._shares_port = shares_port
         self._health = models.HealthCalls(service.plane)
         self._server: grpc.aio.Server | None = None
@@ -137,10 +108,10 @@ class GrpcServer:
             "ModelInfer": unary(infer, "inference", inference.read, inference.infer, *given),
             "ModelStreamInfer": stream(streamed, "inference", inference.stream, *given),
         }
-        for name, (api, method) in self._methods.items():
+        for name, each in self._methods.items():
             read = partial(parse, getattr(messages, f"{name}Request"))
-            answer = _answer(self._service, method, getattr(messages, f"{name}Response"))
-            handlers[name] = unary(f"{top}/{name}", api, read, answer, *given, _CONTROLS.get(name))
+            answer = _answer(self._service, each, getattr(messages, f"{name}Response"))
+            handlers[name] = unary(f"{top}/{name}", each.api, read, answer, *given, each.changes)
         return handlers
 
     def _health_methods(self) -> grpc.GenericRpcHandler:
@@ -158,7 +129,7 @@ def _answer(
     service: Service, method: Method, response: type[Message]
 ) -> Callable[[Message], Awaitable[bytes]]:
     async def answer(request: Message) -> bytes:
-        found = await method(service, request)
+        found = await method.answer(service, request)
         message = ParseDict(found, response()) if isinstance(found, dict) else found
         data: bytes = message.SerializeToString()
         return data

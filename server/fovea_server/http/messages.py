@@ -1,11 +1,11 @@
-"""Requests and answers over HTTP, whatever the server is."""
+"""Requests and answers over HTTP, whatever the server is; and their headers."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -116,3 +116,23 @@ def error_headers(error: FoveaError) -> list[tuple[bytes, bytes]]:
     if isinstance(error, QueueFull | NoMemory | KeysPending | ModelLoading):
         return [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
     return []
+
+
+def allow(methods: Collection[str]) -> str:
+    """Make the `Allow` header of an address: where GET is answered, so are HEAD and OPTIONS."""
+    also = ("HEAD", "OPTIONS") if "GET" in methods else ()
+    return ", ".join(sorted({*methods, *also}))
+
+
+def weights(header: str) -> Iterator[tuple[str, float]]:
+    """Yield each entry of a list such as `Accept` in lower case, and its weight.
+
+    It is 1 where there is none, and 0 where that is no number.
+    """
+    for part in header.lower().split(","):
+        entry, *parameters = (word.strip() for word in part.split(";"))
+        quality = next((p[2:] for p in parameters if p.startswith("q=")), "1")
+        try:
+            yield entry, float(quality)
+        except ValueError:
+            yield entry, 0.0

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
 from fovea_server.http.guard import Guard, Guarded
-from fovea_server.http.headers import allow
+from fovea_server.http.messages import allow
 from fovea_server.http.v1.answers import error_answer
 from fovea_server.listen import bind
 from fovea_server.metrics.machine import MachineMetrics

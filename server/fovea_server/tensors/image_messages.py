@@ -16,7 +16,7 @@ from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.session import Array
 from fovea_preprocess.image import DecodedImage
 from fovea_server.statistics.stages import Timing
-from fovea_server.tensors.messages import RequestTrace
+from fovea_server.tensors.messages import TritonTrace
 
 SentImage = bytes | bytearray | DecodedImage
 """An image of a request: encoded, or pixels that a carrier has as they are."""
@@ -54,7 +54,7 @@ class ImageRequest:
     id: str = ""
     priority: int = 0
     timeout_us: int = 0
-    trace: RequestTrace | None = None
+    trace: TritonTrace | None = None
     place_of: Callable[[SentImage], Place | None] = lambda image: None
 
 

@@ -36,7 +36,7 @@ class RequestedOutput:
     classification: int = 0
 
 
-class RequestTrace(Protocol):
+class TritonTrace(Protocol):
     """Records the timestamps of a request."""
 
     def computed(self, spans: Spans) -> None:
@@ -74,7 +74,7 @@ class InferRequest:
     sequence_id: int | str = 0
     sequence_start: bool = False
     sequence_end: bool = False
-    trace: RequestTrace | None = None
+    trace: TritonTrace | None = None
     spans: list[Spans] | None = None
     batch: int = 0
 

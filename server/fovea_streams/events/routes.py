@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Request, Response
 from starlette.responses import StreamingResponse
 
 from fovea_preprocess.errors import NotFound
-from fovea_server.http.v1.models import restricted
+from fovea_server.http.v1.route import restricted
 from fovea_streams.documents import StreamId, described_bytes
 from fovea_streams.events.following import EventLogs, after_of, kind_of, kinds_of
 from fovea_streams.events.log import LoggedEvent

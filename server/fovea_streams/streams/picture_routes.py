@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from starlette.responses import StreamingResponse
 
 from fovea_preprocess.errors import NotFound
-from fovea_server.http.v1.models import restricted
+from fovea_server.http.v1.route import restricted
 from fovea_streams.documents import StreamId, described_bytes
 from fovea_streams.streams.picture import MJPEG, mjpeg
 from fovea_streams.streams.table import StreamTable

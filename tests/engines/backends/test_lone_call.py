@@ -24,7 +24,7 @@ class Machine:
             wide = self.lone.next(self.now)
             seconds = wide_s if wide else narrow_s
             if calls and calls[-1][1] != wide:
-                seconds *= 3  # what is cold after a change
+                seconds += min(2 * seconds, 0.01)  # what is cold after a change
             calls.append((self.now, wide))
             self.now += seconds
             self.lone.learn(wide, seconds, self.now)
@@ -47,8 +47,9 @@ def test_narrow_is_taken_beside_a_neighbour_and_wide_soon_after_it(wide_s, narro
     tried = sum(wide for _, wide in busy) / len(busy)
     assert 0 < tried <= 0.06
 
-    # A trial of two calls costs a twentieth of the time at most.
-    back_s = max(1, 2 * (wide_s - narrow_s) / 0.05)
+    lost_s = sum(wide_s - narrow_s for _, wide in busy if wide)
+    assert lost_s <= 0.045 * 30
+    back_s = max(1, (wide_s - narrow_s) / 0.04)
     machine.run(machine.now + back_s + 4 * narrow_s, wide_s=narrow_s * 0.6, narrow_s=narrow_s)
     after = machine.run(machine.now + 5, wide_s=narrow_s * 0.6, narrow_s=narrow_s)
     assert all(wide for _, wide in after)

@@ -24,7 +24,7 @@ from fovea_preprocess.mistakes import key_fault
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.guard import Guard, Guarded
-from fovea_server.http.headers import allow
+from fovea_server.http.messages import allow
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import models, predict_routes
 from fovea_server.http.v1.answers import error_answer, error_json

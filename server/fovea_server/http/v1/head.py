@@ -12,7 +12,7 @@ from fovea_engines.detect.new_image import MediaType
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
 from fovea_server.dataplane.options import parse_options
-from fovea_server.http.headers import weights
+from fovea_server.http.messages import weights
 
 _ANSWERS: dict[str, MediaType | None] = {
     "application/json": None,

@@ -2,57 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Request
 
 from fovea_server.dataplane.model_documents import Live, Model, ModelList, ModelStatistics, Ready
-from fovea_server.dataplane.service import Service
 from fovea_server.http.v1.openapi import described
-from fovea_server.traffic.call import Call
-
-ModelName = Annotated[str, Path(description="name of the model", examples=["yolov8n"])]
-Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
-
-
-def service_of(request: Request) -> Service:
-    """Return the service of the application."""
-    service: Service = request.app.state.service
-    return service
-
-
-def call_of(request: Request) -> Call:
-    """Return the call of a request, as the log and the metrics know it."""
-    call: Call = request.state.call
-    return call
-
-
-def restricted(api: str) -> Any:
-    """Make a dependency that refuses clients without the header of one of `restrictions.APIS`."""
-
-    async def check(request: Request) -> None:
-        call = call_of(request)
-        call.model = request.path_params.get("name", "")
-        service_of(request).admit(call, api)
-
-    return Depends(check)
-
-
-async def _admit_inference(request: Request) -> None:
-    call, route = call_of(request), request.scope["route"].path.replace("{name}", "{model}")
-    call.model = request.path_params.get("name", "")
-    service_of(request).admit(call, "inference", operation=f"{request.method} {route}")
-
-
-inferring = Depends(_admit_inference)
-"""Dependency of routes that ask a model to infer: they are measured, also if they are refused."""
-
-
-def check_control(request: Request, api: str) -> None:
-    """Raise Restricted if a client may not change the server by an API; the log says who did."""
-    call = call_of(request)
-    service_of(request).admit(call, api, control=f"{call.method} {call.shown!r}")
-
+from fovea_server.http.v1.route import ModelName, Version, restricted, service_of
 
 health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[restricted("health")])
 router = APIRouter(tags=["models"], prefix="/v1/models")

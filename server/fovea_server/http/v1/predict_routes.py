@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import APIRouter
 
 from fovea_preprocess.errors import NotFound
-from fovea_server.http.v1.models import ModelName, Version, inferring
 from fovea_server.http.v1.openapi import described_drawing, described_prediction
+from fovea_server.http.v1.route import ModelName, Version, inferring
 
 router = APIRouter(tags=["predict"], dependencies=[inferring])
 """Describes the requests in the OpenAPI document, and refuses those with a wrong version."""

@@ -1,91 +1,12 @@
-"""Routes the requests of the v2 protocol.
-
-Source of the routes: the regular expressions of Triton's http_server.cc.
-"""
+"""Admits and refuses the requests of the v2 protocol by their heads."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from urllib.parse import unquote
-
-from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, Restricted
 from fovea_server.http.front import Front
-from fovea_server.http.headers import allow
-from fovea_server.http.messages import JSON, TEXT, Endpoint, Request, Response
+from fovea_server.http.messages import Request, Response, allow
 from fovea_server.http.v2.answers import error_answer, refusal, too_large
-from fovea_server.http.v2.endpoints import generate, infer, models
-
-_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
-_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
-_CONTROL = _REPOSITORY + r"/models/(?P<model>[^/]+)"
-_MEMORY = r"/v2/(?P<memory>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A route of the protocol."""
-
-    path: str
-    """Pattern."""
-    api: str
-    """Name of its API in restrictions."""
-    methods: tuple[str, ...]
-    endpoint: Endpoint
-    refusal: bytes = JSON
-    """Content type of the answer to another method."""
-    controls: bool = False
-    """POST changes the server."""
-
-
-_EXTENSIONS: Mapping[str, Endpoint] = load(Group.ABILITIES, "http-extensions")
-_BOTH = ("GET", "POST")
-# The first that matches a path is used.
-_ROUTES = (
-    Route(_MODEL + "/infer", "inference", ("POST",), infer.infer, TEXT),
-    Route("/v2/health/live", "health", ("GET",), models.live, TEXT),
-    Route("/v2/health/ready", "health", ("GET",), models.ready, TEXT),
-    Route(_MODEL + "/ready", "health", ("GET",), models.model_ready, TEXT),
-    Route("/v2", "metadata", ("GET",), models.server),
-    Route("/v2/models/stats", "statistics", ("GET",), models.statistics),
-    Route(_MODEL, "metadata", ("GET",), models.model),
-    Route(_MODEL + "/config", "model-config", ("GET",), models.config),
-    Route(_MODEL + "/stats", "statistics", ("GET",), models.statistics),
-    Route(_MODEL + "/generate", "inference", ("POST",), generate.generate),
-    Route(_MODEL + "/generate_stream", "inference", ("POST",), generate.generate_stream),
-    Route(_MODEL + "/trace/setting", "trace", _BOTH, _EXTENSIONS["trace"], controls=True),
-    Route("/v2/trace/setting", "trace", _BOTH, _EXTENSIONS["trace"], controls=True),
-    Route("/v2/logging", "logging", _BOTH, _EXTENSIONS["log"], controls=True),
-    Route(_REPOSITORY + "/index", "model-repository", ("POST",), models.index),
-    Route(_CONTROL + "/load", "model-repository", ("POST",), models.load, controls=True),
-    Route(_CONTROL + "/unload", "model-repository", ("POST",), models.unload, controls=True),
-    Route(_MEMORY + "/status", "shared-memory", ("GET",), _EXTENSIONS["status"]),
-    Route(
-        _MEMORY + "/register", "shared-memory", ("POST",), _EXTENSIONS["register"], controls=True
-    ),
-    Route(
-        _MEMORY + "/unregister",
-        "shared-memory",
-        ("POST",),
-        _EXTENSIONS["unregister"],
-        controls=True,
-    ),
-)
-_PATTERNS = [(re.compile(route.path), route) for route in _ROUTES]
-_NAMES = dict.fromkeys(("model", "version", "region", "repository", "memory"))
-
-
-@lru_cache(maxsize=256)
-def _resolve(path: str) -> tuple[Route, dict[str, str | None]] | None:
-    """Find the route of a quoted path, and the unquoted names in it; None if there is none."""
-    for pattern, route in _PATTERNS:
-        if found := pattern.fullmatch(path):
-            given = {name: unquote(text) for name, text in found.groupdict().items() if text}
-            return route, _NAMES | given
-    return None
+from fovea_server.http.v2.routes import resolve
 
 
 class V2Front(Front):
@@ -99,7 +20,7 @@ class V2Front(Front):
 
     def route(self, request: Request) -> None:
         """Route a request by its head, or refuse it."""
-        found = _resolve(request.call.path.partition("?")[0])
+        found = resolve(request.call.path.partition("?")[0])
         if found is None:
             request.answer = refusal(404, "Not Found")
             return

@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager
 from threading import Thread
 from typing import Protocol
 
-from fovea_cluster.stores.address import Address
-from fovea_cluster.stores.listing import RemoteFile, RemoteModel, models_of
-from fovea_cluster.stores.schemes import SCHEMES
-from fovea_cluster.stores.web import Listed, Readable, WebServer
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound, Unavailable
+from fovea_stores.address import Address
+from fovea_stores.listing import RemoteFile, RemoteModel, models_of
+from fovea_stores.schemes import SCHEMES
+from fovea_stores.web import Listed, Readable, WebServer
 
 # The bytes of one request, where a store is read by ranges.
 CHUNK = 4 << 20

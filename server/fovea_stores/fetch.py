@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Thread
 
-from fovea_cluster.stores.listing import RemoteFile
-from fovea_cluster.stores.store import Store
 from fovea_engines.repository.files import writing
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, ShuttingDown, Unavailable
 from fovea_preprocess.plural import counted
 from fovea_preprocess.size import size_text
+from fovea_stores.listing import RemoteFile
+from fovea_stores.store import Store
 
 log = logging.getLogger(__name__)
 

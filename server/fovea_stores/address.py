@@ -49,8 +49,8 @@ class Address(StoreAddress):
     def follow(self, plan: FollowPlan) -> Follower:
         """Prepare the mirror; see `StoreAddress.follow`."""
         # Most servers have their models in a folder, and need not import what follows a store.
-        from fovea_cluster.stores.follower import MirrorFollower
-        from fovea_cluster.stores.mirror import Mirror
+        from fovea_stores.follower import MirrorFollower
+        from fovea_stores.mirror import Mirror
 
         only, described = plan.only, plan.described
         mirror = Mirror(self, plan.cache, plan.most_bytes, only, described=described)

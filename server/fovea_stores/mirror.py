@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from fovea_cluster.stores.address import Address
-from fovea_cluster.stores.fetch import UNFINISHED, Fetch
-from fovea_cluster.stores.listing import RemoteFile, RemoteModel
-from fovea_cluster.stores.store import Store
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.locking import lock, locked
 from fovea_preprocess.errors import InvalidModel, NotFound, Unavailable
+from fovea_stores.address import Address
+from fovea_stores.fetch import UNFINISHED, Fetch
+from fovea_stores.listing import RemoteFile, RemoteModel
+from fovea_stores.store import Store
 
 log = logging.getLogger(__name__)
 

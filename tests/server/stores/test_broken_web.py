@@ -7,12 +7,12 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from tests.server.remote.conftest import GO, content
+from tests.server.stores.conftest import GO, content
 
-from fovea_cluster.stores import fetch
-from fovea_cluster.stores.address import Address
-from fovea_cluster.stores.mirror import Mirror
 from fovea_preprocess.errors import NotFound, ShuttingDown, Unavailable
+from fovea_stores import fetch
+from fovea_stores.address import Address
+from fovea_stores.mirror import Mirror
 
 GOOD = {"good/1/model.onnx": b"good"}
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -268,7 +268,7 @@ def test_links_that_are_none_and_pages_that_are_no_html_stop_nothing(web, mirror
 
 
 def test_a_page_or_a_head_that_drips_keeps_its_model_out_alone(web, mirror, monkeypatch):
-    monkeypatch.setattr("fovea_cluster.stores.web._PATIENCE_S", 0.5)
+    monkeypatch.setattr("fovea_stores.web._PATIENCE_S", 0.5)
 
     def head_drips(request: _Handler) -> None:
         while not request.server.over.wait(0.05):

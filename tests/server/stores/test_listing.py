@@ -2,7 +2,7 @@
 
 import pytest
 
-from fovea_cluster.stores.listing import RemoteFile, models_of
+from fovea_stores.listing import RemoteFile, models_of
 
 
 def listed(*keys):

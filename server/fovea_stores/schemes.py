@@ -7,8 +7,8 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fovea_cluster.stores.listing import Digest
-from fovea_cluster.stores.web import Listed
+from fovea_stores.listing import Digest
+from fovea_stores.web import Listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ from pydantic import Field, create_model
 
 import fovea_client
 from fovea_engines.detect.options import PredictOptions, VectorFormat
-from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import parse_texts
 from fovea_server.http.v1.head import timeout_of
-from fovea_server.http.v1.models import ModelName, Version, call_of, inferring, service_of
 from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.route import ModelName, Version, answered, call_of, inferring, service_of
 from fovea_server.http.v1.schemas import schema_of
 from fovea_server.tensors.image_messages import Vocabulary
 from fovea_server.tensors.results.forms import result_json
@@ -59,7 +58,7 @@ def _example(value: object) -> dict[str, Any]:
     return {"examples": {"texts": {"value": value}}}
 
 
-def words_routes() -> APIRouter:
+def embed_routes() -> APIRouter:
     """Make the routes: with the newest version of a model, and with one."""
     router = APIRouter(tags=["search"], dependencies=[inferring])
 

@@ -2,7 +2,7 @@
 
 import shutil
 
-from tests.server.remote.conftest import GO, content, kept
+from tests.server.stores.conftest import GO, content, kept
 
 
 def test_servers_of_different_models_share_a_folder(bucket, make):

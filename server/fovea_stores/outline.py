@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fovea_cluster.stores.address import Address
-from fovea_cluster.stores.store import Store
 from fovea_engines.repository.card import CARD_FILE
 from fovea_preprocess.errors import InvalidModel
+from fovea_stores.address import Address
+from fovea_stores.store import Store
 
 
 def outline(address: Address, folder: Path) -> None:

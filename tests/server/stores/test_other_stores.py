@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from tests.stores import remote_packages
 
-from fovea_cluster.stores.address import Address
-from fovea_cluster.stores.mirror import Mirror
+from fovea_stores.address import Address
+from fovea_stores.mirror import Mirror
 
 KEY, CONTENT = "prod/digits/1/model.onnx", b"an engine"
 MD5 = b64encode(md5(CONTENT, usedforsecurity=False).digest()).decode()

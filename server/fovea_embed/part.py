@@ -1,4 +1,4 @@
-"""The part of a server that turns texts into vectors: `POST /v1/models/NAME/embed`."""
+"""The part of a server that turns texts into vectors, and counts them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 
-class WordsPart(ServerPart):
+class EmbedPart(ServerPart):
     """Routes and metrics of models that read texts."""
 
     def __init__(self, service: Service) -> None:
@@ -20,9 +20,9 @@ class WordsPart(ServerPart):
 
     def routes(self) -> APIRouter:
         """Make the routes."""
-        from fovea_words.routes import words_routes
+        from fovea_embed.routes import embed_routes
 
-        return words_routes()
+        return embed_routes()
 
     def families(self) -> Iterable[Family]:
         """Return how many texts were read, and how many of them by the network."""

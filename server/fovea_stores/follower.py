@@ -7,8 +7,8 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from fovea_cluster.stores.mirror import Mirror
 from fovea_preprocess.errors import FoveaError, ShuttingDown, Unavailable
+from fovea_stores.mirror import Mirror
 
 log = logging.getLogger(__name__)
 

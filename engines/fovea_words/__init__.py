@@ -1,0 +1,1 @@
+"""Models that read texts as well as images."""

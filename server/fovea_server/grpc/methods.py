@@ -1,0 +1,50 @@
+"""The methods of Triton's service that have one request and one answer, but for inference."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from google.protobuf.message import Message
+
+from fovea_preprocess.entry_points import Group, load
+from fovea_server.dataplane.service import Service
+from fovea_server.grpc import models
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of the service.
+
+    Attributes:
+        api: name of its API in restrictions.
+        answer: answers a request with a message, or with its fields.
+        changes: whether a request changes the server; True where every one does.
+    """
+
+    api: str
+    answer: Callable[[Service, Any], Awaitable[Message | dict[str, Any]]]
+    changes: Callable[[Any], bool] | bool = False
+
+
+_METHODS = {
+    "ServerLive": Method("health", models.live),
+    "ServerReady": Method("health", models.ready),
+    "ModelReady": Method("health", models.model_ready),
+    "ServerMetadata": Method("metadata", models.server),
+    "ModelMetadata": Method("metadata", models.model),
+    "ModelConfig": Method("model-config", models.config),
+    "ModelStatistics": Method("statistics", models.statistics),
+    "RepositoryIndex": Method("model-repository", models.index),
+    "RepositoryModelLoad": Method("model-repository", models.load, changes=True),
+    "RepositoryModelUnload": Method("model-repository", models.unload, changes=True),
+}
+
+
+@cache
+def methods() -> Mapping[str, Method]:
+    """Return the methods by name: those of the core, and those of Triton's extensions."""
+    extensions: Mapping[str, Method] = load(Group.ABILITIES, "grpc-methods")
+    return {**_METHODS, **extensions}

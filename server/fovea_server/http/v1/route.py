@@ -1,0 +1,89 @@
+"""The parts that every route under /v1 is made of: admission, limits, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Request, Response
+
+from fovea_preprocess.errors import FoveaError
+from fovea_server.dataplane.service import Service
+from fovea_server.http.receive import in_time, stopped, unless_client_leaves
+from fovea_server.http.v1.body import Source, read_body
+from fovea_server.http.v1.sources import ImageSources
+from fovea_server.traffic.call import Call
+
+ModelName = Annotated[str, Path(description="name of the model", examples=["yolov8n"])]
+Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
+
+
+def service_of(request: Request) -> Service:
+    """Return the service of the application."""
+    service: Service = request.app.state.service
+    return service
+
+
+def call_of(request: Request) -> Call:
+    """Return the call of a request, as the log and the metrics know it."""
+    call: Call = request.state.call
+    return call
+
+
+def restricted(api: str) -> Any:
+    """Make a dependency that refuses clients without the header of one of `restrictions.APIS`."""
+
+    async def check(request: Request) -> None:
+        call = call_of(request)
+        call.model = request.path_params.get("name", "")
+        service_of(request).admit(call, api)
+
+    return Depends(check)
+
+
+async def _admit_inference(request: Request) -> None:
+    call, route = call_of(request), request.scope["route"].path.replace("{name}", "{model}")
+    call.model = request.path_params.get("name", "")
+    service_of(request).admit(call, "inference", operation=f"{request.method} {route}")
+
+
+inferring = Depends(_admit_inference)
+"""Dependency of routes that ask a model to infer: they are measured, also if they are refused."""
+
+
+def check_control(request: Request, api: str) -> None:
+    """Raise Restricted if a client may not change the server by an API; the log says who did."""
+    call = call_of(request)
+    service_of(request).admit(call, api, control=f"{call.method} {call.shown!r}")
+
+
+Work = Callable[[bytes], Coroutine[Any, Any, Response]]
+
+
+async def answered(request: Request, work: Work, timeout_s: float | None) -> Response:
+    """Receive the body of a request, and await the answer that `work` makes of it.
+
+    The bytes count as held until then, and so do those that the work gives to `request.state.hold`.
+    It stops when the client leaves, or `timeout_s` after its head came. Raises as `read_body`.
+    """
+    service = service_of(request)
+
+    async def received() -> Response:
+        with service.budget.body() as hold:
+            request.state.hold = hold
+            body = await read_body(request, hold, service.settings)
+            return await unless_client_leaves(request.receive, work(body))
+
+    try:
+        return await in_time(received(), timeout_s, call_of(request).began)
+    except asyncio.CancelledError:
+        raise stopped() from None
+
+
+async def fetched(
+    request: Request, sources: Sequence[Source]
+) -> list[bytes | bytearray | FoveaError]:
+    """Replace the addresses among the sources of a request that is being answered by images."""
+    fetching: ImageSources = request.app.state.sources
+    return await fetching.fetched(sources, request.state.hold)

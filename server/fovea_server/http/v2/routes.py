@@ -1,0 +1,69 @@
+"""The routes of the v2 protocol: those of the core, and those of Triton's extensions.
+
+Source: the regular expressions of Triton's http_server.cc.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from urllib.parse import unquote
+
+from fovea_preprocess.entry_points import Group, load
+from fovea_server.http.messages import JSON, TEXT, Endpoint
+from fovea_server.http.v2.endpoints import generate, infer, models
+
+MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
+_CONTROL = _REPOSITORY + r"/models/(?P<model>[^/]+)"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route of the protocol; the first that matches a path is used."""
+
+    path: str
+    """Pattern."""
+    api: str
+    """Name of its API in restrictions."""
+    methods: tuple[str, ...]
+    endpoint: Endpoint
+    refusal: bytes = JSON
+    """Content type of the answer to another method."""
+    controls: bool = False
+    """POST changes the server."""
+
+
+_ROUTES = (
+    Route(MODEL + "/infer", "inference", ("POST",), infer.infer, TEXT),
+    Route("/v2/health/live", "health", ("GET",), models.live, TEXT),
+    Route("/v2/health/ready", "health", ("GET",), models.ready, TEXT),
+    Route(MODEL + "/ready", "health", ("GET",), models.model_ready, TEXT),
+    Route("/v2", "metadata", ("GET",), models.server),
+    Route("/v2/models/stats", "statistics", ("GET",), models.statistics),
+    Route(MODEL, "metadata", ("GET",), models.model),
+    Route(MODEL + "/config", "model-config", ("GET",), models.config),
+    Route(MODEL + "/stats", "statistics", ("GET",), models.statistics),
+    Route(MODEL + "/generate", "inference", ("POST",), generate.generate),
+    Route(MODEL + "/generate_stream", "inference", ("POST",), generate.generate_stream),
+    Route(_REPOSITORY + "/index", "model-repository", ("POST",), models.index),
+    Route(_CONTROL + "/load", "model-repository", ("POST",), models.load, controls=True),
+    Route(_CONTROL + "/unload", "model-repository", ("POST",), models.unload, controls=True),
+)
+
+
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], Route]]:
+    routes: tuple[Route, ...] = load(Group.ABILITIES, "v2-routes")
+    return [(re.compile(route.path), route) for route in (*_ROUTES, *routes)]
+
+
+@lru_cache(maxsize=256)
+def resolve(path: str) -> tuple[Route, dict[str, str | None]] | None:
+    """Find the route of a quoted path, and the unquoted names in it; None if there is none."""
+    for pattern, route in _patterns():
+        if found := pattern.fullmatch(path):
+            given = {name: unquote(text) for name, text in found.groupdict().items() if text}
+            return route, dict.fromkeys(("model", "version", *pattern.groupindex)) | given
+    return None
