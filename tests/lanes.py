@@ -56,7 +56,9 @@ LONG = (
     *("e2e/test_lifecycle.py", "docker/test_starter.py", "e2e/test_heavy_images.py"),
     *("engines/build/test_interrupted_build.py", "e2e/test_health.py"),
     *("engines/build/test_every_file_builds.py", "docs/test_heads_page.py"),
-    "generated/test_generated_clients.py",
+    *("generated/test_generated_clients.py", "e2e/test_shadow.py", "e2e/test_pictures.py"),
+    *("engines/build/test_nms_tail.py", "engines/detect/test_layouts.py"),
+    *("engines/build/test_recognised_at_build.py", "e2e/test_tracked_clips.py"),
 )
 # Fixtures that build engines or type commands.
 _SLOW = frozenset(("demo_batches", "demo_model", "demo_repository", "demo_versions", "fovea"))
