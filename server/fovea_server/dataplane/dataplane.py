@@ -8,7 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Container,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import fields, replace
@@ -218,7 +226,7 @@ class DataPlane:
                 f"model '{model.name}' takes tensors, not images{reason}; see `fovea inspect` for "
                 "its inputs"
             )
-        _charge(model, len(images))
+        _charge(model, images.__len__)
         reason = "" if engine.head else engine.card.reason
         words = Vocabulary(options.labels or engine.labels, engine.card.skeleton, reason)
         if options.labels is None:
@@ -295,7 +303,7 @@ class DataPlane:
         if engine is None:
             raise InvalidRequest(f"model '{model.name}' takes tensors, and reads no texts")
         words = engine.require_words()
-        _charge(model, len(texts))
+        _charge(model, texts.__len__)
         return await _within(timeout_s, asyncio.to_thread(words.read, texts))
 
     @asynccontextmanager
@@ -371,11 +379,10 @@ class DataPlane:
             response = await answer
             _correct(reservation, response)
             return response
-        _charge(model, _rows(model, request))
+        _charge(model, lambda: _rows(model, request))
         classes = {one.name: one.classification for one in request.outputs if one.classification}
-        for tensor in model.signature.outputs:
-            if tensor.name in classes:
-                check_class_type(tensor.datatype)
+        if classes:
+            _check_classes(model, classes)
         request.trace = self._trace.sample(model.name, model.version, request.id)
         if (span := SPAN.get()) is not None:
             request.spans, arrived = [], time.monotonic()
@@ -400,6 +407,13 @@ def _correct(reservation: Reservation, response: InferResponse) -> None:
         size += tensor.array.nbytes
     if reservation.size or size >= _COUNTED:
         reservation.resize(size)
+
+
+def _check_classes(model: ServedModel, classes: Container[str]) -> None:
+    """Raise InvalidRequest if an output that is asked for its top classes has none."""
+    for tensor in model.signature.outputs:
+        if tensor.name in classes:
+            check_class_type(tensor.datatype)
 
 
 async def _classify(
@@ -472,7 +486,7 @@ def _resolved(model: ServedModel, engine: Engine, options: PredictOptions) -> Pr
         ) from error
 
 
-def _charge(model: ServedModel, images: int) -> None:
+def _charge(model: ServedModel, count: Callable[[], int]) -> None:
     """Count images for the key of the request, whatever carries it.
 
     Raises:
@@ -482,6 +496,7 @@ def _charge(model: ServedModel, images: int) -> None:
     call = CALL.get()
     if call is not None and call.holder is not None:
         call.holder.check_model(model.name)
+        images = count()
         paid = min(images, call.paid)
         call.paid -= paid
         if due := images - paid:

@@ -124,8 +124,7 @@ class Restrictions:
 
     def check(self, api: str, header: Callable[[str], str | None]) -> None:
         """Raise Restricted if a request lacks the secret of an API in its headers."""
-        key = self.missing(api, header)
-        if key is not None:
+        if api in self._secrets and (key := self.missing(api, header)) is not None:
             expected = f"expecting header '{self._prefix}{key}'"
             raise Restricted(f"This {self._noun} is restricted, {expected}")
 

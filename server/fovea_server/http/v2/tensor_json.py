@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -119,9 +118,8 @@ def _unfit(why: str) -> MalformedJson:
     return MalformedJson(f"Unable to parse 'data': {why}")
 
 
-def refuse_long(tensors: Iterable[OutputTensor]) -> None:
+def refuse_long(elements: int) -> None:
     """Raise AnswerTooLarge if outputs have too many elements for JSON, before they are written."""
-    elements = sum(tensor.array.size for tensor in tensors)
     if elements > MOST:
         raise AnswerTooLarge(
             f"the outputs have {elements:,} elements, and JSON takes {MOST:,}: ask for binary data "

@@ -51,7 +51,7 @@ async def _generated(service: Service, request: Request) -> bytes:
     else:
         _read(*arguments)
     response = await service.plane.infer(model, asked, request.reservation)
-    refuse_long(response.outputs)
+    refuse_long(sum(tensor.array.size for tensor in response.outputs))
     if any(tensor.array.size > MANY for tensor in response.outputs):
         return await asyncio.to_thread(_written, response)
     return _written(response)

@@ -43,7 +43,6 @@ async def infer(service: Service, request: Request) -> Response:
         asked, encoding = _asked(*arguments)
     response = await service.plane.infer(model, asked, request.reservation)
     try:
-        _refuse_long(response, encoding)
         if _is_long(response, encoding):
             answer = await asyncio.to_thread(_infer_answer, response, encoding)
         else:
@@ -126,27 +125,20 @@ def _refused(what: str) -> InvalidRequest:
 
 
 def _is_long(response: InferResponse, encoding: OutputEncoding) -> bool:
-    """Return True if writing the answer would block the event loop."""
+    """Return True if writing the answer would block the event loop.
+
+    Raises:
+        AnswerTooLarge: outputs are too long for JSON.
+    """
+    elements, is_long = 0, False
     for tensor in response.outputs:
-        if tensor.array.size <= MANY:
-            continue
-        if tensor.datatype == "BYTES":
-            return True
-        if tensor.name not in encoding.shared and not encoding.binary.get(
-            tensor.name, encoding.by_default
-        ):
-            return True
-    return False
-
-
-def _refuse_long(response: InferResponse, encoding: OutputEncoding) -> None:
-    """Raise AnswerTooLarge if outputs are too long for JSON."""
-    refuse_long(
-        tensor
-        for tensor in response.outputs
-        if tensor.name not in encoding.shared
-        and not encoding.binary.get(tensor.name, encoding.by_default)
-    )
+        size, in_json = tensor.array.size, False
+        if tensor.name not in encoding.shared:
+            in_json = not encoding.binary.get(tensor.name, encoding.by_default)
+        elements += size if in_json else 0
+        is_long |= size > MANY and (in_json or tensor.datatype == "BYTES")
+    refuse_long(elements)
+    return is_long
 
 
 def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Response:
