@@ -218,8 +218,8 @@ def _unverified() -> ssl.SSLContext:
 def _failure(error: Exception) -> str:
     if isinstance(error, http.client.BadStatusLine):
         return (
-            f"{error}; if it speaks TLS, give --http-server-cert and --http-server-key, as to "
-            "`fovea serve`, or --url https://..."
+            f"what came back is not HTTP ({str(error)[:16]!r}); if it speaks TLS, give "
+            "--http-server-cert and --http-server-key, as to `fovea serve`, or --url https://..."
         )
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
