@@ -1,1 +1,1 @@
-"""Vectors of texts, over HTTP; what they cost is counted."""
+"""Vectors of texts, over HTTP; the texts are counted."""

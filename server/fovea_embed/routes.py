@@ -34,7 +34,7 @@ TextAnswer = create_model(
 _OPTIONS = PredictOptions.__dataclass_fields__
 TextRequest = create_model(
     "TextRequest",
-    __doc__="Texts, of which a model of images and texts makes vectors.",
+    __doc__="Texts to turn into vectors, by a model of images and texts.",
     text=(str | list[str], Field(description="one, or up to 1000")),
     normalise=(bool, Field(True, **_OPTIONS["normalise"].metadata)),
     vector=(VectorFormat, Field("base64", **_OPTIONS["vector"].metadata)),
@@ -59,7 +59,7 @@ def _example(value: object) -> dict[str, Any]:
 
 
 def embed_routes() -> APIRouter:
-    """Make the routes: with the newest version of a model, and with one."""
+    """Make the routes: of the current version of a model, and of one that is named."""
     router = APIRouter(tags=["search"], dependencies=[inferring])
 
     @router.post("/v1/models/{name}/embed", **_described("embed"))

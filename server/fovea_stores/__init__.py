@@ -1,1 +1,1 @@
-"""Mirrors repositories that are in stores of objects into folders of this machine."""
+"""Mirrors repositories of stores and web servers into folders of this machine."""

@@ -26,7 +26,7 @@ class Address(StoreAddress):
         scheme, _, rest = text.partition("://")
         scheme, rest = scheme.lower(), rest.rstrip("/")
         host, _, path = rest.partition("/")
-        # hf://org/name@revision has its @ in the path.
+        # hf://org/name@revision has its @ in the path; one behind a colon ends a password.
         if "@" in host or (scheme == "hf" and re.search(r":[^/]*@", rest)):
             raise ValueError(
                 f"{scheme}://***@{host.rpartition('@')[2]} has credentials in it, which others "
@@ -48,7 +48,7 @@ class Address(StoreAddress):
 
     def follow(self, plan: FollowPlan) -> Follower:
         """Prepare the mirror; see `StoreAddress.follow`."""
-        # Most servers have their models in a folder, and need not import what follows a store.
+        # Not at the top: these modules import this one.
         from fovea_stores.follower import MirrorFollower
         from fovea_stores.mirror import Mirror
 

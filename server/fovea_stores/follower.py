@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class MirrorFollower:
-    """Pulls a store until that has worked once, and with `polls` every `every_s` from then on.
+    """Pulls a store until there is something to serve; with `polls`, also every `every_s` after.
 
     While the store cannot be read, what was pulled before is kept.
 
@@ -73,7 +73,7 @@ class MirrorFollower:
             return
         except (FoveaError, OSError) as error:
             self._failed(error)
-        except Exception as error:  # one failed pull must not end the next
+        except Exception as error:  # one failed pull must not prevent the next
             log.exception("%s could not be followed", self.mirror.address)
             self._failed(error)
         else:
@@ -109,6 +109,6 @@ class MirrorFollower:
         return [f"{n}: {why}" for n, why in self.mirror.refused.items() if n in self._missing]
 
     def stop(self) -> None:
-        """End what is under way, and let those go on who wait for it."""
+        """End what is under way, and release those who wait for it."""
         self._stop.set()
         self.started.set()

@@ -73,7 +73,7 @@ class RemoteModel:
 
     @classmethod
     def of(cls, name: str, files: Iterable[RemoteFile]) -> Self:
-        """Make one of its files, and judge their keys."""
+        """Make a model of its files, and check their keys."""
         files = tuple(sorted(files, key=lambda file: file.key))
         try:
             _check_keys([file.key for file in files if not file.problem])
@@ -84,7 +84,7 @@ class RemoteModel:
 
     @property
     def describing(self) -> tuple[RemoteFile, ...]:
-        """Return the files without those of versions that have a card, but for the cards."""
+        """The files; of a version with a card, the card alone."""
         paths = {file: PurePosixPath(file.key) for file in self.files}
         folders = {path.parent for path in paths.values() if path.name == CARD_FILE}
         return tuple(

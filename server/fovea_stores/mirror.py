@@ -39,7 +39,7 @@ class Mirror:
         most_bytes: limit of what is pulled.
         only: names of the models that are pulled; None for all. Others that the folder has stay
             until they leave the store.
-        described: of a version with a card nothing else is pulled, into a folder of its own.
+        described: of a version with a card, only the card is pulled; the copy has its own folder.
 
     Attributes:
         root: the folder `models`.
@@ -135,7 +135,7 @@ class Mirror:
         return _is_model(link) and link.readlink().parent.name == model.content_id
 
     def _take_over(self, model: RemoteModel, fetch: Fetch) -> None:
-        """Serve a model as it is in the store; what is wrong with it is kept in `_judged`."""
+        """Link a model as it is in the store; what is wrong with it is kept in `_judged`."""
         if _first(model, fetch.unreadable):
             return
         try:
@@ -223,7 +223,7 @@ def _missing(name: str, about: str) -> InvalidModel:
 
 
 def _check_names(path: Path, model: RemoteModel) -> None:
-    """Raise InvalidModel if the store lacks a file of a card, which is not pulled."""
+    """Raise InvalidModel if the store lacks a file of a card, whose files are not pulled."""
     about, stored = f"{model.name}/{path.parent.name}", {file.key for file in model.files}
     for name in _read_card(path, about).files:
         if f"{about}/{name}" not in stored:

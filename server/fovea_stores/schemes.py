@@ -19,7 +19,7 @@ class Scheme:
         describe: the tag and the digest of a listed file.
         by_fsspec: it is read by a package of fsspec, and else by `WebServer`.
         streams: a file is read in one request, not by ranges.
-        encrypted: True if a file's digest may be of its encrypted bytes.
+        encrypted: tells whether a file's digest may be of its encrypted bytes; None: it never is.
     """
 
     describe: Callable[[Listed], tuple[str, Digest | None]]

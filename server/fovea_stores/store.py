@@ -1,4 +1,4 @@
-"""A store of objects, read through fsspec."""
+"""A store, read through fsspec or as a web server."""
 
 from __future__ import annotations
 

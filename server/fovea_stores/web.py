@@ -67,7 +67,7 @@ class WebServer:
         Index pages and files are asked for several at once.
 
         Raises:
-            FileNotFoundError, PermissionError: the index of the root is not there, or not for all.
+            FileNotFoundError, PermissionError: the index of the root is missing, or forbidden.
             httpx.HTTPError: it cannot be read.
             Unavailable: there are more pages or files than a repository has.
         """
@@ -163,7 +163,7 @@ class _Listing:
         parser = _Links()
         try:
             parser.feed(content.decode("utf-8", "replace"))
-        except AssertionError as error:  # of a declaration that is none
+        except AssertionError as error:  # a malformed declaration
             raise ValueError(f"the index page is no HTML: {error}") from error
         links = filter(None, (_joined(page, link) for link in parser.links))
         # Others sort the page, or lead out of the folder.

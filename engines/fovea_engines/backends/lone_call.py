@@ -14,7 +14,7 @@ _SLOW = 1.2
 _SOONEST_S, _SOON_S = 0.25, 0.8
 _COST, _MOST_COST = 0.02, 0.04
 # The first call after a change finds cold caches and memory that was released: it tells nothing,
-# unless it loses more than these cost, in seconds.
+# unless it is slower by more seconds than `_COLD_S`, which is more than they cost.
 _TRIAL_CALLS = 2
 _COLD_S = 0.02
 
@@ -24,11 +24,11 @@ class LoneCall:
     """The layout of lone calls on inputs of the same shapes: wide, or narrow where that is faster.
 
     The threads of a wide call wait for each other at the end of each layer, so a core that somebody
-    else needs slows all of it. While wide keeps its speed, narrow is not tried, and its memory
-    stays released. While narrow is the faster one, wide has a trial every .8 s or sooner, and later
+    else needs slows all of it. After one first trial, narrow is tried only once wide has become slow;
+    until then its memory stays released. While narrow is the faster one, wide has a trial every .8 s or sooner, and later
     only where calls are so long that the trial would cost a twenty-fifth of the time.
 
-    Several threads may lose a time to each other; the next call corrects it.
+    Threads may overwrite each other's measurements; the next call corrects that.
     """
 
     wide: bool = True

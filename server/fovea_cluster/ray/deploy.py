@@ -16,7 +16,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
 from fovea_cluster.ray.application import Plan, fits, fronts
 from fovea_cluster.ray.config import NODE, ClusterConfig
-from fovea_cluster.ray.faults import failures
+from fovea_cluster.ray.faults import lasting_failures
 from fovea_cluster.ray.names import FRONT, FRONTS, MODELS
 from fovea_cluster.ray.policy import alive_nodes
 from fovea_preprocess.errors import InvalidOption, Unavailable
@@ -98,7 +98,7 @@ def _follow(application: str, say: Say) -> None:
                     say(f"{name}: {line}")
             if found.status == ApplicationStatus.RUNNING:
                 return
-            if found.status in _FAILED and (reasons := failures(found)):
+            if found.status in _FAILED and (reasons := lasting_failures(found)):
                 raise Unavailable("; ".join(reasons))
         looks += 1
         if looks == _MOST_LOOKS:

@@ -25,7 +25,7 @@ _RUNNING = ("RUNNING", "PENDING_MIGRATION")
 _OWN_ERROR = re.compile(r"^fovea_preprocess\.errors\.\w+: (.*)$", re.MULTILINE)
 
 
-def failures(found: ApplicationStatusOverview) -> list[str]:
+def lasting_failures(found: ApplicationStatusOverview) -> list[str]:
     """Say why an application that Serve calls failed stays so; empty where Serve mends it.
 
     A replica that dies, as with its node, fails its health check, and Serve starts another.
@@ -50,8 +50,8 @@ def _reason(name: str, found: DeploymentStatusOverview) -> str:
     return own[-1].removeprefix(f"{name}: ") if own else " ".join(found.message.split())
 
 
-def faults(found: ApplicationStatusOverview) -> dict[str, str]:
-    """Tell by name which deployments have no replica because none could start, and why.
+def failed_starts(found: ApplicationStatusOverview) -> dict[str, str]:
+    """Map each deployment that has no replica, because none could start, to the reason.
 
     One whose replicas were lost with their node is not among them: Ray starts others.
     """
@@ -63,7 +63,7 @@ def faults(found: ApplicationStatusOverview) -> dict[str, str]:
 
 
 def _has(found: DeploymentStatusOverview, *states: str) -> bool:
-    # Ray's types say that the names are members of an enum.
+    # Strings at run time, although Ray types them as members of an enum.
     counts = cast("Mapping[str, int]", found.replica_states)
     return any(counts.get(state) for state in states)
 
@@ -77,7 +77,7 @@ async def watch(registry: Registry, forwarders: Mapping[str, Forwarder]) -> None
     while True:
         try:
             status = await asyncio.to_thread(serve.status)
-            tell(faults(status.applications[MODELS]), registry, forwarders)
+            mark(failed_starts(status.applications[MODELS]), registry, forwarders)
             warned = False
         except Exception:
             if not warned:
@@ -86,7 +86,7 @@ async def watch(registry: Registry, forwarders: Mapping[str, Forwarder]) -> None
         await asyncio.sleep(_INTERVAL_S)
 
 
-def tell(found: Mapping[str, str], registry: Registry, forwarders: Mapping[str, Forwarder]) -> None:
+def mark(found: Mapping[str, str], registry: Registry, forwarders: Mapping[str, Forwarder]) -> None:
     """Give every model its fault, or none: it is not ready, and its requests are refused."""
     for name, forwarder in forwarders.items():
         forwarder.fault = found.get(name, "")

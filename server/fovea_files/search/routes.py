@@ -48,7 +48,7 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def search_routes(find: FindIndex) -> APIRouter:
-    """Make the routes: with the newest version of a model, and with one."""
+    """Make the routes: of the current version of a model, and of one that is named."""
     router = APIRouter(tags=["search"], dependencies=[inferring])
 
     @router.post("/v1/models/{name}/search", **described_search("search"))

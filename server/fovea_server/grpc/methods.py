@@ -1,4 +1,4 @@
-"""The methods of Triton's service that have one request and one answer, but for inference."""
+"""The methods of Triton's service with one request and one answer, except inference."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ _METHODS = {
 
 @cache
 def methods() -> Mapping[str, Method]:
-    """Return the methods by name: those of the core, and those of Triton's extensions."""
+    """Return the methods by name: those of the core, and those of `fovea_extensions`."""
     extensions: Mapping[str, Method] = load(Group.ABILITIES, "grpc-methods")
     return {**_METHODS, **extensions}

@@ -11,7 +11,7 @@ from ray.serve.schema import (
     DeploymentStatusTrigger,
 )
 
-from fovea_cluster.ray.faults import failures, faults
+from fovea_cluster.ray.faults import failed_starts, lasting_failures
 
 MESSAGE = """The deployment failed to start 3 times in a row. Error:
 Traceback (most recent call last):
@@ -26,7 +26,7 @@ def unhealthy(trigger: str, **states: int) -> ApplicationStatusOverview:
 
 
 def found(trigger: str, **states: int) -> dict[str, str]:
-    return faults(unhealthy(trigger, **states))
+    return failed_starts(unhealthy(trigger, **states))
 
 
 def test_one_that_is_tried_again_and_again():
@@ -44,14 +44,14 @@ def test_one_whose_node_has_died():
 
 
 def test_a_deployment_goes_on_while_a_dead_replica_is_replaced():
-    assert failures(unhealthy("HEALTH_CHECK_FAILED", RUNNING=2, STARTING=1)) == []
+    assert lasting_failures(unhealthy("HEALTH_CHECK_FAILED", RUNNING=2, STARTING=1)) == []
 
 
 def test_a_deployment_ends_where_a_replica_cannot_start():
     reason = "m/1/model.xml is not the file that was built"
-    assert failures(unhealthy("REPLICA_STARTUP_FAILED", STARTING=1)) == [f"m: {reason}"]
+    assert lasting_failures(unhealthy("REPLICA_STARTUP_FAILED", STARTING=1)) == [f"m: {reason}"]
 
 
 def test_a_deployment_ends_where_its_application_cannot_be_made():
     failed = ApplicationStatusOverview(ApplicationStatus.DEPLOY_FAILED, " no module\n", 0.0, {})
-    assert failures(failed) == ["the deployment failed: no module"]
+    assert lasting_failures(failed) == ["the deployment failed: no module"]

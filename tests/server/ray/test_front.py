@@ -17,7 +17,7 @@ from tests.keyed import until as wait_until
 from tests.server.ray.servers import start_front
 from tritonclient.utils import InferenceServerException
 
-from fovea_cluster.ray.faults import tell
+from fovea_cluster.ray.faults import mark
 from fovea_keys.key import digest_of, new_token
 
 PAGE = "https://page.example"
@@ -182,7 +182,7 @@ def test_a_model_whose_replicas_do_not_start_is_not_ready(front, image):
 
     front.there({})
     assert statuses() == [200] * 3
-    tell({"digits": "no engine"}, front.serving.models, {"digits": front.forwarder})
+    mark({"digits": "no engine"}, front.serving.models, {"digits": front.forwarder})
     try:
         assert 200 not in statuses()
         refused = httpx.post(front.url + PREDICT, content=image)
@@ -196,7 +196,7 @@ def test_a_model_whose_replicas_do_not_start_is_not_ready(front, image):
         wait_until(lambda: front.counted(front.serving).get("UNAVAILABLE") == 1)
         assert front.counted(front.serving)["503"] >= 1
     finally:
-        tell({}, front.serving.models, {"digits": front.forwarder})
+        mark({}, front.serving.models, {"digits": front.forwarder})
         front.there({"1": front.behind.about})
     assert statuses() == [200] * 3
     assert httpx.post(front.url + PREDICT, content=image).status_code == 200

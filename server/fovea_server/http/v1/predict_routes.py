@@ -17,12 +17,12 @@ router = APIRouter(tags=["predict"], dependencies=[inferring])
 
 
 def _add(path: str, operation: str, describe: Callable[[str], dict[str, Any]], does: str) -> None:
-    """Add the two routes of an operation: with the newest version of a model, and with one."""
+    """Add the two routes of an operation: of the current version of a model, and of a named one."""
 
     @router.post(
         f"/v1/models/{{name}}/{path}", **describe(operation), summary=does, description=does
     )
-    async def newest(name: ModelName) -> None:
+    async def current(name: ModelName) -> None:
         raise NotFound(f"there is no model '{name[:60]}'")
 
     @router.post(

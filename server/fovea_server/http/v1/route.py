@@ -32,7 +32,7 @@ def call_of(request: Request) -> Call:
 
 
 def restricted(api: str) -> Any:
-    """Make a dependency that refuses clients without the header of one of `restrictions.APIS`."""
+    """Make a dependency that admits requests to one of `restrictions.APIS`; see `Service.admit`."""
 
     async def check(request: Request) -> None:
         call = call_of(request)
@@ -65,7 +65,8 @@ async def answered(request: Request, work: Work, timeout_s: float | None) -> Res
     """Receive the body of a request, and await the answer that `work` makes of it.
 
     The bytes count as held until then, and so do those that the work gives to `request.state.hold`.
-    It stops when the client leaves, or `timeout_s` after its head came. Raises as `read_body`.
+    The work stops when the client leaves, or `timeout_s` after its head came. Raises as
+    `read_body`.
     """
     service = service_of(request)
 

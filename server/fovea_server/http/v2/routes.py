@@ -1,4 +1,4 @@
-"""The routes of the v2 protocol: those of the core, and those of Triton's extensions.
+"""The routes of the v2 protocol: those of the core, and those of `fovea_extensions`.
 
 Source: the regular expressions of Triton's http_server.cc.
 """
