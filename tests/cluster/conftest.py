@@ -118,6 +118,9 @@ def cluster(tmp_path_factory, store) -> Iterator[RunningCluster]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
+    # Ray's workers are nice to what a node does besides: here that is other tests, which are not.
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_worker_niceness", "0")
     started: set[psutil.Process] = set()
     cluster = Cluster()
     try:
@@ -130,6 +133,7 @@ def cluster(tmp_path_factory, store) -> Iterator[RunningCluster]:
         ray.init(cluster.address, namespace="serve", log_to_driver=False)
         yield running
     finally:
+        patch.undo()
         started.update(psutil.Process().children(recursive=True))
         ray.shutdown()
         cluster.shutdown()

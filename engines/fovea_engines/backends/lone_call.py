@@ -24,9 +24,10 @@ class LoneCall:
     """The layout of lone calls on inputs of the same shapes: wide, or narrow where that is faster.
 
     The threads of a wide call wait for each other at the end of each layer, so a core that somebody
-    else needs slows all of it. After one first trial, narrow is tried only once wide has become slow;
-    until then its memory stays released. While narrow is the faster one, wide has a trial every .8 s or sooner, and later
-    only where calls are so long that the trial would cost a twenty-fifth of the time.
+    else needs slows all of it. After one first trial, narrow is tried only once wide has become
+    slow; until then its memory stays released. While narrow is the faster one, wide has a trial
+    every .8 s or sooner, and later only where calls are so long that the trial would cost a
+    twenty-fifth of the time.
 
     Threads may overwrite each other's measurements; the next call corrects that.
     """
