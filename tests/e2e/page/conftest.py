@@ -62,7 +62,7 @@ def browser(tmp_path_factory):
 def opened(browser, server, width=1300, ready="openvino", **how):
     """The page with a model of this backend chosen; an error in its scripts fails the test."""
     page = browser.new_page(viewport={"width": width, "height": 900}, **how)
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(120_000)
     errors: list[object] = []
     page.on("pageerror", lambda error: errors.append(error))
     page.goto(server.url)
