@@ -94,7 +94,9 @@ def _follow(application: str, say: Say) -> None:
         if found is not None:
             for name, line in _lines(found):
                 if said.get(name) != line:
-                    said[name], looks = line, 0
+                    said[name] = line
+                    # A replica that dies again and again is no progress.
+                    looks = looks if found.status in _FAILED else 0
                     say(f"{name}: {line}")
             if found.status == ApplicationStatus.RUNNING:
                 return
@@ -102,8 +104,10 @@ def _follow(application: str, say: Say) -> None:
                 raise Unavailable("; ".join(reasons))
         looks += 1
         if looks == _MOST_LOOKS:
+            message = "" if found is None else found.message.strip()
             raise Unavailable(
-                f"nothing has changed for {_MOST_LOOKS * _LOOK_S / 60:.0f} minutes: see in `ray "
+                f"nothing has changed for {_MOST_LOOKS * _LOOK_S / 60:.0f} minutes"
+                f"{f' ({message})' if message else ''}: see in `ray "
                 "status` what the cluster lacks, and in `serve status` what waits for it; Ray goes "
                 "on with the deployment once it is there"
             )

@@ -28,7 +28,8 @@ _OWN_ERROR = re.compile(r"^fovea_preprocess\.errors\.\w+: (.*)$", re.MULTILINE)
 def lasting_failures(found: ApplicationStatusOverview) -> list[str]:
     """Say why an application that Serve calls failed stays so; empty where Serve mends it.
 
-    A replica that dies, as with its node, fails its health check, and Serve starts another.
+    A replica that dies, as with its node, fails its health check, and Serve starts another, but
+    for an update that it has stopped (DEPLOY_FAILED).
     """
     failed = {
         name: each
@@ -40,7 +41,7 @@ def lasting_failures(found: ApplicationStatusOverview) -> list[str]:
     return [
         f"{name}: {_reason(name, each)}"
         for name, each in failed.items()
-        if each.status_trigger.value != "HEALTH_CHECK_FAILED"
+        if (each.status.value, each.status_trigger.value) != ("UNHEALTHY", "HEALTH_CHECK_FAILED")
     ]
 
 

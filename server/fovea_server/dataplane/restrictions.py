@@ -124,7 +124,8 @@ class Restrictions:
 
     def check(self, api: str, header: Callable[[str], str | None]) -> None:
         """Raise Restricted if a request lacks the secret of an API in its headers."""
-        if api in self._secrets and (key := self.missing(api, header)) is not None:
+        key = self.missing(api, header)
+        if key is not None:
             expected = f"expecting header '{self._prefix}{key}'"
             raise Restricted(f"This {self._noun} is restricted, {expected}")
 

@@ -48,7 +48,7 @@ class Request:
         body: as sent; complete when an endpoint gets it.
         answer: where the request needs no endpoint; mostly a refusal.
         endpoint: answers it, once its body is complete.
-        names: "model", "version", "region", ... in the path; None if absent.
+        names: "model", "version", and others that the route has in its path; None if absent.
         timeout_s: seconds that it may take in all; None for no limit.
         reservation: of the answer, from before it is computed.
         hold: counts bytes held for the request, also those sent; raises QueueFull.

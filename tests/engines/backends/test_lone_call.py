@@ -24,7 +24,7 @@ class Machine:
             wide = self.lone.next(self.now)
             seconds = wide_s if wide else narrow_s
             if calls and calls[-1][1] != wide:
-                seconds += min(2 * seconds, 0.01)  # what is cold after a change
+                seconds = max(1.4 * seconds, min(3 * seconds, seconds + 0.02))  # it is cold
             calls.append((self.now, wide))
             self.now += seconds
             self.lone.learn(wide, seconds, self.now)

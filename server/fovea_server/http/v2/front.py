@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, Restricted
+from fovea_server.dataplane.service import Service
 from fovea_server.http.front import Front
 from fovea_server.http.messages import Request, Response, allow
 from fovea_server.http.v2.answers import error_answer, refusal, too_large
-from fovea_server.http.v2.routes import resolve
+from fovea_server.http.v2.routes import patterns, resolve
 
 
 class V2Front(Front):
     """Answers requests of the v2 protocol."""
 
     keeps_refused = True
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        # A package that is missing ends the start, and not the first request.
+        patterns()
 
     def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
         """Return True for everything under /v2 but preflights."""

@@ -54,7 +54,8 @@ _ROUTES = (
 
 
 @cache
-def _patterns() -> list[tuple[re.Pattern[str], Route]]:
+def patterns() -> list[tuple[re.Pattern[str], Route]]:
+    """Return all routes, with what their paths match; Unavailable: a package is missing."""
     routes: tuple[Route, ...] = load(Group.ABILITIES, "v2-routes")
     return [(re.compile(route.path), route) for route in (*_ROUTES, *routes)]
 
@@ -62,7 +63,7 @@ def _patterns() -> list[tuple[re.Pattern[str], Route]]:
 @lru_cache(maxsize=256)
 def resolve(path: str) -> tuple[Route, dict[str, str | None]] | None:
     """Find the route of a quoted path, and the unquoted names in it; None if there is none."""
-    for pattern, route in _patterns():
+    for pattern, route in patterns():
         if found := pattern.fullmatch(path):
             given = {name: unquote(text) for name, text in found.groupdict().items() if text}
             return route, dict.fromkeys(("model", "version", *pattern.groupindex)) | given

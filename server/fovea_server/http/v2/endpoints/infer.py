@@ -43,7 +43,7 @@ async def infer(service: Service, request: Request) -> Response:
         asked, encoding = _asked(*arguments)
     response = await service.plane.infer(model, asked, request.reservation)
     try:
-        if _is_long(response, encoding):
+        if _check_length(response, encoding):
             answer = await asyncio.to_thread(_infer_answer, response, encoding)
         else:
             answer = _infer_answer(response, encoding)
@@ -124,8 +124,8 @@ def _refused(what: str) -> InvalidRequest:
     return InvalidRequest(f"[request id: <id_unknown>] {what}")
 
 
-def _is_long(response: InferResponse, encoding: OutputEncoding) -> bool:
-    """Return True if writing the answer would block the event loop.
+def _check_length(response: InferResponse, encoding: OutputEncoding) -> bool:
+    """Return True if the outputs are so long that writing them would block the event loop.
 
     Raises:
         AnswerTooLarge: outputs are too long for JSON.
