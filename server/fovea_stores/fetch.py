@@ -27,7 +27,8 @@ _AT_ONCE = 4
 _ATTEMPTS = 2
 _SILENCE_S = 5.0
 _PATIENCE_S = 0.2
-# One file in this time; four at once make 140 kB/s of a line that is taken for too slow.
+# One file in this time. Of a store that is read by ranges only whole chunks of 4 MiB count, so
+# a line is too slow for four files at once below 140 kB/s.
 _WINDOW_S, _LEAST_BYTES = 120.0, 1 << 20
 _SLOWEST = f"{size_text(_LEAST_BYTES)} in {_WINDOW_S:g} s"
 # Models that a store fails to give, one after the other, before it counts as one that is away.

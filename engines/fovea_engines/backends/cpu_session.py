@@ -72,8 +72,6 @@ class CpuSession(Closing):
         # Where times depend on values, they tell nothing about the layouts.
         self._has_choice = steady and wide is not narrow
         self._lone: dict[object, LoneCall] = {}
-        fixed = all(-1 not in spec.shape for spec in (*inputs, *optional_inputs))
-        self._only_lone = LoneCall() if fixed else None
         self._wide_streak = 0
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
@@ -85,7 +83,7 @@ class CpuSession(Closing):
         check_feeds(self.inputs, self.max_batch, feeds, self.optional_inputs)
         if not (alone and self._has_choice):
             return self._run(layouts, alone, feeds)
-        lone = self._only_lone or self._lone_call(feeds)
+        lone = self._lone_call(feeds)
         began = time.monotonic()
         wide = lone.next(began)
         outputs = self._run(layouts, wide, feeds)

@@ -14,8 +14,8 @@ _SLOW = 1.2
 _SOONEST_S, _SOON_S = 0.25, 0.8
 _COST, _MOST_COST = 0.02, 0.04
 # The first call after a change finds cold caches and memory that was released: it tells nothing.
-# But where a wide one takes so many times what a narrow one does, and so many seconds more, it is
-# slower when it is warm, too: cold calls took up to 1.4 times as long.
+# But a wide call that takes so many times what a narrow one does, and so many seconds more, is
+# slower when it is warm, too: beside no neighbour it takes about half as long as a narrow one.
 _TRIAL_CALLS = 2
 _CLEAR, _CLEAR_S = 1.25, 0.02
 

@@ -25,7 +25,7 @@ from fovea_server.settings import Settings
 _TOKEN = "A cluster with tokens takes RAY_AUTH_MODE=token and its token here, too"
 _CONNECT_S = 5.0
 _LOOK_S = 0.5
-# Looks without a change, after which the user is told where to look, and after which it ends.
+# Looks without progress, after which the user is told where to look, and after which it ends.
 _QUIET_LOOKS = 60
 _MOST_LOOKS = 1200
 _FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
@@ -95,8 +95,9 @@ def _follow(application: str, say: Say) -> None:
             for name, line in _lines(found):
                 if said.get(name) != line:
                     said[name] = line
-                    # A replica that dies again and again is no progress.
-                    looks = looks if found.status in _FAILED else 0
+                    # That a replica dies again and again is no progress.
+                    if found.status not in _FAILED:
+                        looks = 0
                     say(f"{name}: {line}")
             if found.status == ApplicationStatus.RUNNING:
                 return
@@ -106,13 +107,13 @@ def _follow(application: str, say: Say) -> None:
         if looks == _MOST_LOOKS:
             message = "" if found is None else found.message.strip()
             raise Unavailable(
-                f"nothing has changed for {_MOST_LOOKS * _LOOK_S / 60:.0f} minutes"
+                f"there was no progress for {_MOST_LOOKS * _LOOK_S / 60:.0f} minutes"
                 f"{f' ({message})' if message else ''}: see in `ray "
                 "status` what the cluster lacks, and in `serve status` what waits for it; Ray goes "
                 "on with the deployment once it is there"
             )
         if looks == _QUIET_LOOKS:
-            say("Nothing has changed for a while: `ray status` shows what the cluster lacks")
+            say("There was no progress for a while: `ray status` shows what the cluster lacks")
         time.sleep(_LOOK_S)
 
 
