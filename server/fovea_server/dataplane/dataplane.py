@@ -11,7 +11,6 @@ import time
 from collections.abc import (
     AsyncIterator,
     Callable,
-    Container,
     Coroutine,
     Iterator,
     Mapping,
@@ -36,6 +35,7 @@ from fovea_preprocess.errors import (
     Unavailable,
 )
 from fovea_server.byte_budget import Reservation
+from fovea_server.dataplane.charge import charge, rows_of
 from fovea_server.dataplane.images import Prediction, answer_of_bytes
 from fovea_server.dataplane.model_documents import (
     Model,
@@ -48,6 +48,7 @@ from fovea_server.dataplane.model_documents import (
 from fovea_server.dataplane.part import CanaryTurns, FrameTurn, FrameTurnOf, TritonTraces
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.recording import record_images, record_tensors
+from fovea_server.dataplane.top_classes import check_classes, replace_by_classes
 from fovea_server.dataplane.v2_documents import (
     model_metadata,
     statistics_json,
@@ -57,17 +58,14 @@ from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
 from fovea_server.models.slot import IndexEntry
 from fovea_server.statistics.stages import Timing
-from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage, Vocabulary
 from fovea_server.tensors.messages import InferRequest, InferResponse
 from fovea_server.tensors.results.forms import image_outputs
-from fovea_server.traffic.call import CALL, CLIENT
+from fovea_server.traffic.call import CLIENT
 from fovea_server.traffic.spans import SPAN
 
 log = logging.getLogger(__name__)
 
-# Sorting this many elements takes about a millisecond.
-_MANY = 65_536
 # Answers from this many bytes on are counted before they are computed.
 _COUNTED = 65_536
 # Most threads of loads wait for others that load the same model.
@@ -226,7 +224,7 @@ class DataPlane:
                 f"model '{model.name}' takes tensors, not images{reason}; see `fovea inspect` for "
                 "its inputs"
             )
-        _charge(model, images.__len__)
+        charge(model, images.__len__)
         reason = "" if engine.head else engine.card.reason
         words = Vocabulary(options.labels or engine.labels, engine.card.skeleton, reason)
         if options.labels is None:
@@ -303,7 +301,7 @@ class DataPlane:
         if engine is None:
             raise InvalidRequest(f"model '{model.name}' takes tensors, and reads no texts")
         words = engine.require_words()
-        _charge(model, texts.__len__)
+        charge(model, texts.__len__)
         return await _within(timeout_s, asyncio.to_thread(words.read, texts))
 
     @asynccontextmanager
@@ -379,10 +377,10 @@ class DataPlane:
             response = await answer
             _correct(reservation, response)
             return response
-        _charge(model, lambda: _rows(model, request))
+        charge(model, lambda: rows_of(model, request))
         classes = {one.name: one.classification for one in request.outputs if one.classification}
         if classes:
-            _check_classes(model, classes)
+            check_classes(model, classes)
         request.trace = self._trace.sample(model.name, model.version, request.id)
         if (span := SPAN.get()) is not None:
             request.spans, arrived = [], time.monotonic()
@@ -393,7 +391,7 @@ class DataPlane:
         if span is not None:
             record_tensors(span, model, request, arrived)
         if classes:
-            await _classify(response, classes, model)
+            await replace_by_classes(response, classes, model)
         _correct(reservation, response)
         if request.trace is not None:
             request.trace.save()
@@ -407,31 +405,6 @@ def _correct(reservation: Reservation, response: InferResponse) -> None:
         size += tensor.array.nbytes
     if reservation.size or size >= _COUNTED:
         reservation.resize(size)
-
-
-def _check_classes(model: ServedModel, classes: Container[str]) -> None:
-    """Raise InvalidRequest if an output that is asked for its top classes has none."""
-    for tensor in model.signature.outputs:
-        if tensor.name in classes:
-            check_class_type(tensor.datatype)
-
-
-async def _classify(
-    response: InferResponse, classes: Mapping[str, int], model: ServedModel
-) -> None:
-    """Replace outputs by their top classes."""
-    for index, tensor in enumerate(response.outputs):
-        if not (k := classes.get(tensor.name, 0)):
-            continue
-        work = partial(
-            classify,
-            tensor,
-            k,
-            model.labels_of(tensor.name),
-            batched=model.signature.max_batch_size > 0,
-        )
-        large = tensor.array.size > _MANY
-        response.outputs[index] = await asyncio.to_thread(work) if large else work()
 
 
 async def _within(timeout_s: float | None, work: Coroutine[Any, Any, T]) -> T:
@@ -470,10 +443,6 @@ def _of_pipeline(results: Sequence[ImageResult | FoveaError]) -> dict[str, float
     return stages
 
 
-# Of a network whose batch has no limit: a wrong shape costs no more.
-_MOST_ROWS = 1024
-
-
 def _resolved(model: ServedModel, engine: Engine, options: PredictOptions) -> PredictOptions:
     try:
         return engine.resolve(options)
@@ -484,34 +453,3 @@ def _resolved(model: ServedModel, engine: Engine, options: PredictOptions) -> Pr
             f"stage '{next(iter(stages))}': {error}; options of a request are for this stage of "
             f"'{model.name}', and the other stages have theirs in its file"
         ) from error
-
-
-def _charge(model: ServedModel, count: Callable[[], int]) -> None:
-    """Count images for the key of the request, whatever carries it.
-
-    Raises:
-        Forbidden: the key is not for this model, which an API may have chosen itself.
-        RateLimited: its rate or its quota has no room for them.
-    """
-    call = CALL.get()
-    if call is not None and call.holder is not None:
-        call.holder.check_model(model.name)
-        images = count()
-        paid = min(images, call.paid)
-        call.paid -= paid
-        if due := images - paid:
-            call.holder.charge(due)
-            call.images += due
-
-
-def _rows(model: ServedModel, request: InferRequest) -> int:
-    """Return the images in a request of tensors, whose shapes are not checked yet."""
-    most = model.signature.max_batch_size
-    sizes = {tensor.name: tensor.shape for tensor in model.signature.inputs}
-    rows = [
-        tensor.shape[0]
-        for tensor in request.inputs
-        # Without a batch dimension of Triton's, the first one may be the network's own.
-        if tensor.shape and (most or sizes.get(tensor.name, ())[:1] == (-1,))
-    ]
-    return max(1, min(max(rows, default=1), most or _MOST_ROWS))
