@@ -1,23 +1,31 @@
 """Measures the cost of the server itself: images for a network that computes nothing.
 
-    python benchmarks/overhead.py [--clients 1 16] [--seconds 5] [--rounds 3] [--py-spy py-spy]
+    python benchmarks/overhead.py [--rounds 3] [--beside PYTHON] [--py-spy py-spy] [--json FILE]
 
 The network takes 64 x 64 pixels and finds one box, which is in its weights. Every image is sent to
 /v1 and as a bare body to v2, by a load generator on the same machine. Printed are images/s, the
 server's CPU time for an image, and where it goes: the stages as the server times them, and the
 rest, which is HTTP and scheduling. With py-spy, also the time for which an image holds the GIL.
+`--beside` names the Python of another version of Fovea: the two servers take turns in every round,
+and the ratios are of this one to that.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import cv2
 import httpx
@@ -27,6 +35,9 @@ import psutil
 from http_load import http_load
 from onnx import TensorProto, helper, numpy_helper
 from serve import start_server
+from tables import ratio
+
+from fovea_engines.device import processor_name
 
 MODEL, SIZE, CLASSES = "bench", 64, 3
 STAGES = ("decode", "letterbox", "queue", "infer", "postprocess")
@@ -114,6 +125,22 @@ def gil_ms(py_spy: str, pid: int, port: int, request: bytes, seconds: float) -> 
     return 1e3 * samples / rate / seconds / burst.rate
 
 
+@contextmanager
+def serving(python: str, backend: str, folder: Path, body: bytes) -> Iterator[tuple[int, int]]:
+    """Build and serve the network with the Fovea of `python`; yields its process id and port."""
+    source, repository = folder / "nothing.onnx", folder / "models"
+    onnx.save(network(), source)
+    build = [python, "-m", "fovea_server.commands.cli", "build", str(source), "--name", MODEL]
+    options = ["--repository", str(repository), "--backend", backend]
+    subprocess.run([*build, *options], check=True, stdout=subprocess.DEVNULL)
+    server, port, _ = start_server(repository, body, python=python)
+    try:
+        yield server.pid, port
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -121,38 +148,52 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="length of one burst")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--backend", default="onnxruntime")
+    parser.add_argument("--beside", metavar="PYTHON", help="of another version, to compare with")
     parser.add_argument("--py-spy", help="the py-spy to measure the GIL with")
-    arguments = parser.parse_args()
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    given = parser.parse_args()
     body = image()
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "nothing.onnx"
-        onnx.save(network(), source)
-        build = [sys.executable, "-m", "fovea_server.commands.cli", "build", str(source)]
-        repository = Path(folder) / "models"
-        named = ["--name", MODEL, "--repository", str(repository), "--backend", arguments.backend]
-        subprocess.run([*build, *named], check=True, stdout=subprocess.DEVNULL)
-        server, port, _ = start_server(repository, body)
-        try:
-            process = psutil.Process(server.pid)
-            for clients in arguments.clients:
-                for address in ADDRESSES:
-                    request = request_for(address, body)
-                    rounds = [
-                        measure(port, process, request, clients, arguments.seconds)
-                        for _ in range(arguments.rounds)
+    kept: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{processor_name()}, {os.cpu_count()} cores",
+        "loads": {},
+    }
+    pythons = [sys.executable, *([given.beside] if given.beside else [])]
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(serving(python, given.backend, Path(folder), body))
+            for python in pythons
+            for folder in [stack.enter_context(tempfile.TemporaryDirectory())]
+        ]
+        for clients in given.clients:
+            for address in ADDRESSES:
+                request = request_for(address, body)
+                rounds: list[list[Round]] = [
+                    [
+                        measure(port, psutil.Process(pid), request, clients, given.seconds)
+                        for pid, port in servers
                     ]
-                    rate = statistics.median(one.rate for one in rounds)
-                    cpu = statistics.median(one.cpu_ms for one in rounds)
-                    print(
-                        f"{address}, {clients:>2} clients: {rate:6.0f} images/s, {cpu:.3f} ms CPU"
-                    )
-            show_stages(port, body, cpu)
-            if arguments.py_spy:
-                held = gil_ms(arguments.py_spy, server.pid, port, request_for("v1", body), 5)
-                print(f"GIL: {held:.3f} ms an image")
-        finally:
-            server.terminate()
-            server.wait(60)
+                    for _ in range(given.rounds)
+                ]
+                rate = statistics.median(own.rate for own, *_ in rounds)
+                cpu = statistics.median(own.cpu_ms for own, *_ in rounds)
+                line = f"{address}, {clients:>2} clients: {rate:6.0f} images/s, {cpu:.3f} ms CPU"
+                figures = {"rates": [own.rate for own, *_ in rounds]}
+                figures["cpu_ms"] = [own.cpu_ms for own, *_ in rounds]
+                if given.beside:
+                    figures["rate_ratios"] = [one.rate / other.rate for one, other in rounds]
+                    figures["cpu_ratios"] = [one.cpu_ms / other.cpu_ms for one, other in rounds]
+                    rates, spent = figures["rate_ratios"], figures["cpu_ratios"]
+                    line += f"; rate {ratio(rates)}, CPU {ratio(spent)}"
+                print(line)
+                kept["loads"][f"{address} {clients}"] = figures
+        (pid, port), *_ = servers
+        show_stages(port, body, cpu)
+        if given.py_spy:
+            kept["gil_ms"] = gil_ms(given.py_spy, pid, port, request_for("v1", body), 5)
+            print(f"GIL: {kept['gil_ms']:.3f} ms an image")
+    if given.json:
+        given.json.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def show_stages(port: int, body: bytes, cpu_ms: float) -> None:

@@ -103,18 +103,21 @@ def free_ports(count: int) -> list[int]:
 
 
 def start_server(
-    repository: Path, image: bytes, settings: Mapping[str, str] | None = None
+    repository: Path,
+    image: bytes,
+    settings: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> tuple[subprocess.Popen[bytes], int, float]:
     """Start `fovea serve`; returns it, its port and the seconds until its first answer.
 
-    `settings` are variables of its environment.
+    `settings` are variables of its environment, `python` one that Fovea is installed for.
     """
     port, *others = free_ports(3)
     flags = zip(("--port", "--grpc-port", "--metrics-port"), (port, *others), strict=True)
     started = time.perf_counter()
     server = subprocess.Popen(
         [
-            sys.executable,
+            python,
             "-m",
             "fovea_server.commands.cli",
             "serve",

@@ -9,7 +9,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tools.demo_models.network import DigitDetector
 
@@ -37,12 +36,13 @@ class Attention(nn.Module):
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Mix the values by how their keys suit each query."""
-        split = (
+        query, key, value = (
             one.unflatten(2, (HEADS, DIM // HEADS)).transpose(1, 2)
             for one in (self.query(queries), self.key(keys), self.value(values))
         )
-        mixed = functional.scaled_dot_product_attention(*split)
-        return cast(Tensor, self.out(mixed.transpose(1, 2).flatten(2)))
+        # Of torch's scaled_dot_product_attention the gradients take a third of a step on a CPU.
+        weights = (query @ key.transpose(2, 3) * (DIM // HEADS) ** -0.5).softmax(3)
+        return cast(Tensor, self.out((weights @ value).transpose(1, 2).flatten(2)))
 
 
 class Mlp(nn.Sequential):
