@@ -4,10 +4,12 @@
 
 The network takes 64 x 64 pixels and finds one box, which is in its weights. Every image is sent to
 /v1 and as a bare body to v2, by a load generator on the same machine. Printed are images/s, the
-server's CPU time for an image, and where it goes: the stages as the server times them, and the
-rest, which is HTTP and scheduling. With py-spy, also the time for which an image holds the GIL.
-`--beside` names the Python of another version of Fovea: the two servers take turns in every round,
-and the ratios are of this one to that.
+server's CPU time for an image, and where it goes for the fewest clients of /v1: the stages as the
+server times them, and the rest, which is HTTP and scheduling. With py-spy, also the time for which
+an image of 16 clients of /v1 holds the GIL.
+
+`--beside` names the Python of another version of Fovea. Every round asks both servers, each second
+round in the other order, and the ratio is the CPU time of this one over that of the other.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,7 +39,7 @@ from onnx import TensorProto, helper, numpy_helper
 from serve import start_server
 from tables import ratio
 
-from fovea_engines.device import processor_name
+from fovea_engines.device import processor_name, usable_cores
 
 MODEL, SIZE, CLASSES = "bench", 64, 3
 STAGES = ("decode", "letterbox", "queue", "infer", "postprocess")
@@ -116,29 +118,41 @@ def gil_ms(py_spy: str, pid: int, port: int, request: bytes, seconds: float) -> 
         rate = 500
         command = [py_spy, "record", "--gil", "--nonblocking", "-f", "raw", "-o", found.name]
         options = ["-r", str(rate), "-d", str(int(seconds)), "-p", str(pid)]
-        spy = subprocess.Popen(
-            [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        spy = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL)
         burst = http_load(port, [request], 16, seconds)
-        spy.wait()
+        if spy.wait():
+            raise SystemExit(f"py-spy ended with {spy.returncode}")
         samples = sum(int(line.rsplit(" ", 1)[1]) for line in found.read().splitlines())
     return 1e3 * samples / rate / seconds / burst.rate
 
 
 @contextmanager
-def serving(python: str, backend: str, folder: Path, body: bytes) -> Iterator[tuple[int, int]]:
+def serving(python: str, backend: str, body: bytes) -> Iterator[tuple[int, int]]:
     """Build and serve the network with the Fovea of `python`; yields its process id and port."""
-    source, repository = folder / "nothing.onnx", folder / "models"
-    onnx.save(network(), source)
-    build = [python, "-m", "fovea_server.commands.cli", "build", str(source), "--name", MODEL]
-    options = ["--repository", str(repository), "--backend", backend]
-    subprocess.run([*build, *options], check=True, stdout=subprocess.DEVNULL)
-    server, port, _ = start_server(repository, body, python=python)
-    try:
-        yield server.pid, port
-    finally:
-        server.terminate()
-        server.wait(60)
+    with tempfile.TemporaryDirectory() as folder:
+        source, repository = Path(folder) / "nothing.onnx", Path(folder) / "models"
+        onnx.save(network(), source)
+        command = [python, "-P", "-m", "fovea_server.commands.cli", "build", str(source)]
+        options = ["--name", MODEL, "--repository", str(repository), "--backend", backend]
+        subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL)
+        server, port, _ = start_server(repository, body, python=python)
+        try:
+            yield server.pid, port
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def in_turn(
+    servers: Sequence[tuple[int, int]], request: bytes, clients: int, seconds: float, rounds: int
+) -> list[list[Round]]:
+    """Bursts for each server, one a round."""
+    found: list[list[Round]] = [[] for _ in servers]
+    for number in range(rounds):
+        order = list(zip(servers, found, strict=True))
+        for (pid, port), own in order[:: -1 if number % 2 else 1]:
+            own.append(measure(port, psutil.Process(pid), request, clients, seconds))
+    return found
 
 
 def main() -> None:
@@ -152,48 +166,43 @@ def main() -> None:
     parser.add_argument("--py-spy", help="the py-spy to measure the GIL with")
     parser.add_argument("--json", type=Path, help="write the figures there")
     given = parser.parse_args()
-    body = image()
-    kept: dict[str, Any] = {
+    body, loads = image(), dict[str, Any]()
+    report: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{processor_name()}, {os.cpu_count()} cores",
-        "loads": {},
+        "machine": f"{processor_name()}, {usable_cores()} cores",
+        "load": [round(one, 1) for one in os.getloadavg()],
+        "backend": given.backend,
+        "seconds": given.seconds,
+        "loads": loads,
     }
-    pythons = [sys.executable, *([given.beside] if given.beside else [])]
     with ExitStack() as stack:
-        servers = [
-            stack.enter_context(serving(python, given.backend, Path(folder), body))
-            for python in pythons
-            for folder in [stack.enter_context(tempfile.TemporaryDirectory())]
-        ]
+        pythons = [sys.executable, *([given.beside] if given.beside else [])]
+        servers = [stack.enter_context(serving(each, given.backend, body)) for each in pythons]
         for clients in given.clients:
             for address in ADDRESSES:
                 request = request_for(address, body)
-                rounds: list[list[Round]] = [
-                    [
-                        measure(port, psutil.Process(pid), request, clients, given.seconds)
-                        for pid, port in servers
-                    ]
-                    for _ in range(given.rounds)
-                ]
-                rate = statistics.median(own.rate for own, *_ in rounds)
-                cpu = statistics.median(own.cpu_ms for own, *_ in rounds)
+                own, *others = in_turn(servers, request, clients, given.seconds, given.rounds)
+                rate = statistics.median(one.rate for one in own)
+                cpu = statistics.median(one.cpu_ms for one in own)
                 line = f"{address}, {clients:>2} clients: {rate:6.0f} images/s, {cpu:.3f} ms CPU"
-                figures = {"rates": [own.rate for own, *_ in rounds]}
-                figures["cpu_ms"] = [own.cpu_ms for own, *_ in rounds]
-                if given.beside:
-                    figures["rate_ratios"] = [one.rate / other.rate for one, other in rounds]
-                    figures["cpu_ratios"] = [one.cpu_ms / other.cpu_ms for one, other in rounds]
-                    rates, spent = figures["rate_ratios"], figures["cpu_ratios"]
-                    line += f"; rate {ratio(rates)}, CPU {ratio(spent)}"
+                for other in others:
+                    pairs = zip(own, other, strict=True)
+                    line += f", {ratio([one.cpu_ms / two.cpu_ms for one, two in pairs])}"
                 print(line)
-                kept["loads"][f"{address} {clients}"] = figures
+                loads[f"{address} {clients}"] = {
+                    name: [
+                        {"rate": round(one.rate), "cpu_ms": round(one.cpu_ms, 3)} for one in each
+                    ]
+                    for name, each in zip(("own", "other"), (own, *others), strict=False)
+                }
+        lone = [one["cpu_ms"] for one in loads[f"v1 {min(given.clients)}"]["own"]]
         (pid, port), *_ = servers
-        show_stages(port, body, cpu)
+        show_stages(port, body, statistics.median(lone))
         if given.py_spy:
-            kept["gil_ms"] = gil_ms(given.py_spy, pid, port, request_for("v1", body), 5)
-            print(f"GIL: {kept['gil_ms']:.3f} ms an image")
+            report["gil_ms"] = gil_ms(given.py_spy, pid, port, request_for("v1", body), 5)
+            print(f"GIL: {report['gil_ms']:.3f} ms an image")
     if given.json:
-        given.json.write_text(json.dumps(kept, indent=1) + "\n")
+        given.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def show_stages(port: int, body: bytes, cpu_ms: float) -> None:

@@ -118,6 +118,7 @@ def start_server(
     server = subprocess.Popen(
         [
             python,
+            "-P",
             "-m",
             "fovea_server.commands.cli",
             "serve",
@@ -137,6 +138,7 @@ def start_server(
         except OSError:
             pass
         time.sleep(0.005)
+    server.kill()
     raise SystemExit("the server did not answer within 60 s")
 
 

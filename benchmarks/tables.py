@@ -19,8 +19,6 @@ RESULTS = Path(__file__).parent / "results"
 # Clients -> HTTP requests/s of a Triton 2.51 with a Python backend, its worst and its best run, and
 # of the bare answer beside it; on another machine. Only these were recorded.
 TRITON = {1: (2160, 2760, 4990), 8: (4080, 4820, 11360), 32: (4200, 6360, 8700)}
-# Calibrators.
-METHODS = ("percentile", "mse")
 # MLPerf's scenarios that have a column.
 SCENARIOS = ("SingleStream", "MultiStream", "Offline")
 # YOLO11-l on CPUs, MLPerf Inference v6.0: cores, SingleStream in ms, Offline in images/s.
@@ -113,20 +111,24 @@ def accuracy(value: float) -> str:
 
 
 def transformers() -> str:
-    """CPU time of FP32 over that of INT8 on two processors, and the mAP of both."""
+    """CPU time of FP32 over that of INT8 on two processors; agreement or mAP on the first one."""
     amx, plain = (newest(kind)["models"] for kind in ("transformers-amx", "transformers"))
     rows = []
     for model, runs in amx.items():
         cells = []
         for backend in ("openvino", "onnxruntime"):
-            for found in (runs, plain.get(model)):
-                run = found and found[f"{backend} percentile"]
+            for found in (runs, plain.get(model, {})):
+                run = found.get(f"{backend} percentile")
                 cells.append(ratio(run["ratios"]) if run else "-")
-        judged = [runs.get(f"openvino {method}", {}).get("map50_95") for method in METHODS]
-        told = [f"{accuracy(one['fp32'])} to {accuracy(one['int8'])}" for one in judged if one]
+        cells.append(accuracy(runs["openvino percentile"]["quality"]))
+        told = [
+            f"{name.split()[1]}: {accuracy(found['fp32'])} to {accuracy(found['int8'])}"
+            for name, run in runs.items()
+            if name.startswith("openvino ") and (found := run["map50_95"])
+        ]
         rows.append([model, *cells, ", ".join(told) or "-"])
-    figures = ("OpenVINO, VNNI and AMX", "neither", "ONNX Runtime, VNNI and AMX", "neither")
-    return markdown(["", *figures, f"mAP50-95: {', '.join(METHODS)}"], rows)
+    head = [f"{name}: {cpu}" for name in ("OpenVINO", "ONNX Runtime") for cpu in ("Xeon", "EPYC")]
+    return markdown(["", *head, "quality", "mAP50-95, by calibrator"], rows)
 
 
 def rect() -> str:

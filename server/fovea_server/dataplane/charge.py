@@ -1,4 +1,4 @@
-"""Images of a request count for its key, whatever carries it."""
+"""Counts the images of requests for their keys, over HTTP and gRPC alike."""
 
 from __future__ import annotations
 
