@@ -126,6 +126,8 @@ def start_server(
             *(f"{flag}={number}" for flag, number in flags),
         ],
         env=os.environ | (settings or {}),
+        # The access log has a line for each request.
+        stderr=subprocess.DEVNULL,
     )
     head = f"POST /v1/models/{MODEL}/predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     request = head.encode() + f"Content-Length: {len(image)}\r\n\r\n".encode() + image

@@ -62,9 +62,10 @@ class ConsoleProgress(Progress):
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time a block and show it."""
+        before = self.seconds.get(name, 0.0)
         with self._clock(name), super().phase(name):
             yield
-        self.note(f"{name:<12} {self.seconds[name]:6.1f} s")
+        self.note(f"{name:<12} {self.seconds[name] - before:6.1f} s")
 
     def each(self, things: Iterable[T], total: int) -> Iterator[T]:
         """Yield the things, counting beside the clock."""

@@ -50,7 +50,7 @@ def serving_notes(
     policy = f"version_policy {{ specific {{ versions: [ {version} ] }} }}"
     if read_config(config).version_policy is None:
         yield f"Version {version} is not served. {other} is, as the newest."
-        yield f"To serve version {version}, add to {config}: {policy}"
+        yield f"To serve version {version}: fovea promote {name} {version}"
     else:
         yield f"Version {version} is not served. {other} is, by the version_policy in {config}."
         yield f"To serve version {version}, write there: {policy}. Without one the newest is."

@@ -49,11 +49,13 @@ def test_build_says_which_version_is_served(fovea, tiny_model, tmp_path):
     assert marks() == [False, True]
     older, to_do = said("openvino")
     assert older == "Version 1 is not served. Version 2 (onnxruntime fp32) is, as the newest."
-    # As it is told: the policy is what follows the name of the file.
-    relative = config.relative_to(tmp_path)
-    config.write_text(config.read_text() + to_do.partition(f"add to {relative}: ")[2])
-    assert marks() == [True, False]
+    # As it is told.
+    _, told, command = to_do.partition("To serve version 1: fovea ")
+    assert told
+    assert fovea(*command.split())[0] == 0
+    assert marks()[0]
     assert said("openvino") == [running, "Serve it: fovea serve"]
+    config.write_text(config.read_text() + "version_policy { specific { versions: [ 1 ] } }")
     newer, _ = said("onnxruntime")
     assert newer.startswith("Version 2 is not served. Version 1 (openvino fp32) is, by the version")
     lines = fovea("inspect", "repository")[1].splitlines()
@@ -61,7 +63,7 @@ def test_build_says_which_version_is_served(fovea, tiny_model, tmp_path):
     assert "tiny version 2, not served" in fovea("inspect", "repository/tiny/2")[1]
     config.write_text("nonsense")
     assert said("openvino") == [
-        f"No version of tiny is served, as {relative} is wrong: correct it."
+        f"No version of tiny is served, as {config.relative_to(tmp_path)} is wrong: correct it."
     ]
 
 
