@@ -85,9 +85,9 @@ class Level:
 
     @property
     def late_p99_ms(self) -> float | None:
-        """Time after which 99 in 100 requests were sent from when they were due."""
+        """Time after which 99 in 100 requests were sent from when they were due; None of fewer."""
         late = self.sample.late
-        return 1e3 * float(np.percentile(late, 99)) if late else None
+        return 1e3 * float(np.percentile(late, 99)) if len(late) >= 100 else None
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types."""
