@@ -11,6 +11,7 @@ import onnxslim
 import torch
 from torch import Tensor, nn
 
+from tools.demo_models import pool
 from tools.demo_models.classifier import CROP, DigitClassifier
 from tools.demo_models.network import DigitDetector, grid
 from tools.demo_models.scenes import CLASS_NAMES
@@ -76,7 +77,8 @@ def _network(task: str, weights: Path, detector: Path | None) -> tuple[nn.Module
         if task == "transformer":
             transformer = DigitTransformer(model)
             transformer.load_state_dict(learnt)
-            return Answered(transformer), SIDE
+            # Its signs of places are those of the tokens that it was trained on.
+            return Answered(transformer), pool.SIDE
         if task == "classify":
             classifier = DigitClassifier(model)
             classifier.load_state_dict(learnt)
