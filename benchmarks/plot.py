@@ -12,8 +12,7 @@ from tables import newest
 from fovea_bench.chart import Axis, Series, chart, round_ticks
 
 MODELS = ("yolov8n", "yolox_nano")
-# bf16 was measured on a faster machine.
-PRECISIONS = ("fp32", "int8")
+PRECISIONS = ("fp32", "bf16", "int8")
 
 
 def speed() -> str:
