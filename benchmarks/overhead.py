@@ -146,7 +146,7 @@ def serving(python: str, backend: str, body: bytes) -> Iterator[tuple[int, int]]
 def in_turn(
     servers: Sequence[tuple[int, int]], request: bytes, clients: int, seconds: float, rounds: int
 ) -> list[list[Round]]:
-    """Bursts for each server, one a round."""
+    """Bursts for each server, one a round; every second round begins with the last server."""
     found: list[list[Round]] = [[] for _ in servers]
     for number in range(rounds):
         order = list(zip(servers, found, strict=True))

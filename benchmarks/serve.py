@@ -115,33 +115,37 @@ def start_server(
     port, *others = free_ports(3)
     flags = zip(("--port", "--grpc-port", "--metrics-port"), (port, *others), strict=True)
     started = time.perf_counter()
-    server = subprocess.Popen(
-        [
-            python,
-            "-P",
-            "-m",
-            "fovea_server.commands.cli",
-            "serve",
-            str(repository),
-            *(f"{flag}={number}" for flag, number in flags),
-        ],
-        env=os.environ | (settings or {}),
-        # The access log has a line for each request.
-        stderr=subprocess.DEVNULL,
-    )
-    head = f"POST /v1/models/{MODEL}/predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    request = head.encode() + f"Content-Length: {len(image)}\r\n\r\n".encode() + image
-    while time.perf_counter() - started < 60:
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-                connection.sendall(request)
-                if b" 200 " in connection.recv(65536)[:16]:
-                    return server, port, time.perf_counter() - started
-        except OSError:
-            pass
-        time.sleep(0.005)
-    server.kill()
-    raise SystemExit("the server did not answer within 60 s")
+    # The access log has a line for each request.
+    with tempfile.TemporaryFile() as log:
+        server = subprocess.Popen(
+            [
+                python,
+                "-P",
+                "-m",
+                "fovea_server.commands.cli",
+                "serve",
+                str(repository),
+                *(f"{flag}={number}" for flag, number in flags),
+            ],
+            env=os.environ | (settings or {}),
+            stderr=log,
+        )
+        head = (
+            f"POST /v1/models/{MODEL}/predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        )
+        request = head.encode() + f"Content-Length: {len(image)}\r\n\r\n".encode() + image
+        while time.perf_counter() - started < 60:
+            try:
+                with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                    connection.sendall(request)
+                    if b" 200 " in connection.recv(65536)[:16]:
+                        return server, port, time.perf_counter() - started
+            except OSError:
+                pass
+            time.sleep(0.005)
+        server.kill()
+        log.seek(0)
+        raise SystemExit(f"the server did not answer within 60 s: {log.read()[-2000:].decode()}")
 
 
 def main() -> None:

@@ -131,6 +131,26 @@ def transformers() -> str:
     return markdown(["", *head, "quality", "mAP50-95, by calibrator"], rows)
 
 
+def ray_front() -> str:
+    """A cluster of Ray over plain servers, on two processors."""
+    reports = {
+        cpu: newest(kind) for cpu, kind in (("EPYC", "ray-front"), ("Xeon", "ray-front-xeon"))
+    }
+    beside = {1: "one replica to one server", 2: "two to two behind HAProxy"}
+    rows = []
+    for model in ("yolox_nano", "yolov8n"):
+        for count, what in beside.items():
+            cells = [f"{model}, {what}"]
+            for figure in ("cpu_ms", "rate"):
+                for report in reports.values():
+                    found = report[f"{model}, {count} x 1 core"]
+                    pairs = zip(found[f"ray_{figure}"], found[f"plain_{figure}"], strict=True)
+                    cells.append(ratio([ray / plain for ray, plain in pairs]))
+            rows.append(cells)
+    head = [f"{title}: {cpu}" for title in ("CPU", "images/s") for cpu in reports]
+    return markdown(["", *head], rows)
+
+
 def rect() -> str:
     """Engines of several sizes over those of one: images/s, processor time, and accuracy."""
     report, shapes = newest("rect"), ("4:3", "16:9")
@@ -235,4 +255,5 @@ def peers(report: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     measured = mlperf(newest("mlperf")), peers(newest("peers"))
-    print(tasks(), precision(), transformers(), triton(), rect(), *measured, serve(), sep="\n\n")
+    print(tasks(), precision(), transformers(), triton(), ray_front(), sep="\n\n", end="\n\n")
+    print(rect(), *measured, serve(), sep="\n\n")

@@ -47,11 +47,11 @@ def serving_notes(
         yield f"No version of {name} is served, as {config} is wrong: correct it."
         return
     other = _engine(repository, name, served[-1])
-    policy = f"version_policy {{ specific {{ versions: [ {version} ] }} }}"
     if read_config(config).version_policy is None:
         yield f"Version {version} is not served. {other} is, as the newest."
         yield f"To serve version {version}: fovea promote {name} {version}"
     else:
+        policy = f"version_policy {{ specific {{ versions: [ {version} ] }} }}"
         yield f"Version {version} is not served. {other} is, by the version_policy in {config}."
         yield f"To serve version {version}, write there: {policy}. Without one the newest is."
 
