@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -94,7 +95,8 @@ class Forked:
     def send_signal(self, sent: int) -> None:
         """Send a signal, if it runs."""
         if self.poll() is None:
-            os.kill(self.pid, sent)
+            with suppress(ProcessLookupError):  # it ended just now
+                os.kill(self.pid, sent)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)

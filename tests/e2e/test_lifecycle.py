@@ -141,6 +141,15 @@ def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
         httpx.get(server.url)
 
 
+def test_a_server_that_is_told_again_and_again_to_stop_stops_without_a_fault(demo_repository, serve):
+    server = serve(demo_repository)
+    while server.process.poll() is None:
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.001)
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
+
+
 @pytest.mark.parametrize("sent", ["half", "all"])
 @pytest.mark.parametrize("form", [True, False])
 def test_what_outlasts_the_time_to_exit_is_told_so(demo_repository, serve, scene, sent, form):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
@@ -9,7 +10,6 @@ import signal
 import sys
 from threading import Event, Thread
 from types import FrameType
-from typing import Never
 
 from fovea_server.logs import SERVER_LOG
 
@@ -41,6 +41,9 @@ class Leaving:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             # A terminal that is closed is a reason to stop as well, and no server takes it.
             signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        # Python gives signals back to the kernel while it ends. That would kill the process, and
+        # orchestrators would report a failed stop.
+        atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
 
     def begin(self) -> None:
         """Start the time, at the first call."""
@@ -49,7 +52,9 @@ class Leaving:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(math.ceil(self._grace_s + _LAST_S))
 
-    def _exit(self, number: int, frame: FrameType | None) -> Never:
+    def _exit(self, number: int, frame: FrameType | None) -> None:
+        if self._told.is_set() and number == signal.SIGTERM:
+            return  # it stops already
         self.begin()
         if number == signal.SIGINT:
             raise KeyboardInterrupt
