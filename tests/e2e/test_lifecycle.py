@@ -141,7 +141,7 @@ def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
         httpx.get(server.url)
 
 
-def test_a_server_that_is_told_again_and_again_to_stop_stops_without_a_fault(demo_repository, serve):
+def test_many_signals_to_stop_do_not_make_a_failed_stop(demo_repository, serve):
     server = serve(demo_repository)
     while server.process.poll() is None:
         server.process.send_signal(signal.SIGTERM)
