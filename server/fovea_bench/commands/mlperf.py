@@ -185,27 +185,26 @@ def _faults(plan: LoadGenPlan, run: LoadGenRun, images: int) -> list[str]:
 
 
 def _show(document: dict[str, Any]) -> None:
-    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     console = uncut_console()
     parts = (f"{document['model']} version {document['version']}", document["engine"])
     console.print(Text(", ".join(filter(None, (*parts, document["where"]))), style="bold"))
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    figure, latencies, cpu_ms = (document[key] for key in ("figure", "latency_ms", "cpu_ms"))
-    cells = {
-        "scenario": str(document["scenario"]),
-        figure["name"]: _cell(figure["value"], 2),
-        **{f"{name} ms": _cell(ms, 1) for name, ms in latencies.items()},
-        "images": str(document["images"]),
-        "seconds": _cell(document["seconds"], 1),
-        "CPU ms of an image: server": _cell(cpu_ms["server"], 2),
-        "LoadGen's process": _cell(cpu_ms["load"], 2),
-    }
-    for number, name in enumerate(cells):
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
-    table.add_row(*cells.values())
+    figure, cpu_ms = document["figure"], document["cpu_ms"]
+    latencies = (f"{name} {_cell(ms, 1)}" for name, ms in document["latency_ms"].items())
+    cpu = {"the server": cpu_ms["server"], "LoadGen's process": cpu_ms["load"]}
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, told in (
+        (str(document["scenario"]), f"{figure['name']}: {_cell(figure['value'], 2)}"),
+        ("all queries, ms", ", ".join(latencies)),
+        ("images", f"{document['images']} in {_cell(document['seconds'], 1)} s"),
+        (
+            "CPU of an image, ms",
+            ", ".join(f"{ms:.2f} in {where}" for where, ms in cpu.items() if ms is not None),
+        ),
+    ):
+        table.add_row(Text(name), Text(told))
     console.print(table)
     verdict = "LoadGen finds the run valid" if document["valid"] else "This is not a valid run"
     console.print(Text(f"{verdict}. MLPerf's terms, {UNVERIFIED}.", style="bold"))
