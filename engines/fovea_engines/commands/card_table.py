@@ -133,7 +133,7 @@ def _figure_rows(card: EngineCard) -> Iterator[tuple[str, str | Table]]:
 
 
 def _figure_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 1, 0, 0))
     for column in header:
         table.add_column(Text(column), overflow="fold")
     for row in rows:
