@@ -164,9 +164,9 @@ class Registry:
             ModelNotReady: the model exists, but none of its versions could be read; or nothing was
                 read yet.
         """
-        slot = self._slots.get(name)
+        scanned, slot = self._scanned, self._slots.get(name)
         if slot is None or not (slot.versions or slot.fault):
-            self._check_scanned(name)
+            self._check_scanned(name, scanned)
             ready = sorted(n for n, s in self._slots.items() if s.ready)
             known = list(filter(self.sees, ready))
             close = get_close_matches(name, known, 1)
@@ -191,9 +191,9 @@ class Registry:
             NotFound: there is no such model or version, or no version can answer.
             ModelNotReady: that version cannot answer now, or nothing was read yet.
         """
-        slot = self._slots.get(name)
+        scanned, slot = self._scanned, self._slots.get(name)
         if slot is None:
-            self._check_scanned(name)
+            self._check_scanned(name, scanned)
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         about = f"Request for unknown model: '{name}' "
         if version is None:
@@ -217,10 +217,13 @@ class Registry:
         ready = (slot.versions[version] for version in slot.ready)
         return next((one for one in ready if one.scheduler.holds(sequence)), model)
 
-    def _check_scanned(self, name: str) -> None:
-        """Raise ModelNotReady while nobody knows what there is: a proxy asks another server."""
-        if not self._scanned:
-            raise ModelNotReady(f"model '{name}': {self.reason}")
+    def _check_scanned(self, name: str, scanned: bool) -> None:
+        """Raise ModelNotReady while nobody knows what there is: a proxy asks another server.
+
+        `scanned` is of before the model was looked up: the scan may find it right after.
+        """
+        if not scanned:
+            raise ModelNotReady(f"model '{name}': {self._not_scanned}")
 
     def promoted(self, name: str) -> int | None:
         """Return the version of a model that was promoted; None where its newest one answers."""
@@ -283,7 +286,7 @@ class Registry:
     def reason(self) -> str:
         """The reason why the server is not ready, in a sentence; empty when it is."""
         if not self._scanned:
-            return self._remotes.reason or "the repository is being read"
+            return self._not_scanned
         if not self.settings.strict_readiness:
             return "" if self.started else "models are being loaded"
         if not self._slots and self._mode is ModelControlMode.NONE:
@@ -292,6 +295,10 @@ class Registry:
                 f"{self._repositories.advice()}"
             )
         return "; ".join(self.unserved)
+
+    @property
+    def _not_scanned(self) -> str:
+        return self._remotes.reason or "the repository is being read"
 
     @property
     def unserved(self) -> list[str]:
