@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from tests.asking import ask_patiently
-from tests.lanes import LANES, in_order, lane_of
-from tests.slimmed import share_slimmed
+from tests.lanes import LANES, TESTS, in_order, lane_of
+from tests.slimmed import prepare_once, share_slimmed
 from tests.system import missing_packages
 from tests.timed_briefly import time_briefly
 
@@ -26,6 +26,8 @@ from fovea_server.commands.cli import main
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 _SLOWEST = 10
+# Where cores are measured, or chosen.
+ALL_CORES = ("e2e/test_bench.py", "e2e/test_tune.py", "engines/backends", "server/tune")
 DEMO = ROOT / "server" / "fovea_server" / "demo"
 
 
@@ -54,12 +56,21 @@ def quick_builds(run_folder):
 
 
 @pytest.fixture(scope="module")
-def one_core():
+def prepared_once():
+    """Normalise and recognise each model once a run: it is built in several ways."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fovea_engines.build.build.prepare", prepare_once)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_core(request):
     """A core for each process of a run, also for what it starts: runtimes that each take all cores
     only wait for one another, a quarter of the time.
     """
     worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker is None or not hasattr(os, "sched_setaffinity"):
+    place = request.path.relative_to(TESTS).as_posix()
+    if worker is None or not hasattr(os, "sched_setaffinity") or place.startswith(ALL_CORES):
         yield
         return
     before = os.sched_getaffinity(0)

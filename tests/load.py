@@ -1,4 +1,4 @@
-"""Clients that ask for real images without pause, and remember everything that was not answered."""
+"""Clients that ask for real images, and remember everything that was not answered."""
 
 import threading
 import time
@@ -29,9 +29,11 @@ class Load:
     Attributes:
         answered: answers by the version of the model.
         failed: what any client got instead.
+        pause_s: how long each client waits before it asks.
     """
 
     def __init__(self, client: Client, clients: int = CLIENTS) -> None:
+        self.pause_s = 0.0
         self._client = client
         self._end = threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
@@ -59,7 +61,7 @@ class Load:
     def _run(self) -> None:
         images = cycle(IMAGES)
         with self._client() as ask:
-            while not self._end.is_set():
+            while not self._end.wait(self.pause_s):
                 try:
                     self.answered[ask(next(images))] += 1
                 except (httpx.HTTPError, InferenceServerException, AssertionError) as error:

@@ -33,7 +33,7 @@ def check_boxes(predictions, detections):
 
 def test_both_modes_find_what_v1_finds(run, server, images, found):
     names = ("yolov8n", "yolov8n-seg-320", "yolov8n-pose", "yolo11-obb")
-    asked = [(name, image, mode) for name in names for image in images for mode in ("v0", "v1")]
+    asked = [(name, image, mode) for name in names for image in images[:2] for mode in ("v0", "v1")]
     calls = [call(f"{name}/1", str(image), mode) for name, image, mode in asked]
     seen = 0
     for (name, image, _), answer in zip(

@@ -22,7 +22,6 @@ from fovea_engines.detect.heads.preprocess import read_preprocess
 FACES = {"yunet-n-dynamic": 0.45, "centerface": 0.3, "retinaface-mnet025": 0.45}
 FACE = '[[stages]]\nmodel = "{}"\n[[stages]]\nmodel = "face"\ncrop = "keypoints"\n'
 PLATES = '[[stages]]\nmodel = "plates"\n[[stages]]\nmodel = "reader"\n'
-pytestmark = pytest.mark.usefixtures("one_core")
 
 
 @pytest.fixture(scope="module")

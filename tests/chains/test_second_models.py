@@ -16,7 +16,6 @@ from fovea_engines.build.plan import BuildPlan
 CARS, PEOPLE = (2, 5, 7), (0,)
 TYPES = ("car", "van", "truck", "bus")
 COLOURS = ("white", "gray", "yellow", "red", "green", "blue", "black")
-pytestmark = pytest.mark.usefixtures("one_core")
 
 
 @pytest.fixture(scope="module")

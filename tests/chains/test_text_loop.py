@@ -14,7 +14,6 @@ MODELS = {
 # Of the drawn ones: turned by four degrees, light on dark, upside down.
 SEEN = (2, 3, 4)
 pytestmark = [
-    pytest.mark.usefixtures("one_core"),
     pytest.mark.skipif(
         not MODELS["read"].exists(), reason=f"{FOLDER} is absent: `make test-real` installs it"
     ),

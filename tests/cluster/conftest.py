@@ -165,8 +165,14 @@ def scene() -> bytes:
 
 @dataclass
 class Load:
-    """The answers and errors of clients that each send one request after the other."""
+    """The answers and errors of clients that each send one request after the other.
 
+    Attributes:
+        pause_s: between an answer and the next request of a client. With none, each replica has
+            requests whenever it dies; what then starts anew needs the cores.
+    """
+
+    pause_s: float = 0.0
     answers: list[httpx.Response] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
 
@@ -192,7 +198,7 @@ def load(cluster, scene):
 
         def send() -> None:
             with httpx.Client(timeout=600) as client:
-                while not stop.is_set():
+                while not stop.wait(found.pause_s):
                     try:
                         found.answers.append(client.post(url, content=scene))
                     except httpx.HTTPError as error:

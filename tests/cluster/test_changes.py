@@ -16,6 +16,7 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 TWO = {"min_replicas": 2, "max_replicas": 2}
+PAUSE_S = 0.02
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,7 @@ def test_a_killed_replica_loses_no_request(cluster, two_models, load):
         for replica in before:
             ray.kill(replica)
             under.wait_for(30)
+        under.pause_s = PAUSE_S
         gone = {replica._actor_id for replica in before}
         until(lambda: not gone & {each._actor_id for each in cluster.replicas("digits")})
         until(lambda: cluster.running("digits") == 2)
@@ -107,6 +109,7 @@ def test_a_killed_node_loses_no_request(cluster, two_models, load):
     with load("digits") as under:
         cluster.cluster.remove_node(cluster.workers.pop(0), allow_graceful=False)
         under.wait_for(100)
+        under.pause_s = PAUSE_S
         until(lambda: cluster.running("digits") == 2)
     assert under.failed == []
     cluster.add_worker()
@@ -115,6 +118,7 @@ def test_a_killed_node_loses_no_request(cluster, two_models, load):
 def test_a_new_version_and_other_replicas_under_load(cluster, changing, demo_model, load):
     cluster.serve(repository=str(changing), models={"digits": TWO})
     with load("digits") as under:
+        under.pause_s = PAUSE_S
         # Replicas take what appears in the repository.
         build(BuildPlan(demo_model, "digits", changing, "openvino"))
         until(lambda: under.answers[-1].json()["version"] == "2")

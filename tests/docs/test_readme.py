@@ -15,8 +15,6 @@ from fovea_server.commands.cli import app
 from fovea_server.commands.flags import GROUPS, OTHER_NAMES, WITHOUT_EFFECT
 from fovea_server.settings import Settings, flag
 
-pytestmark = pytest.mark.usefixtures("one_core")
-
 README = (ROOT / "README.md").read_text()
 # Their blocks share one server, which the README starts.
 SERVED = ("README.md", "docs/http.md", "docs/triton.md")

@@ -7,50 +7,14 @@ from pathlib import Path
 import pytest
 from tests.serving import RunningServer, start_server
 
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
-
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
-DETECTORS = ("yolov8n", "yolov5n", "yolov10n", "yolox_nano")
 
 Serve = Callable[..., RunningServer]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_waiting_for_each_other(request):
-    """Serve on the core of the process, but where cores are what is measured."""
-    if request.path.name not in ("test_bench.py", "test_tune.py"):
-        request.getfixturevalue("one_core")
-
-
-@pytest.fixture(scope="session")
-def detector_repository(shared, tmp_path_factory) -> Path:
-    """A repository with the four real detectors."""
-    repository = tmp_path_factory.mktemp("detectors") / "repository"
-    truth = json.loads((shared / "data" / "coco64" / "val.json").read_text())
-    labels = tuple(category["name"] for category in truth["categories"])
-    for name in DETECTORS:
-        build(
-            BuildPlan(
-                source=shared / "models" / f"{name}.onnx",
-                name=name,
-                repository=repository,
-                labels=labels,
-            )
-        )
-    return repository
 
 
 @pytest.fixture(scope="session")
 def demo_server(demo_repository, tmp_path_factory) -> Iterator[RunningServer]:
     server = start_server(demo_repository, tmp_path_factory.mktemp("log"))
-    yield server
-    assert server.stop() == 0
-
-
-@pytest.fixture(scope="session")
-def detector_server(detector_repository, tmp_path_factory) -> Iterator[RunningServer]:
-    server = start_server(detector_repository, tmp_path_factory.mktemp("log"))
     yield server
     assert server.stop() == 0
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
@@ -375,6 +376,7 @@ def test_a_canary_goes_back_when_its_results_differ_and_else_becomes_current(ser
             if "canary" not in document:
                 break
             predict(http, SCENES[turn % 2])
+            time.sleep(0.02)  # a candidate runs while no request waits
             document = http.get("/v1/models/digits/history").json()
         last = document["events"][-1]
         assert (last["action"], last["version"]) == (action, str(version)), last

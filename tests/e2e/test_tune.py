@@ -26,7 +26,7 @@ def tune(*words: object) -> tuple[int, str, str]:
 
 
 @pytest.fixture
-def repository(demo_versions, tmp_path) -> Path:
+def versions(demo_versions, tmp_path) -> Path:
     """A repository with two versions, whose configuration somebody has annotated."""
     root = tmp_path / "repository"
     shutil.copytree(demo_versions, root)
@@ -35,10 +35,15 @@ def repository(demo_versions, tmp_path) -> Path:
     return root
 
 
-def test_the_result_has_every_figure_and_is_served(repository, serve, tmp_path):
-    folder, plot = repository / "digits", tmp_path / "frontier.svg"
+@pytest.fixture
+def repository(demo_repository, tmp_path) -> Path:
+    return Path(shutil.copytree(demo_repository, tmp_path / "repository"))
+
+
+def test_the_result_has_every_figure_and_is_served(versions, serve, tmp_path):
+    folder, plot = versions / "digits", tmp_path / "frontier.svg"
     code, out, err = tune(
-        *("digits", "--repository", repository, "--images", DEMO, *QUICK, "--p99", "5s"),
+        *("digits", "--repository", versions, "--images", DEMO, *QUICK, "--p99", "5s"),
         *("--plot", plot, "--json"),
     )
     assert code == 0, err
@@ -70,7 +75,7 @@ def test_the_result_has_every_figure_and_is_served(repository, serve, tmp_path):
         assert not line.startswith("+") or line[1:] in text.splitlines()
     version = str(report["best"]["setting"]["version"])
     config = read_config(folder / "config.pbtxt")
-    server = serve(repository)
+    server = serve(versions)
     answer = httpx.post(server.predict_url("digits"), content=(DEMO / "scene-1.jpg").read_bytes())
     assert answer.json()["version"] == version
     streams = report["best"]["setting"]["streams"]

@@ -16,13 +16,6 @@ from fovea_engines.evaluate.samples import read_image
 from fovea_engines.repository.card import EngineCard
 
 
-@pytest.fixture(scope="module", autouse=True)
-def without_waiting_for_each_other(request):
-    """Build and compare on a core of the process; what asks for several cores is in backends/."""
-    if "backends" not in request.path.parts:
-        request.getfixturevalue("one_core")
-
-
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
     return tiny_detector(tmp_path_factory.mktemp("models") / "tiny.onnx")

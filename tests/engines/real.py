@@ -1,6 +1,5 @@
 """Real models, normalised once, and what they make of a real image."""
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import onnxruntime
 from tests import slimmed
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.prepare import PreparedModel, prepare
+from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.detect.heads.preprocess import PRESETS
 from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.progress import Progress
@@ -29,7 +28,7 @@ def prepared(shared: Path, name: str) -> PreparedModel:
     """A model as a build writes precision into it; not to be changed."""
     source = shared / "models" / f"{name}.onnx"
     plan = BuildPlan(source, "model", Path("unused"), preprocess=_TRAINED.get(name))
-    return prepare(plan, Progress())
+    return slimmed.prepare_once(plan, Progress())
 
 
 @cache
@@ -37,10 +36,7 @@ def ranges(shared: Path, name: str) -> Ranges:
     """Its ranges on a few images, measured once a run."""
     assert slimmed.shared_folder is not None
     kept = slimmed.shared_folder / f"ranges-{name}.json"
-    if not kept.exists():
-        new = kept.with_suffix(f".{os.getpid()}")
-        new.write_bytes(_measured(shared, name).encoded())
-        new.replace(kept)
+    slimmed.once(kept, lambda: _measured(shared, name).encoded())
     return Ranges.read(kept)
 
 

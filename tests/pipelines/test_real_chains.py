@@ -34,7 +34,6 @@ min_size = 32
 [[stages]]
 model = "imagenet"
 """
-pytestmark = pytest.mark.usefixtures("one_core")
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,6 @@ import pytest
 from tests.forked import on_path
 from tests.system import program
 
-pytestmark = pytest.mark.usefixtures("one_core")
-
 # What a complete command imports to do its work, and completion has no use for.
 HEAVY = {"onnx", "onnxruntime", "openvino", "grpc", "fastapi", "uvicorn", "tensorrt"}
 

@@ -78,10 +78,15 @@ def test_inputs_are_those_of_its_own_programs(shared, way):
         np.testing.assert_allclose(row, own_input(pixels, way)[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("way", ["family", "letterboxed"])
+# What comes before the network, and the axis of its outputs, have nothing to do with one another.
+@pytest.mark.parametrize(
+    ("source", "way"), [("squeezed", "family"), ("batched", "letterboxed")], indirect=["source"]
+)
 def test_rows_are_those_of_its_own_programs(shared, source, tmp_path, way):
-    plan = BuildPlan(source, "m", tmp_path, "onnxruntime", preprocess=read_preprocess(way))
-    assert build(plan).family == "rtdetr"
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "bus.jpg").symlink_to(shared / "data" / "bus.jpg")
+    given = {"preprocess": read_preprocess(way), "images": tmp_path / "images"}
+    assert build(BuildPlan(source, "m", tmp_path, "onnxruntime", **given)).family == "rtdetr"
     session, rows = onnxruntime.InferenceSession(SOURCE), 0
     with Engine.open(tmp_path / "m" / "1") as engine:
         for pixels in images(shared):
