@@ -16,7 +16,7 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 TWO = {"min_replicas": 2, "max_replicas": 2}
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 
 
 @pytest.fixture(scope="module")
