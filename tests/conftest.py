@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 from tests.asking import ask_patiently
 from tests.lanes import LANES, TESTS, in_order, lane_of
-from tests.slimmed import prepare_once, share_slimmed
+from tests.slimmed import share_slimmed
 from tests.system import missing_packages
 from tests.timed_briefly import time_briefly
 
@@ -53,14 +53,6 @@ def quick_builds(run_folder):
     """
     share_slimmed(run_folder)
     time_briefly()
-
-
-@pytest.fixture(scope="module")
-def prepared_once():
-    """Normalise and recognise each model once a run: it is built in several ways."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fovea_engines.build.build.prepare", prepare_once)
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,6 +10,7 @@ from fovea_accuracy.dataset import read_dataset
 from fovea_accuracy.evaluate import evaluate, in_process
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import prepare
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
@@ -19,10 +20,9 @@ from fovea_lab.diff.diff import diff
 from fovea_precision import search
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
-pytestmark = [
-    pytest.mark.skipif(not FILES, reason=f"the collected models are absent: {HEADS} is not there"),
-    pytest.mark.usefixtures("prepared_once"),
-]
+pytestmark = pytest.mark.skipif(
+    not FILES, reason=f"the collected models are absent: {HEADS} is not there"
+)
 # Of any size; a smaller one makes the tests quick.
 SMALLER = {"centerface", "retinaface-mnet025", "scrfd-500m", "yunet-n-dynamic"}
 # Their images are resized without rounding, so that decoded images cannot be taken.
@@ -32,6 +32,21 @@ BRANCHES = {"tv-fasterrcnn", "tv-fcos"}
 TWINS = {"dfine-bare", "libreyolo-dfine", "rtdetrv2-bare", "yolo26-not-end2end"}
 TWINS |= {"mmdeploy", "paddle", "rtdetr-clothes", "tf-od", "ultralytics-rtdetr-clothes"}
 TWINS |= {"yolonas-flat", "yolov6-clothes", "yolox-nano-decoded"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prepared_once():
+    """Normalise and recognise each model once: it is built in two precisions."""
+    kept = {}
+
+    def prepared(plan, progress):
+        if plan.name not in kept:
+            kept[plan.name] = prepare(plan, progress)
+        return kept[plan.name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fovea_engines.build.build.prepare", prepared)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +64,8 @@ def plan(name, repository, bus, **options):
     return BuildPlan(source, name, repository, "onnxruntime", images=bus, **given, **options)
 
 
-# Backwards: another process prepares the same models for tests/e2e/test_every_head.py meanwhile,
-# so that each prepares one half.
+# Backwards: another process simplifies the same graphs for tests/e2e/test_every_head.py meanwhile,
+# so that each makes those of one half.
 @pytest.fixture(scope="module", params=DETECTORS[::-1])
 def whole(request, tmp_path_factory, bus):
     """An engine that takes decoded images, and suppresses boxes itself where they need it."""
