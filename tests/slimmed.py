@@ -1,22 +1,17 @@
-"""Simplified graphs, in an engine's opset, and what `prepare` makes of them, shared by the
-processes of a run.
+"""Simplified graphs, in an engine's opset, that the processes of a run share.
 
 To make one is most of a build.
 """
 
 import fcntl
 import os
-import pickle
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import onnx
 
-from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.graph import normalise
-from fovea_engines.progress import Progress
 
 _slim, _convert = normalise._slim, normalise._convert_opset
 shared_folder: Path | None = None
@@ -24,7 +19,7 @@ shared_folder: Path | None = None
 
 
 def once(file: Path, make: Callable[[], bytes]) -> bytes:
-    """Return what the first process to ask has made."""
+    """Return the bytes of a file, which the first process that asks makes."""
     # Files of tests that build the same models begin together: one waits for the other.
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -33,15 +28,6 @@ def once(file: Path, make: Callable[[], bytes]) -> bytes:
             new.write_bytes(make())
             new.replace(file)
     return file.read_bytes()
-
-
-def prepare_once(plan: BuildPlan, progress: Progress) -> PreparedModel:
-    """As `prepare`, for plans that differ in source, size, preprocessing and images alone."""
-    assert shared_folder is not None
-    images = plan.images and sorted(file.name for file in plan.images.iterdir())
-    asked = repr((plan.source, plan.size, plan.preprocess, images))
-    kept = shared_folder / f"prepared-{sha256(asked.encode()).hexdigest()}.pickle"
-    return pickle.loads(once(kept, lambda: pickle.dumps(prepare(plan, progress))))
 
 
 def share_slimmed(folder: Path) -> None:

@@ -88,7 +88,7 @@ def validator(kind: str) -> Draft202012Validator:
     path = SHARED / "data" / "kserve" / f"{kind.lower()}s.crd.yaml.gz"
     if not path.is_file():
         pytest.skip(f"the CRDs of KServe are absent: {path} is not there")
-    # Two megabytes, of which a parser in Python makes seconds.
+    # A parser in Python takes seconds for two megabytes.
     with gzip.open(path) as stream:
         crd = yaml.load(stream, yaml.CSafeLoader)
     assert crd["spec"]["names"]["kind"] == kind

@@ -7,14 +7,42 @@ from pathlib import Path
 import pytest
 from tests.serving import RunningServer, start_server
 
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 
 Serve = Callable[..., RunningServer]
 
 
+@pytest.fixture(scope="module")
+def detector_repository(request, shared, tmp_path_factory) -> Path:
+    """A repository with the real detectors that the module names as `DETECTORS`."""
+    repository = tmp_path_factory.mktemp("detectors") / "repository"
+    truth = json.loads((shared / "data" / "coco64" / "val.json").read_text())
+    labels = tuple(category["name"] for category in truth["categories"])
+    for name in request.module.DETECTORS:
+        build(
+            BuildPlan(
+                source=shared / "models" / f"{name}.onnx",
+                name=name,
+                repository=repository,
+                labels=labels,
+            )
+        )
+    return repository
+
+
 @pytest.fixture(scope="session")
 def demo_server(demo_repository, tmp_path_factory) -> Iterator[RunningServer]:
     server = start_server(demo_repository, tmp_path_factory.mktemp("log"))
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def detector_server(detector_repository, tmp_path_factory) -> Iterator[RunningServer]:
+    server = start_server(detector_repository, tmp_path_factory.mktemp("log"))
     yield server
     assert server.stop() == 0
 

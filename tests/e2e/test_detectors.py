@@ -1,16 +1,11 @@
 """Real detectors over HTTP agree with an independent plain-numpy reference."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-from tests.serving import RunningServer, start_server
-
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
 
 IMAGES = 6
 STORED = Path(__file__).resolve().parents[1] / "engines" / "reference_boxes.json"
@@ -21,23 +16,7 @@ BUS = {
     "yolov10n": {"person": [0.913, 0.909, 0.848, 0.442], "bus": [0.950]},
     "yolox_nano": {"person": [0.855, 0.806, 0.687], "bus": [0.909]},
 }
-
-
-@pytest.fixture(scope="module")
-def repository(shared, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("detectors")
-    truth = json.loads((shared / "data" / "coco64" / "val.json").read_text())
-    labels = tuple(category["name"] for category in truth["categories"])
-    for name in BUS:
-        build(BuildPlan(shared / "models" / f"{name}.onnx", name, folder, labels=labels))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(repository, tmp_path_factory) -> Iterator[RunningServer]:
-    running = start_server(repository, tmp_path_factory.mktemp("log"))
-    yield running
-    assert running.stop() == 0
+DETECTORS = tuple(BUS)
 
 
 def overlap(a, b) -> float:
@@ -54,9 +33,9 @@ def corners(detection) -> list[float]:
 
 
 @pytest.mark.parametrize("model", BUS)
-def test_people_and_bus(server, shared, model):
+def test_people_and_bus(detector_server, shared, model):
     data = (shared / "data" / "bus.jpg").read_bytes()
-    answer = httpx.post(server.predict_url(model), content=data, timeout=60).json()
+    answer = httpx.post(detector_server.predict_url(model), content=data, timeout=60).json()
     image = answer["images"][0]
     assert (image["width"], image["height"], image["orientation"]) == (810, 1080, 1)
     assert (answer["model"], answer["version"], answer["task"]) == (model, "1", "detect")
@@ -66,11 +45,13 @@ def test_people_and_bus(server, shared, model):
 
 
 @pytest.mark.parametrize("model", BUS)
-def test_boxes_of_the_stored_reference(server, shared, model):
+def test_boxes_of_the_stored_reference(detector_server, shared, model):
     stored = json.loads(STORED.read_text())[model]
     for name, expected in stored.items():
         path = shared / "data" / name
-        answer = httpx.post(server.predict_url(model), content=path.read_bytes(), timeout=60).json()
+        answer = httpx.post(
+            detector_server.predict_url(model), content=path.read_bytes(), timeout=60
+        ).json()
         found = answer["images"][0]["detections"]
         for reference in expected:
             twins = [
@@ -98,7 +79,7 @@ def labels(shared, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("model", BUS)
 def test_map_through_the_server_is_that_in_process(
-    server, repository, shared, labels, fovea, model
+    detector_server, detector_repository, shared, labels, fovea, model
 ):
     def measured(*source: object) -> dict:
         images = shared / "data" / "coco64" / "val"
@@ -106,8 +87,8 @@ def test_map_through_the_server_is_that_in_process(
         assert code == 0, err
         return json.loads(out)
 
-    remote = measured("--json", "--url", server.url)
-    local = measured("--json", "--repository", repository)
+    remote = measured("--json", "--url", detector_server.url)
+    local = measured("--json", "--repository", detector_repository)
     assert (local["backend"], local["precision"]) == ("openvino", "fp32")
     assert (remote["model"], remote["version"], remote["images"]) == (model, "1", IMAGES)
     for figure in ("map50_95", "map50", "by_size", "per_class"):

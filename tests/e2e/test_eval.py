@@ -1,35 +1,16 @@
 """`fovea eval --url`: what a server does not tell is learned from its answers."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
-from tests.serving import RunningServer, start_server
-
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
 
 MODEL = "yolox_nano"
+DETECTORS = (MODEL,)
 IMAGES = 6
-
-
-@pytest.fixture(scope="module")
-def repository(shared, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("detectors")
-    truth = json.loads((shared / "data" / "coco64" / "val.json").read_text())
-    labels = tuple(category["name"] for category in truth["categories"])
-    build(BuildPlan(shared / "models" / f"{MODEL}.onnx", MODEL, folder, labels=labels))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(repository, tmp_path_factory) -> Iterator[RunningServer]:
-    running = start_server(repository, tmp_path_factory.mktemp("log"))
-    yield running
-    assert running.stop() == 0
 
 
 @pytest.fixture
@@ -71,12 +52,14 @@ def measured(fovea) -> Callable[..., dict]:
     return run
 
 
-def test_classes_have_the_models_names_with_either_labels(server, repository, few, measured):
+def test_classes_have_the_models_names_with_either_labels(
+    detector_server, detector_repository, few, measured
+):
     coco = ("--data", few / "val.json", "--images", few / "images")
-    expected = measured(MODEL, *coco, "--repository", repository)
+    expected = measured(MODEL, *coco, "--repository", detector_repository)
     assert expected["per_class"]["person"] > 0.2
     for data in (coco, ("--data", few)):
-        have = measured(MODEL, *data, "--url", server.url, "--version", 1)
+        have = measured(MODEL, *data, "--url", detector_server.url, "--version", 1)
         figures = [have["per_class"].get(name, 0.0) for name in expected["per_class"]]
         assert figures == pytest.approx(list(expected["per_class"].values()), abs=0.001)
         assert have["version"] == "1"
@@ -84,9 +67,11 @@ def test_classes_have_the_models_names_with_either_labels(server, repository, fe
             assert have[key] == expected[key] is not None
 
 
-def test_a_server_that_keeps_its_metadata_secret_is_measured(serve, repository, few, measured):
+def test_a_server_that_keeps_its_metadata_secret_is_measured(
+    serve, detector_repository, few, measured
+):
     server = serve(
-        *(repository, "--http-restricted-api=metadata:key=secret"),
+        *(detector_repository, "--http-restricted-api=metadata:key=secret"),
         *("--model-control-mode=explicit", f"--load-model={MODEL}"),
     )
     have = measured(MODEL, "--data", few, "--url", server.url)
@@ -94,9 +79,9 @@ def test_a_server_that_keeps_its_metadata_secret_is_measured(serve, repository, 
     assert have["per_class"]["person"] > 0.2
 
 
-def test_classes_meet_by_name(server, few, measured):
+def test_classes_meet_by_name(detector_server, few, measured):
     """As on the server's own, when the labels number other classes, in another order."""
-    coco = ("--images", few / "images", "--url", server.url)
+    coco = ("--images", few / "images", "--url", detector_server.url)
     expected = measured(MODEL, "--data", few / "val.json", *coco)
     document = json.loads((few / "val.json").read_text())
     used = {annotation["category_id"] for annotation in document["annotations"]}
@@ -113,7 +98,7 @@ def test_classes_meet_by_name(server, few, measured):
 
 
 def test_classes_that_the_servers_model_lacks_are_left_out(
-    server, repository, few, measured, fovea
+    detector_server, detector_repository, few, measured, fovea
 ):
     """It is said before any image is sent, and the rest has the figures of an engine here."""
     document = json.loads((few / "val.json").read_text())
@@ -125,13 +110,13 @@ def test_classes_that_the_servers_model_lacks_are_left_out(
             annotation["category_id"] = 999
     (few / "val.json").write_text(json.dumps(document))
     words = MODEL, "--data", few / "val.json", "--images", few / "images"
-    code, _, err = fovea("eval", *words, "--url", server.url)
+    code, _, err = fovea("eval", *words, "--url", detector_server.url)
     assert code == 2
     assert "the model lacks: throne (6 objects)" in err
     assert "accuracy" not in err
     chosen = "--classes", "person,book,bed"
-    here = measured(*words, *chosen, "--repository", repository)
-    there = measured(*words, *chosen, "--url", server.url)
+    here = measured(*words, *chosen, "--repository", detector_repository)
+    there = measured(*words, *chosen, "--url", detector_server.url)
     assert here["left_out"]["throne"] == 6
     for key in ("left_out", "confusion"):
         assert there[key] == here[key]
@@ -162,7 +147,7 @@ def test_pycocotools_gives_the_figure_of_eval(few, shared, fovea, measured, monk
     assert judge.stats[:2] == pytest.approx([expected["map50_95"], expected["map50"]], abs=0.001)
 
 
-def test_labels_of_other_things_are_a_sentence(server, few, fovea):
+def test_labels_of_other_things_are_a_sentence(detector_server, few, fovea):
     document = json.loads((few / "val.json").read_text())
     for category in document["categories"]:
         category["name"] = f"part {category['id']}"
@@ -175,7 +160,7 @@ def test_labels_of_other_things_are_a_sentence(server, few, fovea):
         "--images",
         few / "images",
         "--url",
-        server.url,
+        detector_server.url,
     )
     assert code == 2
     assert "and the model has not, only " in err
@@ -185,7 +170,7 @@ def test_labels_of_other_things_are_a_sentence(server, few, fovea):
     ("model", "says"),
     [("absent", "no model 'absent'"), (MODEL, "000000000139.jpg: ")],
 )
-def test_what_the_server_refuses_is_a_sentence(server, few, fovea, model, says):
+def test_what_the_server_refuses_is_a_sentence(detector_server, few, fovea, model, says):
     image = few / "images" / "000000000139.jpg"
     damaged = image.read_bytes()[:3000]
     image.unlink()
@@ -198,7 +183,7 @@ def test_what_the_server_refuses_is_a_sentence(server, few, fovea, model, says):
         "--images",
         few / "images",
         "--url",
-        server.url,
+        detector_server.url,
     )
     assert (code, out) == (1, "")
     assert says in err

@@ -1,5 +1,6 @@
 """Real models, normalised once, and what they make of a real image."""
 
+import pickle
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import onnxruntime
 from tests import slimmed
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.detect.heads.preprocess import PRESETS
 from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.progress import Progress
@@ -23,19 +24,24 @@ _TRAINED = {"mobilenetv2": PRESETS["imagenet"], "u2netp": PRESETS["stretch"]}
 _IMAGES = 2
 
 
+def _shared_by_the_run(name: str) -> Path:
+    assert slimmed.shared_folder is not None
+    return slimmed.shared_folder / name
+
+
 @cache
 def prepared(shared: Path, name: str) -> PreparedModel:
     """A model as a build writes precision into it; not to be changed."""
     source = shared / "models" / f"{name}.onnx"
     plan = BuildPlan(source, "model", Path("unused"), preprocess=_TRAINED.get(name))
-    return slimmed.prepare_once(plan, Progress())
+    kept = _shared_by_the_run(f"prepared-{name}.pickle")
+    return pickle.loads(slimmed.once(kept, lambda: pickle.dumps(prepare(plan, Progress()))))
 
 
 @cache
 def ranges(shared: Path, name: str) -> Ranges:
     """Its ranges on a few images, measured once a run."""
-    assert slimmed.shared_folder is not None
-    kept = slimmed.shared_folder / f"ranges-{name}.json"
+    kept = _shared_by_the_run(f"ranges-{name}.json")
     slimmed.once(kept, lambda: _measured(shared, name).encoded())
     return Ranges.read(kept)
 

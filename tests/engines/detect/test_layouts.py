@@ -46,7 +46,7 @@ FORMS = {
     "y1 x1 h w": lambda boxes: from_corner(boxes)[:, [1, 0, 3, 2]],
     "w h x1 y1": lambda boxes: from_corner(boxes)[:, [2, 3, 0, 1]],
 }
-PIXELS, FRACTIONS = UNITS = 1, SIDE
+PIXELS, FRACTIONS = 1, SIDE
 ORDERS = tuple(map("".join, permutations("bsc")))
 BOX_SCORE_CLASS, BOX_CLASS_SCORE, CLASS_SCORE_BOX = "bsc", "bcs", "csb"
 FILLS = [
@@ -268,18 +268,10 @@ def answers(network, least, write):
     return Answers({moved: network.found[moved, least] for moved in (False, True)}, write)
 
 
-def covered(*parameters, read=()):
-    """What begins as what is `read`, and half of the rest: all values of all parameters but one."""
-    for case in product(*map(enumerate, parameters)):
-        places, values = zip(*case, strict=True)
-        if sum(places) % 2 == 0 or any(values[: len(key)] == key for key in read):
-            yield values
-
-
 @pytest.mark.parametrize("container", READ)
 def test_answers_are_read_right_or_not_at_all(network, container):
     in_order, read = READ[container]
-    for case in covered(ORDERS, FORMS, UNITS, FILLS, read=read):
+    for case in product(ORDERS, FORMS, (PIXELS, FRACTIONS), FILLS):
         order, form, unit, (first, fill, least) = case
         how = partial(parts, form=form, unit=unit, first=first, fill=fill)
         outputs = answers(network, least, lambda found, h=how, o=order: in_order(h(found), o))
@@ -291,13 +283,11 @@ def test_answers_are_read_right_or_not_at_all(network, container):
         assert family_of(network, outputs, first) == want, case
 
 
-@pytest.mark.parametrize(
-    ("form", "unit", "classes"),
-    [*covered([CORNERS, CENTRED, "x1 y1 w h"], UNITS, ["padded", "ids from 1"])],
-)
-def test_no_order_of_columns_is_misread(network, form, unit, classes):
+@pytest.mark.parametrize("form", [CORNERS, CENTRED, "x1 y1 w h"])
+@pytest.mark.parametrize("unit", [PIXELS, FRACTIONS])
+@pytest.mark.parametrize(("first", "fill"), [(0, 0), (1, None)], ids=["padded", "ids from 1"])
+def test_no_order_of_columns_is_misread(network, form, unit, first, fill):
     """They are mixed, as are those of a box with its score."""
-    first, fill = (0, 0) if classes == "padded" else (1, None)
     how = partial(parts, form=form, unit=unit, first=first, fill=fill)
     usual = {
         moved: [table(how(found), BOX_SCORE_CLASS) for found in network.found[moved, CONF]]
@@ -332,13 +322,13 @@ def dense(raw, order, form, unit, logits, axis):
 
 @pytest.mark.parametrize("order", ["bc", "cb", "boc", "bco", "obc"])
 def test_grids_are_read_right_or_not_at_all(network, order):
-    for case in covered([order], FORMS, UNITS, (False, True), (1, 2), read=DENSE):
+    for case in product([order], FORMS, (PIXELS, FRACTIONS), (False, True), (1, 2)):
         outputs = Answers(network.raw, lambda raw, c=case: {"output": dense(raw, *c)[None]})
         assert family_of(network, outputs) == DENSE.get(case), case
 
 
 @pytest.mark.parametrize("logits", [False, True])
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", [PIXELS, FRACTIONS])
 def test_boxes_and_scores_of_a_grid_are_asked_for(network, unit, logits):
     """Three families have corners in pixels beside their scores, and nothing tells which."""
     for form in FORMS:
