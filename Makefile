@@ -11,19 +11,25 @@ INSTALLER ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test lint foreign test-real test-cluster test-images test-bare test-circle test-fiftyone locks sbom audit clean
+.PHONY: help run check test test-smoke test-all lint foreign test-real test-browser test-cluster test-images \
+	test-bare test-circle test-fiftyone locks sbom audit clean
 
 help:
 	@echo "make run    build the demo engine, serve it, send it an image, go on serving"
-	@echo "make test   run ruff, mypy, import-linter, and the tests that need nothing foreign: 10 minutes"
-	@echo "make check  the same with the quick tests alone: a minute"
-	@echo "make test-real  the tests with real models (../shared) and with programs of other people"
-	@echo "make lint   the checks without pytest"
-	@echo "make test-cluster  serve on three nodes of Ray, replace and kill them under load"
-	@echo "make test-images  build the container images, and run them and 'make run' in containers"
-	@echo "make test-bare    'make run' and 'make test' in a container with nothing else in it"
-	@echo "make test-circle  capture, label, train, build, shadow, promote: it takes PyTorch, and two minutes"
-	@echo "make test-fiftyone  check that FiftyOne takes the client's results"
+	@echo "make check  run ruff, mypy, import-linter and the quick tests: a minute"
+	@echo "make test   the same with all tests that need no other program and no real model: ten minutes"
+	@echo "make test-all  all tests, one lane after the other, with a table of durations: an hour and a half"
+	@echo
+	@echo "make lint           ruff, mypy, import-linter"
+	@echo "make test-smoke     one of each with real models: engines, clients, page, camera, Ray, README"
+	@echo "make test-real      the tests with real models (../shared) and programs of other people"
+	@echo "make test-browser   the page in Chromium"
+	@echo "make test-cluster   three nodes of Ray, replaced and killed under load"
+	@echo "make test-images    container images and 'make run' in containers"
+	@echo "make test-bare      'make run', 'make check' and 'make test' in a Debian with nothing but Python and make"
+	@echo "make test-circle    capture, label, train (PyTorch), build, shadow, promote"
+	@echo "make test-fiftyone  FiftyOne reads the client's results"
+	@echo
 	@echo "make sbom   list the packages of an installation, as CycloneDX has it: sbom.cdx.json"
 	@echo "make audit  look up advisories about the packages that are installed"
 	@echo "make locks  write locks/ anew, after a change of constraints.txt or pyproject.toml"
@@ -137,25 +143,35 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The tests start some hundred processes: none is to compile the modules again. Threads of OpenBLAS
-# that wait for the next product would take the cores from the other process. tests/lanes.py says
-# which files are in which run.
-check test test-real test-cluster: export PYTHONDONTWRITEBYTECODE =
-check test test-real test-cluster: export OPENBLAS_NUM_THREADS = 1
-PYTEST = $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+# Markers sort the tests (pyproject.toml). Two processes share the files. The tests start some hundred
+# processes: none is to compile the modules again, and threads of OpenBLAS that wait for the next
+# product would take the cores from the others.
+PYTEST = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
+SHARED_OUT = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+OURS = not (real or browser or cluster or images)
 
 check: lint
-	$(PYTEST) --quiet --lane=check
+	$(PYTEST) $(SHARED_OUT) --quiet --hypothesis-profile=check -m "$(OURS) and not slow"
 
 test: lint
-	$(PYTEST) --lane=test
+	$(PYTEST) $(SHARED_OUT) -m "$(OURS)"
+
+# It takes Debian's chromium-headless-shell, curl and the packages of an RTSP server.
+test-smoke: $(VENV)/kubernetes
+	$(PYTEST) $(SHARED_OUT) -m smoke
+
+test-all: $(VENV)/dev
+	$(BIN)/python -m tools.test_all
 
 # What is in folders of its own, for tests alone.
 foreign: $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/generators $(VENV)/vision $(VENV)/cvat \
       $(VENV)/apis $(VENV)/remote $(VENV)/promql $(VENV)/grafana $(VENV)/kubernetes
 
 test-real: foreign
-	$(PYTEST) --lane=real
+	$(PYTEST) $(SHARED_OUT) -m real
+
+test-browser: foreign
+	$(PYTEST) $(SHARED_OUT) -m browser tests/e2e/page
 
 # These two need Linux, root, and Debian's podman, runc, debootstrap, iptables and aardvark-dns; they
 # skip without.
@@ -164,11 +180,11 @@ $(VENV)/compose: $(VENV)/dev
 	touch $@
 
 test-images: $(VENV)/compose
-	$(BIN)/python -m pytest tests/images --deselect tests/images/test_bare_machine.py::test_make_test
+	$(PYTEST) -m images tests/images --deselect tests/images/test_bare_machine.py::test_make_check_and_test
 
 # Three nodes of Ray on this machine; it takes some minutes, most of them to start processes.
 test-cluster: $(VENV)/dev $(VENV)/remote
-	$(BIN)/python -m pytest tests/server/ray tests/cluster
+	$(PYTEST) -m cluster tests/server/ray tests/cluster
 
 # PyTorch trains the demo's detector on.
 $(VENV)/train: $(VENV)/dev
@@ -176,10 +192,10 @@ $(VENV)/train: $(VENV)/dev
 	    --target $@/site-packages "torch==2.13.0" || rm -rf $@
 
 test-circle: $(VENV)/train
-	$(BIN)/python -m pytest tests/circle
+	$(PYTEST) tests/circle
 
 test-fiftyone: $(VENV)/fiftyone
-	$(BIN)/python -m pytest tests/client/test_fiftyone.py
+	$(PYTEST) tests/client/test_fiftyone.py
 
 # What lists and audits packages, in folders of their own: they are no part of an installation.
 $(VENV)/sbom $(VENV)/supply: $(VENV)/%: locks/%.txt
@@ -200,7 +216,7 @@ locks: $(VENV)/supply
 	PYTHONPATH=$<:. PATH=$</bin:$$PATH $(BIN)/python -m tools.locks
 
 test-bare: $(VENV)/compose
-	$(BIN)/python -m pytest tests/images/test_bare_machine.py
+	$(PYTEST) tests/images/test_bare_machine.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from tests.asking import ask_patiently
-from tests.lanes import LANES, TESTS, in_order, lane_of
 from tests.slimmed import share_slimmed
 from tests.system import missing_packages
 from tests.timed_briefly import time_briefly
@@ -23,7 +22,8 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_server.commands.cli import main
 
-ROOT = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
 SHARED = ROOT.parent / "shared"
 _SLOWEST = 10
 # Where cores are measured, or chosen.
@@ -157,32 +157,18 @@ def fovea(monkeypatch, capsys, tmp_path, logging_kept):
     return run
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run name its lane: see tests/lanes.py."""
-    parser.addoption("--lane", choices=LANES, help="run the files of this lane alone")
+# A busy machine takes its time for an example.
+settings.register_profile("usual", deadline=None)
+settings.register_profile("check", settings.get_profile("usual"), max_examples=20, derandomize=True)
+settings.load_profile("usual")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Let Hypothesis try fewer, fixed examples where a run is to be quick; collect garbage rarely.
-
-    Simplifying a graph makes many objects, and each collection looks through all of them.
+def pytest_configure() -> None:
+    """Collect garbage rarely: simplifying a graph makes many objects, and each collection looks
+    through all of them.
     """
     gc.set_threshold(50_000)
-    # A machine that is busy takes its time for an example.
-    settings.register_profile("usual", deadline=None)
-    settings.register_profile(
-        "check", settings.get_profile("usual"), max_examples=20, derandomize=True
-    )
-    settings.load_profile("check" if config.getoption("--lane") == "check" else "usual")
     ask_patiently()
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the files of other lanes, also those that cannot be imported here."""
-    lane = config.getoption("--lane")
-    if lane is None or not collection_path.match("test_*.py"):
-        return None
-    return lane_of(collection_path) not in LANES[lane] or None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -195,12 +181,10 @@ def pytest_runtest_makereport():
     return report
 
 
-def pytest_collection_modifyitems(items):
-    """Begin with the files that take long."""
-    by_file = {}
-    for item in items:
-        by_file.setdefault(item.path, []).append(item)
-    items[:] = [item for file in in_order(by_file) for item in by_file[file]]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long, so that no process waits for the last one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish():

@@ -5,6 +5,8 @@ import pytest
 
 from fovea_apis.label_studio.brush import packed
 
+pytestmark = pytest.mark.real
+
 
 def unpacked(data):
     """The values of a packed array, by the description of the format."""

@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 from tests.apis.frigate_plugin import load
 
+pytestmark = pytest.mark.real
+
 CORNERS = ("x_min", "y_min", "x_max", "y_max")
 
 

@@ -14,6 +14,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.dataplane.apis import parse_apis
 
+pytestmark = pytest.mark.real
+
 APIS = ("deepstack", "roboflow", "label-studio")
 ADDRESSES = (
     ("POST", "/v1/vision/detection"),

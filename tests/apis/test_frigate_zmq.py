@@ -20,6 +20,8 @@ from tests.serving import free_ports, start_server
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
+pytestmark = pytest.mark.real
+
 SIZE = 640
 # JSON has hundredths of a pixel.
 ROUNDED = 2e-5

@@ -9,6 +9,8 @@ from tests.serving import start_server
 
 from fovea_keys.key import digest_of, new_token
 
+pytestmark = pytest.mark.real
+
 NAMES = ("right", "metrics", "unknown")
 
 

@@ -8,6 +8,8 @@ import pytest
 from tests.apis.labelling import PERSON, VEHICLE, config, label, post, predict
 from tests.run_lengths import decoded
 
+pytestmark = pytest.mark.real
+
 
 def pixels(value, size=(810, 1080)):
     """The corners of a rectangle in pixels."""

@@ -8,6 +8,8 @@ import pytest
 from tests.apis.labelling import PERSON, config, post, predict
 from tests.serving import start_server
 
+pytestmark = pytest.mark.real
+
 TOKEN = "0123456789abcdef"
 
 

@@ -10,6 +10,8 @@ from fovea_preprocess.errors import FetchRefused, InvalidImage
 from fovea_server.http.v1.body import Url
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.real
+
 STUDIO = "http://studio.lan:8080"
 ITS = ("studio.lan:8080", "STUDIO.lan:8080")
 THEIRS = (

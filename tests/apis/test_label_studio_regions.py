@@ -15,6 +15,8 @@ from fovea_client import Client
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
+pytestmark = pytest.mark.real
+
 TYPES = ("car", "van", "truck", "bus")
 COLOURS = ("white", "gray", "yellow", "red", "green", "blue", "black")
 STREET = """

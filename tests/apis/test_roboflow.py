@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from tests.serving import start_server
 
+pytestmark = pytest.mark.real
+
 LIKE_ROBOFLOW = {"conf": 0.4, "iou": 0.3}
 
 

@@ -18,6 +18,8 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.heads.preprocess import read_preprocess
 
+pytestmark = pytest.mark.real
+
 # The overlap at which each family's own program drops the weaker of two faces.
 FACES = {"yunet-n-dynamic": 0.45, "centerface": 0.3, "retinaface-mnet025": 0.45}
 FACE = '[[stages]]\nmodel = "{}"\n[[stages]]\nmodel = "face"\ncrop = "keypoints"\n'

@@ -13,6 +13,8 @@ from fovea_client import Client
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
+pytestmark = pytest.mark.real
+
 CARS, PEOPLE = (2, 5, 7), (0,)
 TYPES = ("car", "van", "truck", "bus")
 COLOURS = ("white", "gray", "yellow", "red", "green", "blue", "black")

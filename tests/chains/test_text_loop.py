@@ -14,6 +14,7 @@ MODELS = {
 # Of the drawn ones: turned by four degrees, light on dark, upside down.
 SEEN = (2, 3, 4)
 pytestmark = [
+    pytest.mark.real,
     pytest.mark.skipif(
         not MODELS["read"].exists(), reason=f"{FOLDER} is absent: `make test-real` installs it"
     ),

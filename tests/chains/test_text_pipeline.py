@@ -35,6 +35,7 @@ turn = { "180" = 0.9 }
 PAGES = (*range(5), 8)
 STRETCHED = {"fit": "stretch", "channels": "BGR", "scale": 1 / 255, **PREPROCESS}
 pytestmark = [
+    pytest.mark.real,
     pytest.mark.skipif(
         not MODELS["read"].exists(), reason=f"{FOLDER} is absent: `make test-real` installs it"
     ),

@@ -20,9 +20,12 @@ from fovea_engines.build.plan import BuildPlan
 ROOT = Path(__file__).parents[2]
 TORCH = Path(sys.prefix) / "train" / "site-packages"
 CAPTURED, JUDGED, STEPS = 120, 40, 40
-pytestmark = pytest.mark.skipif(
-    not TORCH.exists(), reason=f"{TORCH} is absent: `make test-circle` installs it"
-)
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(
+        not TORCH.exists(), reason=f"{TORCH} is absent: `make test-circle` installs it"
+    ),
+]
 
 
 class Traffic(threading.Thread):

@@ -23,6 +23,8 @@ from fovea_client import (
     cvat,
 )
 
+pytestmark = pytest.mark.real
+
 SUPERVISION = Path(sys.prefix) / "vision" / "site-packages"
 PIXELS = np.zeros((8, 10), np.uint8)
 PIXELS[2:5, 3:9] = 1

@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 DEPENDENCIES = Path(pytest.__file__).parents[1]
 PLACE = "import fovea_client, fovea_client.testing; print(fovea_client.__file__)"
 

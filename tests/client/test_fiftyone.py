@@ -23,6 +23,8 @@ from fovea_client import (
 )
 from fovea_engines.detect.map_encoding import class_png, depth_png, mask_png
 
+pytestmark = pytest.mark.real
+
 FIFTYONE = Path(sys.prefix) / "fiftyone" / "site-packages"
 
 

@@ -11,6 +11,8 @@ import tritonclient.http.aio
 from tests.clients.conftest import address, make_pair
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.real
+
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), np.int32)
 

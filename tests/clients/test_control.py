@@ -8,6 +8,8 @@ from google.protobuf.json_format import MessageToDict
 from tests.clients.conftest import NEVER_TOUCHED, make_pair
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.real
+
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), np.int32)
 

@@ -8,6 +8,8 @@ import pytest
 from tests.clients.conftest import make_input, make_pair
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+pytestmark = pytest.mark.real
+
 RNG = np.random.default_rng(5)
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), np.int32)

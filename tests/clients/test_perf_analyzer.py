@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.system import skip_for_want_of
 
+pytestmark = pytest.mark.real
+
 CLIENTS = Path(sys.prefix) / "clients"
 PROGRAM = CLIENTS / "bin" / "perf_analyzer"
 # Short windows, and any spread between them will do: this is no benchmark.

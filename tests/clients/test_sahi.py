@@ -15,6 +15,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 
+pytestmark = pytest.mark.real
+
 SAHI = Path(sys.prefix) / "vision" / "site-packages"
 
 

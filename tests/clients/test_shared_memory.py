@@ -7,6 +7,8 @@ import pytest
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
+pytestmark = pytest.mark.real
+
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), np.int32)
 

@@ -8,6 +8,8 @@ import tritonclient.grpc as grpc
 from tests.clients.conftest import make_input, make_pair
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.real
+
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), np.int32)
 

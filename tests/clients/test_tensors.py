@@ -10,6 +10,8 @@ from tests.clients.conftest import make_input
 
 from fovea_client import AsyncClient, Client, ConnectionFailed, ServerError
 
+pytestmark = pytest.mark.real
+
 RNG = np.random.default_rng(5)
 NUMBERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 NUMBERS += [f"float{bits}" for bits in (16, 32, 64)]

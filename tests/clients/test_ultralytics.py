@@ -17,6 +17,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_preprocess.image import decode_image
 
+pytestmark = pytest.mark.real
+
 CLIENT = Path(sys.prefix) / "clients" / "ultralytics" / "utils" / "triton.py"
 
 

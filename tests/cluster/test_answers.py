@@ -9,6 +9,8 @@ import tritonclient.grpc as triton
 from tests.serving import start_server
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.cluster
+
 # They differ from one answer to the next.
 OF_THE_SERVER = {"date", "server", "x-request-id", "connection", "transfer-encoding"}
 

@@ -15,6 +15,8 @@ from tests.promoting import clients, there_and_back
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
+pytestmark = pytest.mark.cluster
+
 TWO = {"min_replicas": 2, "max_replicas": 2}
 PAUSE_S = 0.05
 

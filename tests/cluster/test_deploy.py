@@ -12,6 +12,8 @@ from tests.cluster.conftest import until
 from tests.serving import free_ports
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.cluster
+
 
 def test_no_cluster(demo_repository):
     [port] = free_ports(1)

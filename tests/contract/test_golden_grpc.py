@@ -9,6 +9,8 @@ import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 from tritonclient.grpc import service_pb2 as messages
 
+pytestmark = pytest.mark.real
+
 # Its model is not among the recorded ones.
 ABSENT_ROW = "stream_decoupled"
 ABSENT_MODELS = {"parameter", "repeat_int32"}

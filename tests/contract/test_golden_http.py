@@ -14,6 +14,8 @@ from tests.contract.replay import (
     send,
 )
 
+pytestmark = pytest.mark.real
+
 # Its models are not among the recorded ones; `test_http_control.py` has a decoupled one.
 ABSENT = {"infer_json_reserved_params", "err_decoupled_http", "generate_params"}
 # KServe's clients look for a body where Triton has none, and people for a reason.

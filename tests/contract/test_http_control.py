@@ -8,6 +8,8 @@ import pytest
 from tests.contract.http_client import error, infer, ones
 from tests.contract.replay import Answer, send
 
+pytestmark = pytest.mark.real
+
 SIMPLE = {"inputs": [ones("INPUT0"), ones("INPUT1")]}
 
 

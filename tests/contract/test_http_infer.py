@@ -13,6 +13,8 @@ import pytest
 from tests.contract.http_client import binary, error, infer, ones, parts, tensor
 from tests.contract.replay import send
 
+pytestmark = pytest.mark.real
+
 SIMPLE = {"inputs": [ones("INPUT0"), ones("INPUT1")]}
 
 

@@ -10,6 +10,8 @@ from tests.contract.http_client import binary, error, infer, ones, tensor
 from tests.contract.replay import send
 from tests.serving import RunningServer, start_server
 
+pytestmark = pytest.mark.real
+
 LIMIT = 200_000
 
 

@@ -15,6 +15,8 @@ from tests.contract.wire import (
     length,
 )
 
+pytestmark = pytest.mark.slow
+
 PREDICT, INFER = "/v1/models/digits/predict", "/v2/models/digits/infer"
 H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
 WISHES = [

@@ -8,6 +8,8 @@ import pytest
 from tests.contract.wire import LAST, found, infer_body
 from tests.system import program
 
+pytestmark = pytest.mark.real
+
 PREDICT, INFER = "/v1/models/digits/predict", "/v2/models/digits/infer"
 JAVA_CLIENT = Path(__file__).with_name("Client.java")
 

@@ -13,6 +13,8 @@ from tests.docker.dockerfile import all_of, read_dockerfile
 
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.real
+
 # Where it is published: on this machine, until the operator says otherwise.
 BIND = "${FOVEA_BIND:-127.0.0.1}"
 
@@ -23,6 +25,7 @@ def compose(root: Path) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.smoke
 def test_it_follows_the_compose_specification(root: Path) -> None:
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     checked = subprocess.run(
@@ -31,6 +34,7 @@ def test_it_follows_the_compose_specification(root: Path) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.smoke
 def test_docker_itself_accepts_it(root: Path) -> None:
     if shutil.which("docker") is None:
         pytest.skip("there is no docker command")

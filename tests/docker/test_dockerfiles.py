@@ -9,6 +9,8 @@ import pytest
 from tests.docker.dockerfile import Instruction, all_of, in_context, read_dockerfile
 from tools.locks import EXTRAS, GROUPS
 
+pytestmark = pytest.mark.real
+
 # What chooses the packages of an image -> the variable in the name of their file.
 OPTIONS = {"EXTRAS": "{EXTRAS:-serve}", "TENSORRT": "TENSORRT"}
 

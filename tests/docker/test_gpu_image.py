@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from tests.docker.dockerfile import Instruction, all_of, read_dockerfile
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(scope="module")
 def gpu(root: Path) -> list[Instruction]:

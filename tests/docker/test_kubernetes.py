@@ -21,6 +21,8 @@ from tests.docker.manifests import (
 
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.real
+
 COMPONENTS = {"none": (), "store": ("store",), "all": ("store", "monitoring", "autoscaling")}
 # Custom resources, whose schema is not Kubernetes' own.
 CUSTOM = {"ServiceMonitor"}
@@ -70,6 +72,7 @@ def service(variant: tuple[str, str, Manifests], root: Path) -> Document:
     return found
 
 
+@pytest.mark.smoke
 def test_kubernetes_takes_it(manifests: Manifests) -> None:
     for kind, document in manifests.items():
         for release in RELEASES if kind not in CUSTOM else ():

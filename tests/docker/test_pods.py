@@ -11,6 +11,8 @@ from tests.docker.manifests import KSERVE, check_kserve, documents, render, vali
 from tests.docker.pod import Pod, running
 from tests.stores import REMOTE, Bucket
 
+pytestmark = pytest.mark.real
+
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 

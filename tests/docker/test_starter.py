@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from ruamel.yaml import YAML
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 def test_it_follows_the_compose_specification_and_the_projects_own(root: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 from tests.docs.pages import ROOT
 from tests.serving import start_server
 
+pytestmark = pytest.mark.real
+
 FOVEA = (sys.executable, "-m", "fovea_server.commands.cli")
 
 

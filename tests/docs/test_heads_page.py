@@ -3,7 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from fovea_engines.detect.heads.registry import FAMILIES
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 

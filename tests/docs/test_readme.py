@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from itertools import chain
 
 import pytest
-import typer
 from tests.docs.pages import ROOT, blocks, ported, served
 from tests.system import program
 
-from fovea_server.commands.cli import app
 from fovea_server.commands.flags import GROUPS, OTHER_NAMES, WITHOUT_EFFECT
 from fovea_server.settings import Settings, flag
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 README = (ROOT / "README.md").read_text()
 # Their blocks share one server, which the README starts.
@@ -25,6 +25,7 @@ def blocks_of(page: str) -> list[tuple[str, str]]:
     return blocks((ROOT / page).read_text())
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(900)  # builds INT8 engines, which takes minutes on a slow CPU
 def test_every_block_with_a_server_runs(workplace):
     folder, ports = workplace
@@ -62,11 +63,6 @@ def test_every_block_of_a_page_runs(workplace, page):
             subprocess.run(line, shell=True, check=True, stdout=subprocess.PIPE)
 
 
-def test_the_table_of_commands_is_complete():
-    listed = set(re.findall(r"^\| `fovea (\w+)", README, re.MULTILINE))
-    assert listed == set(typer.main.get_command(app).list_commands(None))
-
-
 def test_the_table_of_flags_is_complete():
     page = (ROOT / "docs" / "triton.md").read_text()
     section = page.split("## Flags of fovea serve")[1].split("\n## ")[0]
@@ -87,16 +83,6 @@ def test_make_targets_exist():
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_the_packages_for_a_full_run_are_listed():
-    named = set()
-    for file in ROOT.glob("tests/**/*.py"):
-        named |= set(re.findall(r'\bprogram\([^)]*package="([\w.+-]+)"', file.read_text()))
-        named |= set(re.findall(r'\bskip_for_want_of\("([\w.+-]+)"', file.read_text()))
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    [listed] = re.findall(r"`apt-get install ([^`]+)` for a full run", page)
-    assert listed.split() == sorted(named)
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):
@@ -108,13 +94,3 @@ def test_links_lead_somewhere(page):
         assert file.exists(), link
         titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE) if heading else [""]
         assert heading in [title.lower().replace(" ", "-") for title in titles], link
-
-
-def test_files_named_in_the_text_exist():
-    for page in PAGES:
-        for path in re.findall(r"`((?:\w+/)+[\w.]+\.\w+)`", (ROOT / page).read_text()):
-            tops = (ROOT, ROOT / "server/fovea_server", ROOT / "engines/fovea_engines")
-            # In lists of files the package is left out.
-            package, _, rest = path.partition("/")
-            places = [*(top / path for top in tops), ROOT / package / f"fovea_{package}" / rest]
-            assert any(place.exists() for place in places), f"{page}: {path}"

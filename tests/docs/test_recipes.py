@@ -11,6 +11,8 @@ import pytest
 from tests.docs.pages import ROOT, blocks, ported, served
 from tests.system import program
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 PAGE = (ROOT / "docs" / "recipes.md").read_text()
 RECIPES = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 # What a recipe prints, as a pattern.

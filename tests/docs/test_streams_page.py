@@ -23,6 +23,8 @@ from tools.locks import EXTRAS
 from fovea_server.settings import Settings
 from fovea_streams.streams.config import KEYS, OPTIONS, StreamConfig
 
+pytestmark = pytest.mark.real
+
 mjpeg = cameras.mjpeg
 PAGE = (ROOT / "docs" / "streams.md").read_text()
 PARTS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))

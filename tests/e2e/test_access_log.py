@@ -12,6 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.serving import RunningServer, start_server
 
+pytestmark = pytest.mark.slow
+
 METHOD = "/inference.GRPCInferenceService/"
 FRESH = re.compile(r"[0-9a-f]{24}")
 

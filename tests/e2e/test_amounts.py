@@ -17,6 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.server.registries import ADDER_CONFIG, adder, chain, wait_until
 from tests.serving import free_ports, start_server
 
+pytestmark = pytest.mark.slow
+
 MILLION = 1_000_000
 CONFIG = {
     "max_batch_size": 8,

@@ -14,6 +14,8 @@ import psutil
 import pytest
 from tests.forked import forked_fovea
 
+pytestmark = pytest.mark.slow
+
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 IMAGES = len(list(DEMO.glob("*.jpg")))
 FOVEA = [sys.executable, "-m", "fovea_server.commands.cli"]

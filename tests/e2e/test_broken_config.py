@@ -7,6 +7,8 @@ import httpx
 import pytest
 import tritonclient.grpc as triton
 
+pytestmark = pytest.mark.slow
+
 BROKEN = 'max_batch_size: 4\ninput [\n  { name: "images" data_typ: TYPE_FP32 }\n]\n'
 REASON = (
     "config.pbtxt is not a model configuration: line 3, column 20: "

@@ -22,6 +22,8 @@ from tritonclient import grpc
 
 from fovea_life.capture.store import captures
 
+pytestmark = pytest.mark.slow
+
 SCENES = [(DEMO / f"scene-{number}.jpg").read_bytes() for number in (1, 2)]
 TOML = """
 [capture]

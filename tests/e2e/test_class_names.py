@@ -17,6 +17,8 @@ from fovea_client import Client, ServerError
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
+pytestmark = pytest.mark.slow
+
 # Digits under other names: two share one, one has a comma, two differ in case alone.
 LABELS = ("zero", "one", "one", "three, odd", "Four", "four", "six", "seven", "eight", "nine")
 # Names that text would take for an id, or would lose a blank.

@@ -17,6 +17,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.image import decode_image
 from fovea_server.http.v1.schemas import PredictAnswer
 
+pytestmark = pytest.mark.real
+
 MODELS = {"mobilenetv2": "mobilenetv2.onnx", "yolo11-cls": "heads/yolo11-cls.onnx"}
 
 

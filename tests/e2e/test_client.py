@@ -18,6 +18,8 @@ from tests.serving import RunningServer
 from fovea_client import AsyncClient, Client, ImageError, ImageResult, ServerError
 from fovea_preprocess.image import decode_image
 
+pytestmark = pytest.mark.slow
+
 DEPENDENCIES = Path(pytest.__file__).parents[1]
 # httpx and numpy, and what they require.
 ALONE = ("anyio", "certifi", "h11", "httpcore", "httpx", "idna", "numpy", "numpy.libs")

@@ -8,6 +8,8 @@ import httpx
 import pytest
 from tests.serving import start_server
 
+pytestmark = pytest.mark.slow
+
 APP = "https://app.example.com"
 PREDICT, INFER = "/v1/models/digits/predict", "/v2/models/digits/infer"
 EXPOSED = "Inference-Header-Content-Length, Retry-After, X-Request-Id"

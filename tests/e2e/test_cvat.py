@@ -28,9 +28,10 @@ REAL = {
     "saliency": "u2netp",
     "plain": "yolov8n-pose",
 }
-pytestmark = pytest.mark.skipif(
-    not CVAT.exists(), reason=f"{CVAT} is absent: `make test-real` installs it"
-)
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not CVAT.exists(), reason=f"{CVAT} is absent: `make test-real` installs it"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,11 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from tests.forked import forked_fovea
 from tests.serving import free_ports
+
+pytestmark = pytest.mark.slow
 
 SERVING = "Serving; Ctrl-C stops it."
 

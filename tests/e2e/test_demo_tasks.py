@@ -15,6 +15,8 @@ pytest.importorskip("sklearn", reason="the truth is composed from digits in scik
 from tools.demo_models.samples import DIGIT, SEEDS, sample
 from tools.demo_models.scenes import CLASS_NAMES, KEYPOINTS
 
+pytestmark = pytest.mark.slow
+
 TASKS = ("segment", "pose", "obb", "classify")
 MEGABYTE = 1_000_000
 

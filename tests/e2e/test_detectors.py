@@ -7,6 +7,8 @@ import httpx
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.real
+
 IMAGES = 6
 STORED = Path(__file__).resolve().parents[1] / "engines" / "reference_boxes.json"
 # What `shared/models/README.md` says is in bus.jpg.

@@ -17,6 +17,8 @@ from tests.images.load import Load
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as service
 
+pytestmark = pytest.mark.slow
+
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 CHECK = "/grpc.health.v1.Health/Check"
 SERVING, NOT_SERVING = bytes([8, 1]), bytes([8, 2])

@@ -13,6 +13,8 @@ from tests.serving import start_server
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
+pytestmark = pytest.mark.slow
+
 BUILT = 60
 SEEN = {"scores", "classes", "sizes", "objects", "brightness"}
 

@@ -8,6 +8,8 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+pytestmark = pytest.mark.real
+
 MODEL = "yolox_nano"
 DETECTORS = (MODEL,)
 IMAGES = 6

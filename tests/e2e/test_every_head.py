@@ -97,7 +97,7 @@ def _expected(name):
 
 
 # The first test of a backend builds and loads them all.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(900)]
 
 FILES = sorted(path.stem for path in HEADS.glob("*.onnx"))
 DETECTORS = [name for name in FILES if _expected(name)["task"] not in OTHER_TASKS]

@@ -23,6 +23,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.image import decode_image
 from fovea_server.http.v1.schemas import PredictAnswer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):

@@ -8,6 +8,8 @@ import pytest
 from tests.forked import forked_fovea
 from tests.serving import free_ports
 
+pytestmark = pytest.mark.slow
+
 PORTS = ("--http-port", "--grpc-port", "--metrics-port")
 
 

@@ -12,6 +12,8 @@ from tritonclient.utils import InferenceServerException
 
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 OURS = (
     *("localhost", "LOCALHOST:1", "vision.localhost", "localhost.", "127.0.0.1:9", "[::1]:80"),
     *("127.0.0.1.", "[::FFFF:127.0.0.1]:1", "[fe80::1%25eth0]", "192.168.1.20:8000", "0.0.0.0", ""),

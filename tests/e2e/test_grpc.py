@@ -16,6 +16,8 @@ import tritonclient.grpc as triton
 from tests.serving import RunningServer, start_server
 from tritonclient.grpc import service_pb2 as messages
 
+pytestmark = pytest.mark.real
+
 MODELS = ("simple", "identity_fp32", "onnx_zero_1_float32_queue")
 # Its queue takes one request, and waits a second for more to make a batch of.
 QUEUE = "onnx_zero_1_float32_queue"

@@ -9,6 +9,8 @@ from tests.e2e.test_grpc import QUEUE, SERVICE, queued, until
 from tests.serving import RunningServer, start_server
 from tritonclient.grpc import service_pb2 as messages
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(scope="module")
 def server(shared, tmp_path_factory) -> Iterator[RunningServer]:

@@ -11,6 +11,8 @@ from tests import http2
 from tests.serving import RunningServer, start_server
 from tritonclient.grpc import service_pb2 as messages
 
+pytestmark = pytest.mark.real
+
 SERVICE = "/inference.GRPCInferenceService"
 CHECK = "/grpc.health.v1.Health/Check"
 SERVING = b"\x08\x01"

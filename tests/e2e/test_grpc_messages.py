@@ -18,6 +18,8 @@ from tests import http2
 from tests.serving import RunningServer, start_server
 from tritonclient.grpc import service_pb2 as messages
 
+pytestmark = pytest.mark.real
+
 SERVICE = "/inference.GRPCInferenceService"
 MIB = 1 << 20
 LATE, FULL = b"did not arrive within", b"held already"

@@ -12,6 +12,8 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.grpc.server import server_credentials
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 READY = "/grpc.health.v1.Health/Check"
 
 Pair = tuple[Path, Path]

@@ -17,6 +17,8 @@ from tests.forked import PROGRAM, Forked, forked_fovea
 from tests.keyed import until
 from tests.serving import free_ports
 
+pytestmark = pytest.mark.slow
+
 # Nothing of this may be imported by what runs every ten seconds.
 HEAVY = {"cv2", "fastapi", "grpc", "httpx", "numpy", "onnx", "openvino", "rich", "uvicorn"}
 

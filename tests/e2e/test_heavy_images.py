@@ -23,6 +23,8 @@ from tests.keyed import until
 from tests.preprocess.test_header import huge_webp, tiff
 from tests.serving import RunningServer, start_server
 
+pytestmark = pytest.mark.slow
+
 SIDE = 5000  # 25 megapixels: 75 MB as pixels
 HELD_MB = 64
 

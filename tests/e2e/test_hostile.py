@@ -13,7 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import psutil
+import pytest
 from PIL import Image
+
+pytestmark = pytest.mark.slow
 
 Case = tuple[str, bytes]
 

@@ -14,6 +14,8 @@ import httpx
 import psutil
 import pytest
 
+pytestmark = pytest.mark.real
+
 HELD_MB = 100
 MODELS = ("identity_fp32", "slow_identity")
 

@@ -9,6 +9,8 @@ import time
 import httpx
 import pytest
 
+pytestmark = pytest.mark.real
+
 HEAD = "Host: localhost\r\n"
 
 

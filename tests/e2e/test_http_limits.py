@@ -7,6 +7,8 @@ import re
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PREDICT = "/v1/models/digits/predict"
 
 

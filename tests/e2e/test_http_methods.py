@@ -7,6 +7,8 @@ import pytest
 
 from fovea_server.http.v1.schemas import ErrorAnswer
 
+pytestmark = pytest.mark.slow
+
 GETS = [
     "/",
     "/docs",

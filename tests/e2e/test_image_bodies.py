@@ -16,6 +16,8 @@ from PIL import Image
 
 from fovea_server.http.v1.schemas import PredictAnswer
 
+pytestmark = pytest.mark.slow
+
 PREDICT = "/v1/models/digits/predict"
 BY_FASTAPI = {"Content-Encoding": "identity"}
 TIMING = re.compile(rb'"timing_ms":\{[^}]*\}')

@@ -11,6 +11,8 @@ from tests.serving import RunningServer, start_server
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.slow
+
 PREDICT = "/v1/models/digits/predict"
 LIMITS = {
     "slow": ("--rate", "0.2/s"),

@@ -23,6 +23,8 @@ from tritonclient.utils import InferenceServerException
 from fovea_client import AsyncClient, Client, ServerError
 from fovea_keys.key import digest_of, new_token
 
+pytestmark = pytest.mark.slow
+
 PREDICT = "/v1/models/digits/predict"
 # Method, address, and the scope that it takes: "any" key will do, or none at all.
 ROUTES = [

@@ -17,6 +17,8 @@ from tests.e2e.test_grpc import SERVICE, until
 from tests.serving import RunningServer
 from tritonclient.grpc import service_pb2 as messages
 
+pytestmark = pytest.mark.slow
+
 MB = 1 << 20
 SIZE = 16 * MB
 ELEMENTS = SIZE // 4

@@ -13,6 +13,8 @@ import orjson
 import pytest
 from tests.certificates import make_pair
 
+pytestmark = pytest.mark.real
+
 SIZE = 1_200_000
 
 

@@ -23,6 +23,8 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_server.http.v1.schemas import PredictAnswer
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 
 def test_a_body_over_the_limit_is_refused_while_reading(demo_repository, serve):
     server = serve(demo_repository, "--http-max-input-size", "1000000")

@@ -16,6 +16,8 @@ from onnx import TensorProto, helper
 from tests.certificates import make_pair
 from tests.serving import PROGRAM, start_server
 
+pytestmark = pytest.mark.slow
+
 LINE = re.compile(r"\d{4}-\d\d-\d\d \S+ (DEBUG|INFO|WARNING|ERROR) +fovea_[\w.]+: .")
 
 

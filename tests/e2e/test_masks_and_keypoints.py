@@ -17,6 +17,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 
+pytestmark = pytest.mark.real
+
 SEGMENTERS = ["yolov8n-seg-320", "yolo11-seg-nometa", "yolo26-seg", "rfdetr-seg"]
 WITH_KEYPOINTS = ["yolo11-pose", "yolo26-pose", "rfdetr-keypoints", "yunet-n-dynamic"]
 TRAINED = "yolov8n-seg-320"

@@ -8,6 +8,8 @@ import pytest
 
 from fovea_bench.mlperf.run import read_log
 
+pytestmark = pytest.mark.slow
+
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 QUICK = ("--images", DEMO, "--quick", "--seconds", 0.5, "--warmup", 0.2)
 # The log has them as mlperf.conf of LoadGen 6.0.17 does.

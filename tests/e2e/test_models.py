@@ -9,6 +9,8 @@ import pytest
 
 from fovea_client import Client, ServerError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def client(demo_server):

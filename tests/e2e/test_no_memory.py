@@ -12,6 +12,8 @@ from tests.e2e.test_v2_images import images
 from tests.serving import start_server
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.slow
+
 SIDE = 7900  # 187 MB once decoded, and a few hundred kB as files
 LEFT = 120 << 20
 

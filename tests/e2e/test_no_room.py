@@ -14,6 +14,8 @@ import pytest
 from tests.server.registries import ADDER_CONFIG, adder, wait_until
 from tests.serving import RunningServer
 
+pytestmark = pytest.mark.slow
+
 FOVEA = (sys.executable, "-m", "fovea_server.commands.cli")
 INPUT = {"name": "X", "datatype": "INT32", "shape": [1, 4], "data": [0] * 4}
 

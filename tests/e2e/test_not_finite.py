@@ -14,6 +14,8 @@ from tritonclient.utils import InferenceServerException
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
+pytestmark = pytest.mark.slow
+
 MODELS = {"detect": fragile_detector, "classify": fragile_classifier, "semantic": fragile_map}
 PLAIN = {"mean": (0, 0, 0), "std": (1, 1, 1)}  # so that black is zero
 DARK, BRIGHT = (

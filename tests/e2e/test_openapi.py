@@ -12,6 +12,8 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
+pytestmark = pytest.mark.slow
+
 IMAGE, FORM = ["application/octet-stream"], ["multipart/form-data"]
 DRAWN = ["image/jpeg", "image/png", "image/webp"]
 OF_STREAMS = [["image/jpeg"], ["text/event-stream", "application/x-ndjson"]]

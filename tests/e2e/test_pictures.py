@@ -21,6 +21,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.mosaic import Mosaic
 from fovea_preprocess.image import decode_image
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 PHOTO, TEXT = "single-image-super-resolution-1032.onnx", "text-image-super-resolution-0001.onnx"
 SIDE = (180, 320)
 

@@ -20,7 +20,10 @@ from fovea_engines.evaluate.samples import read_image
 from fovea_files.client_results import task_result
 
 # Of pycocotools, when it decodes masks.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
 
 TASKS = ("detect", "segment", "pose", "obb", "classify")
 OBJECTS = TASKS[:4]

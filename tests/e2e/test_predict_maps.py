@@ -11,6 +11,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_preprocess.image import decode_image
 
+pytestmark = pytest.mark.real
+
 MODELS = {"yolo26-sem": "semantic", "u2netp": "saliency", "yolo26-depth": "depth"}
 
 

@@ -20,6 +20,8 @@ from tests.conftest import DEMO
 from fovea_client import Client
 from fovea_engines.evaluate.samples import read_image
 
+pytestmark = pytest.mark.slow
+
 MODEL = "digits"
 SIZE = (640, 480)
 RATE = 10

@@ -16,6 +16,8 @@ from tests.conftest import DEMO
 from fovea_files import save
 from fovea_files.commands.predict_progress import PredictProgress
 
+pytestmark = pytest.mark.slow
+
 MODEL = "digits"
 FORMATS = ("--format", "coco,yolo,csv,annotated")
 

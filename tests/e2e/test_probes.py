@@ -3,10 +3,13 @@
 import shutil
 
 import httpx
+import pytest
 from ruamel.yaml import YAML
 from tests.conftest import ROOT
 from tests.load import Load, over_http
 from tests.serving import start_server
+
+pytestmark = pytest.mark.slow
 
 [MANIFEST] = YAML(typ="safe").load_all(ROOT / "docker" / "kubernetes" / "base" / "deployment.yaml")
 [CONTAINER] = MANIFEST["spec"]["template"]["spec"]["containers"]

@@ -22,6 +22,8 @@ from fovea_engines.repository.repository import ModelRepository
 from fovea_life.promotion.documents import Promotion
 from fovea_life.promotion.record import HistoryRecord
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def versions(demo_versions, tmp_path):

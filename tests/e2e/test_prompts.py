@@ -19,6 +19,8 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
+pytestmark = pytest.mark.slow
+
 SIDE, STRIDES = 128, (8, 16, 32)
 NAMES = ("a red cat", "a green dog", "7")
 OTHERS = ("red", "a photo of 7")

@@ -17,6 +17,7 @@ MODEL = VISION / "rapidocr" / "models" / "PP-OCRv6_rec_small.onnx"
 LINES = ("Fovea reads 123", "Plate AB-12 CD", "hello, world!", "INVOICE 2026/11", "+49 (30) 1234")
 SIZE = (48, 640)
 pytestmark = [
+    pytest.mark.real,
     pytest.mark.skipif(
         not MODEL.exists(), reason=f"{MODEL} is absent: `make test-real` installs it"
     ),

@@ -7,6 +7,8 @@ from tests.server.registries import adder, wait_until
 from tests.serving import start_server
 from tests.stores import Bucket, environment
 
+pytestmark = pytest.mark.real
+
 POLL = ("--model-control-mode=poll", "--repository-poll-secs=0.2", "--log-access=false")
 
 

@@ -9,6 +9,8 @@ from tests.serving import start_server
 from tests.stores import environment, remote_packages
 from tests.web_store import web_store
 
+pytestmark = pytest.mark.real
+
 POLL = ("--model-control-mode=poll", "--repository-poll-secs=0.2")
 
 

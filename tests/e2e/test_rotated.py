@@ -30,9 +30,12 @@ SERVED = {
     "onnxruntime": ("yolo11-obb", "yolo11-obb-nometa", "yolo26-obb", "yolonas-obb"),
 }
 MODELS = [(backend, name) for backend, names in SERVED.items() for name in names]
-pytestmark = pytest.mark.skipif(
-    not HEADS.is_dir(), reason=f"the collected models are absent: {HEADS} is not there"
-)
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(
+        not HEADS.is_dir(), reason=f"the collected models are absent: {HEADS} is not there"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

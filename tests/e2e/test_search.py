@@ -19,6 +19,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_files.search.documents import SearchAnswer
 from fovea_preprocess.image import decode_image
 
+pytestmark = pytest.mark.slow
+
 NUMBER = 40
 
 

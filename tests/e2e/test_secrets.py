@@ -8,6 +8,8 @@ from tests.serving import PROGRAM
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_secret_in_a_file_or_the_environment_is_in_no_command_line(
     serve, demo_repository, tmp_path, monkeypatch

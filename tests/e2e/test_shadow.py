@@ -35,6 +35,8 @@ from fovea_life.shadow.shadow import Shadow
 from fovea_server.settings import Settings
 from fovea_server.tensors.image_messages import Vocabulary
 
+pytestmark = pytest.mark.slow
+
 SCENES = [(DEMO / f"scene-{number}.jpg").read_bytes() for number in (1, 2)]
 WORSE, CLASSIFIER, OTHER_LABELS, DAMAGED, SAME, LIVE = 1, 2, 3, 4, 5, 6
 OVER = ("finished", "decided", "stopped", "failed")

@@ -11,6 +11,8 @@ from tests import http2
 from tests.serving import start_server
 from tritonclient.grpc import service_pb2 as messages
 
+pytestmark = pytest.mark.slow
+
 # In half a second, 4 KiB must come.
 FLAGS = ("--body-timeout-s=0.5",)
 ENOUGH, TOO_LITTLE = 2500, 200

@@ -21,9 +21,12 @@ from fovea_server.http.v1.schemas import PredictAnswer
 
 SIZE = (480, 640)
 CONF = {"conf": 0.5}
-pytestmark = pytest.mark.skipif(
-    not TEXT_MODEL.exists(), reason=f"{TEXT_MODEL} is absent: `make test-real` installs it"
-)
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(
+        not TEXT_MODEL.exists(), reason=f"{TEXT_MODEL} is absent: `make test-real` installs it"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_preprocess.image import decode_image
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def large(scene):

@@ -13,6 +13,8 @@ from tests.serving import RunningServer, free_ports, start_server
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.slow
+
 STAGES = ["queue", "decode", "letterbox", "infer", "postprocess"]
 OF_TENSORS = ["queue", "input", "infer", "output"]
 

@@ -12,6 +12,8 @@ import trackers
 import tritonclient.grpc as grpc_client
 from tests.serving import start_server
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 CLIPS = ("bottle-detection", "car-detection", "one-by-one-person-detection")
 MODEL = "yolox_nano"
 # From here on, bottles pass one another, leave and come.

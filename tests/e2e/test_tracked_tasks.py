@@ -9,6 +9,8 @@ import trackers
 import tritonclient.grpc as grpc_client
 from tests.serving import start_server
 
+pytestmark = pytest.mark.real
+
 MODELS = {
     "masks": "yolov8n-seg-320",
     "keypoints": "yolov8n-pose",

@@ -12,6 +12,8 @@ from tritonclient.utils import InferenceServerException
 
 from fovea_client import Client
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def frames():

@@ -13,6 +13,8 @@ from tests.server.registries import ADDER_CONFIG, adder
 from tests.serving import start_server
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.slow
+
 PYTHON = 'backend: "python"\nmax_batch_size: 4\n'
 
 

@@ -13,6 +13,8 @@ from tests.forked import forked_fovea
 
 from fovea_engines.repository.config_pbtxt import read_config
 
+pytestmark = pytest.mark.slow
+
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 QUICK = ("--clients", "1,4", "--seconds", 0.3)
 QUICKER = ("--clients", "1", "--seconds", 0.3)

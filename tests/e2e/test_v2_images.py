@@ -8,6 +8,8 @@ import tritonclient.http as http_client
 from tests.listed import check_listed
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.slow
+
 OUTPUTS = ["num_detections", "boxes", "scores", "class_ids", "class_names"]
 
 

@@ -15,6 +15,8 @@ from fovea_engines.evaluate.samples import read_image
 from fovea_preprocess.image import decode_image
 from fovea_preprocess.preprocessor import Preprocessor
 
+pytestmark = pytest.mark.real
+
 # torchvision's takes [3, h, w], and the other uint8 [1, 3, h, w].
 SHAPES = {
     "tv-fcos": {"boxes": [-1, 4], "labels": [-1], "scores": [-1]},

@@ -10,6 +10,8 @@ import pytest
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
+pytestmark = pytest.mark.slow
+
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 

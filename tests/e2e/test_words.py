@@ -17,6 +17,8 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
+pytestmark = pytest.mark.slow
+
 AS_IT_IS = {"fit": "stretch", "resample": "linear", "mean": (0.0,) * 3, "std": (1.0,) * 3}
 LABELS = ("a red cat", "a green dog", "7")
 COLOURS = [(200, 100, 50), (20, 30, 210)]

@@ -9,6 +9,8 @@ from tests.engines.shared_library import compile_library
 
 from fovea_engines.device import gpu_here
 
+pytestmark = pytest.mark.real
+
 # As much of the driver as `visible_gpus` asks for.
 STAND_IN_FOR_THE_DRIVER = """
 #include <cstddef>

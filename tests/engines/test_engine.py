@@ -15,6 +15,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def pixels() -> np.ndarray:

@@ -20,6 +20,8 @@ from tests.system import program, skip_for_want_of
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 HERE = Path(__file__).parent
 DEMO = HERE.parents[1] / "server" / "fovea_server" / "demo"
 INSTALLED = Path(sys.prefix) / "generators"

@@ -8,6 +8,8 @@ from fovea_preprocess.errors import InferenceFailed
 from fovea_tensorrt.cuda.driver import open_device
 from fovea_tensorrt.cuda.nvrtc import compile_cuda
 
+pytestmark = pytest.mark.real
+
 # Waits for another stream to write; two seconds of cycles are more than a copy ever takes.
 AWAIT = """
 extern "C" __global__ void await(volatile unsigned char *flag, unsigned char *seen) {

@@ -6,6 +6,8 @@ from tests.letterbox_cases import SPECS, differences, letterboxed, noise, placed
 
 from fovea_tensorrt.cuda.letterbox import LetterboxKernel, compile_letterbox, packed_size
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("target", ["compute_75", "sm_{}{}"])

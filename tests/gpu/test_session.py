@@ -18,6 +18,8 @@ from tests.gpu.kernel_engine import KernelEngine, open_session
 from fovea_preprocess.errors import InferenceFailed, OutOfMemory
 from fovea_tensorrt.session import TensorRTSession
 
+pytestmark = pytest.mark.real
+
 GRAPHS = pytest.mark.parametrize("graphs", [True, False])
 THREADS = 8
 

@@ -11,6 +11,8 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 
+pytestmark = pytest.mark.real
+
 SIZES = [(64, 80), (480, 640), (1300, 2200), (37, 400)]
 
 

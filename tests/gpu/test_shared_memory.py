@@ -10,6 +10,8 @@ from fovea_extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.metrics.machine import read_gpus
 
+pytestmark = pytest.mark.real
+
 SIZE = 1 << 20
 
 # Writes its handle, and what is in it once a line has come.

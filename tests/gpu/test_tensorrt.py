@@ -21,7 +21,7 @@ from fovea_preprocess.errors import BackendUnavailable
 from fovea_tensorrt.rebuild import rebuild
 
 # TensorRT tries kernels out, for minutes.
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 ROWS = 4
 LEAST = {"fp32": 0.95, "fp16": 0.95, "int8": 0.8}
 OLD = "1.0.0.7"

@@ -30,9 +30,10 @@ def figures(request: pytest.FixtureRequest) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what was measured."""
-    terminalreporter.section("images")
-    for line in terminalreporter.config.stash.get(FIGURES, ["nothing was measured"]):
+    """Print the figures that tests measured."""
+    if lines := terminalreporter.config.stash.get(FIGURES, []):
+        terminalreporter.section("images")
+    for line in lines:
         terminalreporter.line(line)
 
 

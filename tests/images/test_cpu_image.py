@@ -16,6 +16,8 @@ from tests.images.podman import Podman
 from tests.images.service import DEMO, Service
 from tests.serving import free_ports
 
+pytestmark = pytest.mark.images
+
 USER = 10001
 
 

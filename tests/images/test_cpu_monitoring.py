@@ -22,7 +22,7 @@ from tests.monitoring.promql import rules
 COMPOSE = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
 NOBODY = 65534
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.images, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

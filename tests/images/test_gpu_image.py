@@ -10,6 +10,8 @@ import pytest
 from tests.images.conftest import ROOT, bases
 from tests.images.podman import Podman
 
+pytestmark = pytest.mark.images
+
 DEMO = ROOT / "server/fovea_server/demo"
 
 

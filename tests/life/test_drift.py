@@ -19,6 +19,8 @@ from fovea_server.dataplane.service import Service
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 
 def test_darker_images_are_seen_by_their_brightness():
     built = [jpeg(each) for each in crops(0, 60)]

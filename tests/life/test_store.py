@@ -12,6 +12,8 @@ import pytest
 from fovea_life.capture.store import CaptureStore, captures
 from fovea_preprocess.errors import NotFound
 
+pytestmark = pytest.mark.slow
+
 
 def writer(size, content=b"x"):
     def write(folder):

@@ -10,6 +10,8 @@ from ruamel.yaml import YAML
 from tests.monitoring.promql import MONITORING, ROOT, rules
 from tests.system import program
 
+pytestmark = pytest.mark.real
+
 PROMETHEUS = MONITORING / "prometheus"
 HERE = {"job": "fovea", "instance": "fovea:8002"}
 DIGITS = HERE | {"model": "digits"}

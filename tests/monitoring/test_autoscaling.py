@@ -1,8 +1,11 @@
 """The rule of prometheus-adapter for the autoscaler: what it asks for, and what it gives."""
 
+import pytest
 from ruamel.yaml import YAML
 from tests.monitoring.promql import ROOT, parse, result_labels
 from tests.monitoring.test_alerts import promtool
+
+pytestmark = pytest.mark.real
 
 [RULE] = YAML(typ="safe").load(ROOT / "docker/kubernetes/autoscaling/adapter.yaml")["rules"][
     "custom"

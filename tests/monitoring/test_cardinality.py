@@ -12,6 +12,8 @@ from tests.serving import start_server
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.real
+
 NAMES = 200
 
 

@@ -13,6 +13,8 @@ from ruamel.yaml import YAML
 from tests.monitoring.promql import ROOT, dashboard
 from tests.system import program
 
+pytestmark = pytest.mark.real
+
 INSTALLED = Path(sys.prefix) / "grafana"
 TYPES = "@grafana/schema/dist/types"
 # Grafana's own types want every option, and each word by its name in an enumeration; in a file

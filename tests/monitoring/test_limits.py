@@ -19,6 +19,8 @@ from tests.web_store import web_store
 from fovea_server.commands.flags import GROUPS
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.real
+
 PAGE = (ROOT / "docs" / "server.md").read_text()
 ALERTS = {rule["alert"] for rule in rules()}
 

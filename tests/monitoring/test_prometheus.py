@@ -1,10 +1,13 @@
 """A real Prometheus scrapes a real server, answers the dashboard, and fires alerts."""
 
 import httpx
+import pytest
 from tests.monitoring.conftest import EXPLICIT, LEAST_LIVE, control, predict
 from tests.monitoring.prometheus import wait_for
 from tests.monitoring.promql import dashboard, panel_queries
 from tests.serving import start_server
+
+pytestmark = pytest.mark.real
 
 OF_GPUS = "nv_gpu_"
 

@@ -17,6 +17,8 @@ from tests.monitoring.promql import (
     rules,
 )
 
+pytestmark = pytest.mark.real
+
 COMPOSE = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
 DASHBOARD = dashboard()
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]

@@ -30,6 +30,8 @@ from fovea_pipelines.stages import BoundStage
 from fovea_preprocess.image import decode_image
 from fovea_server.http.v1.schemas import PredictAnswer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(server, scene):

@@ -3,8 +3,11 @@
 import json
 
 import httpx
+import pytest
 from tests.keyed import until
 from tests.serving import start_server
+
+pytestmark = pytest.mark.slow
 
 TOML = '[capture]\nrules = ["rate 100%"]\nblur = "digits"\n'
 

@@ -14,6 +14,8 @@ from tests.serving import start_server
 
 from fovea_preprocess.errors import FoveaError
 
+pytestmark = pytest.mark.slow
+
 EXPLICIT = {"model_control_mode": "explicit", "load_model": ("*",)}
 AFTER_READING = "model = 'reading'\n[[stages]]\nmodel = 'classes'\nfrom = 'reading'"
 AFTER_CLASSES = "model = 'classes'\n[[stages]]\nmodel = 'reading'\nfrom = 'classes'\n"

@@ -12,6 +12,8 @@ from fovea_client import Client
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
+pytestmark = pytest.mark.real
+
 LABELS = (
     ("car", "van", "truck", "bus"),
     (*("white", "gray", "yellow", "red", "green", "blue", "black"),),

@@ -16,6 +16,8 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_pipelines.reference import PipelineCard
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def command(repository, tmp_path, fovea):

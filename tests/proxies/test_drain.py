@@ -6,6 +6,8 @@ import httpx
 import pytest
 from tests.load import Client, Load, over_grpc, over_http
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 
 def answers_of(server) -> float:
     """The requests that a server has answered."""

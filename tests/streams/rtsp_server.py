@@ -1,10 +1,12 @@
 """A real RTSP server, for the Python of the system: `/usr/bin/python3 rtsp_server.py PORT PORT`.
 
-On the first port /video has a moving ball, /silent sends no frame, and /sound has no video. On the
-second one /video asks for user and password. It prints a line when it listens.
+On the first port /video shows a moving ball, /scene a scene of the demo, /silent sends no frame,
+and /sound has no video. On the second port /video needs user and password. The program prints a
+line when it listens.
 """
 
 import sys
+from pathlib import Path
 
 import gi
 
@@ -16,8 +18,14 @@ BALL = (
     "videotestsrc is-live=true pattern=ball"
     " ! video/x-raw,format=I420,width=320,height=240,framerate=25/1 ! jpegenc"
 )
+SCENE = Path(__file__).parents[2] / "server" / "fovea_server" / "demo" / "scene-1.jpg"
+STILL = (
+    f"multifilesrc location={SCENE} loop=true caps=image/jpeg,framerate=10/1"
+    " ! jpegdec ! videoconvert ! video/x-raw,format=I420 ! jpegenc quality=95"
+)
 LAUNCH = {
     "/video": f"( {BALL} ! rtpjpegpay name=pay0 )",
+    "/scene": f"( {STILL} ! rtpjpegpay name=pay0 )",
     "/silent": f"( {BALL} ! valve drop=true ! rtpjpegpay name=pay0 )",
     "/sound": "( audiotestsrc is-live=true ! mulawenc ! rtppcmupay name=pay0 )",
 }

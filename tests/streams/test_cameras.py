@@ -25,6 +25,8 @@ from fovea_streams.frames.reader import Reading
 from fovea_streams.streams.config import StreamConfig
 from fovea_streams.streams.stream import CameraStream, ended
 
+pytestmark = pytest.mark.real
+
 
 def camera(address, **reading):
     given = {"open_s": 5.0, "stall_s": 2.0, **reading}

@@ -13,6 +13,8 @@ from tests.serving import start_server
 
 from fovea_client import AsyncClient, Client, ConnectionFailed, ImageError, ServerError
 
+pytestmark = pytest.mark.slow
+
 SCENES = [DEMO / "scene-1.jpg", DEMO / "scene-2.jpg"]
 
 

@@ -11,6 +11,8 @@ from fovea_streams.tracking.tracker import Tracker
 from fovea_streams.zones.scene import Scene
 from fovea_streams.zones.shape import Shape
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(20)
 MIDDLE = WIDTH / 2
 # A digit of which less is seen may be found or not.

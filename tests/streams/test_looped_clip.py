@@ -19,6 +19,8 @@ from fovea_streams.tracking.tracker import Tracker
 from fovea_streams.zones.scene import Scene
 from fovea_streams.zones.shape import Shape
 
+pytestmark = pytest.mark.real
+
 EVERY_S, TIMES = 0.16, 20
 
 

@@ -18,6 +18,8 @@ from tests.system import program
 
 from fovea_streams.events import mqtt, sender
 
+pytestmark = pytest.mark.real
+
 USER, PASSWORD = "fovea", "p@ss word"
 ADDRESS = "mqtt://fovea:p%40ss%20word@127.0.0.1:{port}/home"
 

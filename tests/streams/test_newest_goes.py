@@ -13,6 +13,8 @@ from fovea_server.settings import Settings
 from fovea_streams.streams.table import StreamTable
 from fovea_streams.tracking.tracks import Tracks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def uncollected():

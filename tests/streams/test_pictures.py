@@ -23,6 +23,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_streams.streams.overlay import draw_counts, draw_shapes, draw_trails
 from fovea_streams.zones.shape import Shape
 
+pytestmark = pytest.mark.slow
+
 FLAGS = ["--allow-url", "--url-allow-private"]
 LINE, ZONE = "middle=0.5,0,0.5,1", "floor=0,0.6,1,0.6,1,1,0,1"
 MARK = 255, 200, 0

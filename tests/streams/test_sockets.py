@@ -18,6 +18,8 @@ from tests.serving import start_server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+pytestmark = pytest.mark.slow
+
 JPEG = (DEMO / "scene-1.jpg").read_bytes()
 OTHER = (DEMO / "scene-2.jpg").read_bytes()
 STREAM = "/v1/models/digits/stream"

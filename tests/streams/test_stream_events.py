@@ -15,6 +15,8 @@ from tests.streams.receiver import Receiver, receiving
 from websockets.exceptions import ConnectionClosedOK, InvalidStatus
 from websockets.sync.client import connect
 
+pytestmark = pytest.mark.slow
+
 LINE = "middle=0.5,0,0.5,1"
 WISH = (
     b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"

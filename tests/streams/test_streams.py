@@ -10,6 +10,8 @@ import pytest
 from tests.serving import free_ports, start_server
 from tests.streams.conftest import write_moving_scene
 
+pytestmark = pytest.mark.slow
+
 FLAGS = [
     "--allow-url",
     "--url-allow-private",

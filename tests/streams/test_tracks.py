@@ -22,6 +22,8 @@ from fovea_streams.tracking import tracker as packages
 from fovea_streams.tracking import tracks as module
 from fovea_streams.tracking.tracks import Tracks
 
+pytestmark = pytest.mark.real
+
 SCENES = Path(sys.prefix) / "vision" / "site-packages" / "motmetrics" / "data"
 BY_NAME = {
     "bytetrack": trackers.ByteTrackTracker,

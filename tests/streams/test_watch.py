@@ -14,6 +14,8 @@ from tests.serving import free_ports
 from tests.streams.conftest import mjpeg_camera, write_moving_scene
 from tests.streams.receiver import Receiver, receiving
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = [sys.executable, "-m", "fovea_server.commands.cli", "watch", "digits"]
 
 

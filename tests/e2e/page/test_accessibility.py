@@ -6,6 +6,8 @@ import pytest
 
 from .conftest import DEMO, answered, choose, opened, says
 
+pytestmark = pytest.mark.browser
+
 
 @pytest.fixture(scope="module")
 def axe() -> str:

@@ -6,6 +6,8 @@ from tests.conftest import DEMO
 
 from fovea_files import encoding
 
+pytestmark = pytest.mark.browser
+
 SHOWN = "document.querySelector('video')?.readyState >= HTMLMediaElement.HAVE_CURRENT_DATA"
 
 

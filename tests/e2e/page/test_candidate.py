@@ -1,9 +1,12 @@
 """A candidate that sees live images stands in the engine card."""
 
 import httpx
+import pytest
 from tests.keyed import until
 
 from .conftest import DEMO, choose, says
+
+pytestmark = pytest.mark.browser
 
 
 def test_the_engine_card_names_a_candidate_and_leads_to_its_report(page, page_server):

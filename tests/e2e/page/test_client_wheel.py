@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.browser
+
 PREDICT = """
 import sys, fovea_client
 with fovea_client.Client(sys.argv[1]) as client:

@@ -11,6 +11,8 @@ from tests.system import program
 
 from .conftest import DEMO, answered, listed, says
 
+pytestmark = pytest.mark.browser
+
 
 @pytest.fixture
 def copied(drawn, tmp_path):

@@ -11,6 +11,8 @@ from fovea_engines.build.plan import BuildPlan
 
 from .conftest import DEMO, choose, opened
 
+pytestmark = pytest.mark.browser
+
 STAGES = """
 [[stages]]
 model = "digits"

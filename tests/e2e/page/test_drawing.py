@@ -12,6 +12,8 @@ from fovea_engines.detect.masks import Bitmap
 
 from .conftest import DEMO, choose, listed
 
+pytestmark = pytest.mark.browser
+
 WIDTH, HEIGHT = 100, 50
 TIMES, DEGREES = "\N{MULTIPLICATION SIGN}", "\N{DEGREE SIGN}"
 DRAWN = """

@@ -11,6 +11,8 @@ from tests.serving import RunningServer
 
 from .conftest import DEMO, REBOUND
 
+pytestmark = pytest.mark.browser
+
 SETUP = json.dumps({"project": "1", "schema": "<View/>", "hostname": "http://evil.example"})
 # A file and a body as a page of any site may POST them without asking first.
 ATTACKS = {

@@ -11,6 +11,8 @@ from tests.system import program
 
 from .conftest import DEMO
 
+pytestmark = pytest.mark.browser
+
 USE = """
 async ({ Fovea }, server, apiKey, files) => {
     const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));

@@ -10,6 +10,8 @@ from fovea_keys.key import digest_of, new_token
 
 from .conftest import DEMO, choose, listed
 
+pytestmark = pytest.mark.browser
+
 
 @pytest.fixture(scope="module")
 def guarded(demo_repository, tmp_path_factory):

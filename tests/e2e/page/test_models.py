@@ -8,6 +8,8 @@ from tests.serving import start_server
 
 from .conftest import DEMO, answered, choose, listed, opened, says
 
+pytestmark = pytest.mark.browser
+
 MODEL, TIMES = "Model", "\N{MULTIPLICATION SIGN}"
 
 

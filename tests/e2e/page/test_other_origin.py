@@ -11,6 +11,8 @@ import pytest
 
 from .conftest import DEMO
 
+pytestmark = pytest.mark.browser
+
 # What a developer of a web page writes.
 ASK = """
 async ([server, data]) => {

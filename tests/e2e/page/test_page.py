@@ -10,6 +10,8 @@ import pytest
 
 from .conftest import DEMO, answered, choose, listed, pixels, says, until
 
+pytestmark = pytest.mark.browser
+
 TIMES = "\N{MULTIPLICATION SIGN}"
 OUTLINES = """
 () => [...document.querySelectorAll('.outline')].map((each) => {
@@ -37,6 +39,7 @@ def slide(page, name: str, value: float, *, let_go: bool = False) -> None:
         page.locator(f"#{name}").dispatch_event("change")
 
 
+@pytest.mark.smoke
 def test_boxes_are_drawn_where_the_server_says(drawn, page_server):
     detections = asked(page_server)
     image = drawn.locator(".view img").bounding_box()

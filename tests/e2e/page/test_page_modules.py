@@ -10,6 +10,8 @@ from fovea_engines.detect.masks import Bitmap
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
 
+pytestmark = pytest.mark.browser
+
 COLOURS = """
 () => import('/page/colours.js').then(({ colour, ink }) =>
     [...Array(300).keys()].map((n) => [n >> 2, n % 4]).map(([id, shade]) =>

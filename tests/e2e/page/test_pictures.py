@@ -4,6 +4,8 @@ import pytest
 
 from .conftest import DEMO, answered, choose, says
 
+pytestmark = pytest.mark.browser
+
 SCENES = [DEMO / "scene-1.jpg", DEMO / "scene-2.jpg"]
 # What lies in the middle of the view, in shares of the picture; and how large the picture is.
 SEEN = """

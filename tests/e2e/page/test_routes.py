@@ -10,6 +10,8 @@ from tests.system import program
 
 import fovea_page as page
 
+pytestmark = pytest.mark.browser
+
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 

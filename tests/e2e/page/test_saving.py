@@ -11,6 +11,8 @@ import pytest
 from .conftest import DEMO, choose, listed, says
 from .test_page import asked, slide
 
+pytestmark = pytest.mark.browser
+
 SCENES = [DEMO / "scene-1.jpg", DEMO / "scene-2.jpg"]
 
 

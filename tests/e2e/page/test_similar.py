@@ -11,6 +11,8 @@ from fovea_engines.build.plan import BuildPlan
 
 from .conftest import choose, opened, says
 
+pytestmark = pytest.mark.browser
+
 COLOURS = {"near.png": (195, 105, 55), "far.png": (10, 20, 240), "<b>odd</b>.png": (90, 190, 90)}
 
 

@@ -11,6 +11,8 @@ from tests.streams import conftest as cameras
 
 from .conftest import opened, says
 
+pytestmark = pytest.mark.browser
+
 mjpeg = cameras.mjpeg
 FLAGS = ["--allow-url", "--url-allow-private"]
 FLOOR = "floor=0,0.6,1,0.6,1,1,0,1:anchor=center"

@@ -7,6 +7,8 @@ import pytest
 from tests.system import program
 from tools.typescript import FILE, updated
 
+pytestmark = pytest.mark.browser
+
 # What a developer writes; each line that `@ts-expect-error` stands before must be refused.
 USED = """
 import { Fovea, FoveaError, type Detection, type PredictOptions } from "./fovea.js";

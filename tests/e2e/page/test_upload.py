@@ -13,6 +13,8 @@ from tests.serving import start_server
 from .conftest import DEMO, answered, choose, listed, opened, says
 from .test_page import asked, told
 
+pytestmark = pytest.mark.browser
+
 KB = 1000
 
 

@@ -6,6 +6,8 @@ import pytest
 from tests.engines.api_surface.surface import BINDINGS, Surface, read_surface
 from tests.engines.api_surface.uses import Use, uses_in
 
+pytestmark = pytest.mark.real
+
 FILES = sorted((Path(__file__).resolve().parents[3] / "engines" / "fovea_tensorrt").glob("*.py"))
 
 

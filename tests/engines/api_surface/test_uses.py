@@ -7,6 +7,8 @@ from tests.engines.api_surface.surface import Surface
 from tests.engines.api_surface.test_api_surface import missing
 from tests.engines.api_surface.uses import uses_in
 
+pytestmark = pytest.mark.real
+
 
 def member(kind=None, *parameters):
     return {"type": kind, "parameters": ["self", *parameters]}

@@ -29,6 +29,8 @@ from fovea_engines.commands.options import Backend
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
 
+pytestmark = pytest.mark.real
+
 Engine = Callable[[str, str], Path]
 Reference = Callable[[str, int], "np.ndarray[Any, Any]"]
 

@@ -15,6 +15,8 @@ from fovea_engines.backends import installing
 from fovea_engines.backends.installing import install
 from fovea_engines.backends.registry import BACKENDS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 PIP = (sys.executable, "-m", "pip")
 ADVICE = (

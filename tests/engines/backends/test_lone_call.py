@@ -8,6 +8,8 @@ import pytest
 from fovea_engines.backends.lone_call import LoneCall
 from fovea_engines.backends.registry import open_session
 
+pytestmark = pytest.mark.slow
+
 
 class Machine:
     """Calls in a row, each as long as its layout takes at that time."""

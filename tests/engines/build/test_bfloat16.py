@@ -12,6 +12,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def built(tiny_model, tmp_path, monkeypatch):

@@ -9,6 +9,8 @@ from fovea_precision.qdq import quantisable
 from fovea_precision.search import blocks, select
 from fovea_preprocess.errors import InvalidOption
 
+pytestmark = pytest.mark.real
+
 names = st.lists(st.text("ab1/._:", min_size=1, max_size=12), unique=True, max_size=80)
 
 

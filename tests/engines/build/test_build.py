@@ -24,6 +24,8 @@ from fovea_preprocess.errors import (
     UnsupportedModel,
 )
 
+pytestmark = pytest.mark.slow
+
 BACKENDS = ("onnxruntime", "openvino")
 
 

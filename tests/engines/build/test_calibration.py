@@ -34,6 +34,8 @@ from fovea_preprocess.errors import BuildError, InvalidImage, InvalidOption, Not
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
+pytestmark = pytest.mark.slow
+
 SPEC = PreprocessSpec(height=SIZE, width=SIZE)
 
 

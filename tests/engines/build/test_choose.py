@@ -26,6 +26,8 @@ from fovea_precision.calibrate import Images, calibrate
 from fovea_precision.ranges import Origin
 from fovea_preprocess.errors import Disagreement, InvalidOption
 
+pytestmark = pytest.mark.slow
+
 
 def plan_of(model, folder, backend="auto", precision="fp32", **fields) -> BuildPlan:
     """As `fovea build --backend ... --precision ...` makes it."""

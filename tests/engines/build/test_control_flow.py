@@ -14,6 +14,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import UnsupportedModel
 
+pytestmark = pytest.mark.slow
+
 SHAPE = [1, 3, 8, 8]
 
 

@@ -14,6 +14,8 @@ pytest.importorskip("sklearn", reason="images are composed from digits in scikit
 
 from tools.demo_models.captions import HELDOUT, PAIRS, caption, compose
 
+pytestmark = pytest.mark.slow
+
 CAPTIONS = tuple(caption(pair) for pair in PAIRS)
 IMAGES = 300
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from fovea_engines.backends.backend import Encoding
 from fovea_precision.qdq import Steps, encode_weight
 
+pytestmark = pytest.mark.slow
+
 LARGEST = 65504.0
 FINEST = 2.0**-20
 

@@ -20,9 +20,11 @@ from fovea_lab.diff.diff import diff
 from fovea_precision import search
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
-pytestmark = pytest.mark.skipif(
-    not FILES, reason=f"the collected models are absent: {HEADS} is not there"
-)
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.skipif(not FILES, reason=f"the collected models are absent: {HEADS} is not there"),
+]
 # Of any size; a smaller one makes the tests quick.
 SMALLER = {"centerface", "retinaface-mnet025", "scrfd-500m", "yunet-n-dynamic"}
 # Their images are resized without rounding, so that decoded images cannot be taken.

@@ -17,6 +17,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_preprocess.preprocessor import Preprocessor
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 HEADS = SHARED / "models" / "heads"
 DECODED = {"detect", "face"}
 FILES = sorted(

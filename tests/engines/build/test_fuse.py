@@ -12,6 +12,8 @@ from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_heads import nms_tail
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 BACKENDS = pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 
 

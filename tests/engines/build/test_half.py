@@ -16,6 +16,8 @@ from fovea_precision.qdq import quantise
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 
+pytestmark = pytest.mark.real
+
 SHAPE = [1, 3, 8, 8]
 REAL = pytest.mark.parametrize("name", [*DETECTORS, *OTHERS])
 BOXES = pytest.mark.parametrize("name", ["yolov5n", "yolov8n", "yolov10n", "yolox_nano"])

@@ -1,11 +1,14 @@
 """Engines of a build with auto: no more are open at a time than memory allows."""
 
+import pytest
 from tests.engines.build.test_choose import kept, plan_of
 from tests.engines.cpus import pretend_bfloat16
 
 from fovea_engines.build.assemble import HeldEngines
 from fovea_engines.build.build import build
 from fovea_engines.engine import Engine
+
+pytestmark = pytest.mark.slow
 
 
 def test_of_large_engines_two_are_open_at_a_time(tiny_model, tmp_path, monkeypatch):

@@ -7,6 +7,8 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 from fovea_precision.histogram import BINS, Histogram
 from fovea_preprocess.errors import BuildError
 
+pytestmark = pytest.mark.slow
+
 RANDOM = np.random.default_rng(0)
 COUNT = 200_000
 LONG_TAILED = {

@@ -23,6 +23,8 @@ from fovea_heads.segment import YoloV10Segment
 from fovea_heads.yolov10 import YoloV10
 from fovea_preprocess.errors import Disagreement
 
+pytestmark = pytest.mark.real
+
 
 def test_an_engine_of_other_weights_disagrees(built_repository, tmp_path):
     other = tiny_detector(tmp_path / "other.onnx", seed=1)

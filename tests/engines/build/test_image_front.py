@@ -20,6 +20,8 @@ from fovea_precision.qdq import quantise
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
+pytestmark = pytest.mark.real
+
 TENSORS = Recognition(None, "no detector", "tensors")
 BACKENDS = pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 YOLO = PreprocessSpec(64, 96)

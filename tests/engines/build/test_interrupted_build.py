@@ -19,6 +19,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.repository.repository import ModelRepository
 
+pytestmark = pytest.mark.slow
+
 PHASES = ["load", "normalise", "calibrate", "sensitivity", "compile", "agreement", "accuracy"]
 COUNTED = ["calibrate:5", "sensitivity:2"]
 # In the order they are written; the last is the folder of the version itself.

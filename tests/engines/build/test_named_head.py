@@ -20,7 +20,10 @@ from fovea_preprocess.errors import UnsupportedModel
 MORE = SHARED / "models" / "more"
 HANDS = MORE / "yolox-handsigns.onnx"
 
-pytestmark = pytest.mark.skipif(not MORE.is_dir(), reason=f"{MORE} is not there")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not MORE.is_dir(), reason=f"{MORE} is not there"),
+]
 
 
 def yolox_rows(source, pixels, conf):

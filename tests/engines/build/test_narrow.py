@@ -23,6 +23,8 @@ from fovea_precision.qdq import encode_weight, quantise
 from fovea_precision.recode import narrow_weights, recode
 from fovea_preprocess.spec import PreprocessSpec
 
+pytestmark = pytest.mark.real
+
 SHAPE = [1, 8, 16, 16]
 CPU_BACKENDS = pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
 

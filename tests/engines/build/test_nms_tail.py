@@ -23,6 +23,8 @@ from fovea_precision.qdq import quantise
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.letterbox import fit
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 DETECTORS = pytest.mark.parametrize("name", ["yolov8n", "yolov5n", "yolox_nano"])
 BACKENDS = pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 

@@ -22,6 +22,8 @@ from fovea_engines.build.prepare import prepare
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import BuildError, Disagreement, NotFinite, UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 FRAGILE = {"detect": fragile_detector, "classify": fragile_classifier, "semantic": fragile_map}
 BLACK = np.zeros((64, 64, 3), np.uint8)
 

@@ -13,6 +13,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.observe import recognise_graph
 from fovea_engines.progress import Progress
 
+pytestmark = pytest.mark.real
+
 LABELS = ("car", "van", "truck", "bus")
 COLOURS = ("white", "gray", "yellow", "red", "green", "blue", "black")
 # Shares of red, green and blue that are left of a white car.

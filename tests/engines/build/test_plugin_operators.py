@@ -12,6 +12,8 @@ from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_tensorrt.backend import ENGINE_FILE, KEPT_FILE, TensorRTBackend
 
+pytestmark = pytest.mark.real
+
 RTX = ("--backend", "tensorrt-rtx", "--compute-capability", "80")
 
 

@@ -19,6 +19,8 @@ from fovea_precision.ranges import Origin, Ranges
 from fovea_precision.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 IMAGE = [1, 4, 8, 8]
 REAL = pytest.mark.parametrize("name", [*DETECTORS, *OTHERS])
 ENCODINGS = pytest.mark.parametrize("encoding", Encoding)

@@ -23,6 +23,8 @@ from fovea_precision.half import to_half
 from fovea_precision.ranges import RANGES_FILE
 from fovea_preprocess.errors import Disagreement, InvalidOption, UnsupportedModel
 
+pytestmark = pytest.mark.slow
+
 
 class Notes(Progress):
     """Keeps what it is told."""

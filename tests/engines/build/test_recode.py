@@ -23,6 +23,8 @@ from fovea_precision.recode import quantised_share, recode
 from fovea_precision.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 SHAPE = [1, 3, 8, 8]
 LEFT_OUT = 4
 ZERO = np.int8(0)

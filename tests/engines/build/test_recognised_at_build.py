@@ -19,6 +19,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 # Columns of a pose model, with y before x in each keypoint.
 CROSSED = [*range(5), *(5 + 3 * point + at for point in range(17) for at in (1, 0, 2))]
 

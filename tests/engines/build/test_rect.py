@@ -24,6 +24,8 @@ from fovea_precision.ranges import RANGES_FILE, Ranges
 from fovea_precision.variety import Variety
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
+pytestmark = pytest.mark.slow
+
 SIDES = [100, 150, 200, 250, 300, 350, 400, 450, 500, 550]
 RATIOS = [(600, side) for side in SIDES] + [(side, 600) for side in SIDES]
 

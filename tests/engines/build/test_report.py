@@ -24,6 +24,8 @@ from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_precision.ranges import RANGES_FILE, Ranges
 from fovea_preprocess.errors import Disagreement
 
+pytestmark = pytest.mark.real
+
 
 def tables(text: str) -> list[list[list[str]]]:
     """Every table of a page, as a Markdown viewer sees it: rows of cells."""

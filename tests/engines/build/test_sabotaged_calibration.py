@@ -25,6 +25,8 @@ from fovea_precision.calibrate import find_ranges
 from fovea_precision.ranges import RANGES_FILE
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 
 def changed(folder: Path, target: Path, change: Callable[[np.ndarray], np.ndarray]) -> Path:
     """The images of a folder, each changed, as PNG files of another."""

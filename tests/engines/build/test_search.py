@@ -16,6 +16,8 @@ from fovea_precision import search
 from fovea_precision.search import keep_until, rank
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
+pytestmark = pytest.mark.slow
+
 GROUPS = {"a": ("a.1", "a.2"), "b": ("b.1",), "c": ("c.1",)}
 
 

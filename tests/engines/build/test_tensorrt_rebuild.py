@@ -33,6 +33,8 @@ from fovea_preprocess.errors import (
 from fovea_tensorrt.backend import CACHE_FILE
 from fovea_tensorrt.rebuild import likeness, rebuild
 
+pytestmark = pytest.mark.real
+
 KEPT = "prepared.onnx"
 
 

@@ -20,6 +20,8 @@ from fovea_precision.half import to_half
 from fovea_precision.qdq import quantise
 from fovea_precision.ranges import Origin
 
+pytestmark = pytest.mark.real
+
 FILES = ("rtdetrv2", "dfine", "rfdetr")
 BODIES = {"rtdetrv2": 8, "dfine": 6, "rfdetr": 3}
 """Projections of tokens, before any choice of queries; the backbone of this RF-DETR is narrow."""

@@ -10,6 +10,8 @@ from tests.engines.faults import FAULTS, convolution
 from fovea_precision.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named(tmp_path, fault):

@@ -15,6 +15,8 @@ from fovea_precision.calibrate import Images
 from fovea_precision.variety import Variety
 from fovea_preprocess.spec import PreprocessSpec
 
+pytestmark = pytest.mark.real
+
 
 def various(seed):
     return draw(SIZE, SIZE, seed)

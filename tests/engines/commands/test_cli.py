@@ -4,11 +4,14 @@ import json
 import shutil
 from dataclasses import replace
 
+import pytest
 from onnx import helper
 from tests.engines.tiny import save, tiny_detector
 
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.figures import Calibration
+
+pytestmark = pytest.mark.slow
 
 
 def test_build_shows_phases_the_card_and_the_next_command(fovea, tiny_model, tmp_path):

@@ -10,6 +10,8 @@ import pytest
 from onnx import helper
 from tests.engines.tiny import save, tiny_detector
 
+pytestmark = pytest.mark.real
+
 
 def test_a_detector_is_cut_freed_and_normalised_at_once(fovea, shared, tmp_path):
     source = shared / "models" / "heads" / "tf-od.onnx"

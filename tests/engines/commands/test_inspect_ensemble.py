@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+pytestmark = pytest.mark.real
+
 CONFIG = """
 platform: "ensemble"
 max_batch_size: 8

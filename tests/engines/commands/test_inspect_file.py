@@ -9,6 +9,8 @@ from tests.conftest import SHARED
 from tests.engines.detect.test_contradictions import planted
 from tests.engines.tiny import tiny_detector
 
+pytestmark = pytest.mark.real
+
 HEADS = sorted(path.stem for path in (SHARED / "models" / "heads").glob("*.onnx"))
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from fovea_engines.repository.labels import LABEL_SETS, find_labels
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.parametrize("name", LABEL_SETS)
 def test_a_set_has_as_many_names_as_it_says(name):

@@ -2,12 +2,15 @@
 
 import re
 
+import pytest
 from tests.conftest import DEMO
 
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import ModelRepository
 from fovea_life.promotion.documents import Promotion
 from fovea_life.promotion.record import HistoryRecord
+
+pytestmark = pytest.mark.slow
 
 REPLACED = re.compile(r"Version 2 replaces version 1 \([a-z]+ [a-z0-9]+\)\.\n")
 

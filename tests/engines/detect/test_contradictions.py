@@ -22,6 +22,8 @@ from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import FoveaError, InvalidOption, UnsupportedModel
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 
 class Surgeon:
     """Appends operators to the only output of a model, which keeps its name."""

@@ -13,6 +13,8 @@ from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import TensorSpec
 
+pytestmark = pytest.mark.real
+
 STORED = json.loads(reference.STORED.read_text())
 OUTPUT = "out"
 

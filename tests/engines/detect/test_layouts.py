@@ -21,6 +21,8 @@ from fovea_engines.graph.tensors import graph_inputs
 from fovea_engines.session import TensorSpec
 from fovea_heads.preprocessing import misplaced
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 SIDE, ROWS, CONF, LEAST = 640, 300, 0.25, 0.001
 IMAGE = [TensorSpec("images", "float32", (-1, 3, SIDE, SIDE))]
 

@@ -8,6 +8,8 @@ from fovea_engines.detect.heads.preprocess import PRESETS, default_preprocess, r
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, NotFound
 
+pytestmark = pytest.mark.slow
+
 FLOAT = [TensorSpec("images", "float32", (1, 3, 64, 64))]
 BYTES = [TensorSpec("images", "uint8", (1, 64, 64, 3))]
 

@@ -12,6 +12,8 @@ from fovea_engines.graph.load import load
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 COCO = {"names": str({i: f"class {i}" for i in range(80)}), "stride": "32"}
 
 

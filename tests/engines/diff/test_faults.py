@@ -11,6 +11,8 @@ from fovea_engines.graph.normalise import normalise
 from fovea_lab.diff.diff import diff
 from fovea_precision.half import to_half
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 SWAPPED = {
     "yolov5n": ("Sigmoid", "HardSigmoid"),
     "yolox_nano": ("Sigmoid", "HardSigmoid"),

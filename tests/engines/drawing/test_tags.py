@@ -11,6 +11,8 @@ from fovea_drawing.tags import letter, place
 from fovea_engines.detect.colours import colour
 from fovea_engines.detect.detections import Detections
 
+pytestmark = pytest.mark.real
+
 
 def rectangle(tag):
     return (tag.left, tag.top, tag.left + tag.lettering.width, tag.top + tag.lettering.height)

@@ -18,6 +18,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import Accuracy
 
+pytestmark = pytest.mark.real
+
 SQUARE = (100.0, 100.0, 200.0, 200.0)
 OTHER = (300.0, 100.0, 400.0, 200.0)
 

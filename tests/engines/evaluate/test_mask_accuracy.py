@@ -22,6 +22,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import InvalidOption
 
+pytestmark = pytest.mark.real
+
 BOX = [20, 10, 60, 70]
 POLYGON = [20, 10, 60, 10, 60, 70, 20, 70]
 

@@ -18,6 +18,8 @@ from fovea_engines.evaluate.samples import read_image
 from fovea_engines.graph.load import load
 from fovea_preprocess.errors import UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 IOU, SCORE, MOST, BOXES, CLASSES = 0.45, 0.3, 20, 60, 3
 NAMES = ("num_dets", "det_boxes", "det_scores", "det_classes")
 

@@ -13,6 +13,8 @@ from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.rewrites import fuse_focus
 
+pytestmark = pytest.mark.real
+
 ORDERS = list(itertools.permutations([(0, 0), (0, 1), (1, 0), (1, 1)]))[::5]
 
 

@@ -11,6 +11,8 @@ from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.rewrites import move_late_transpose
 
+pytestmark = pytest.mark.real
+
 GRIDS = {"a": (4, 6), "b": (2, 3)}
 
 

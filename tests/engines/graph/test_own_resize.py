@@ -15,6 +15,8 @@ from fovea_engines.graph.as_written import own_fit
 from fovea_lab.inspection import read_model_file
 from fovea_preprocess.errors import InvalidOption
 
+pytestmark = pytest.mark.real
+
 SIDE = 320
 
 

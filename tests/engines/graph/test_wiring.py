@@ -11,6 +11,8 @@ from tests.engines.tiny import constant, save
 
 from fovea_engines.graph.wiring import Wiring, is_depthwise
 
+pytestmark = pytest.mark.real
+
 # How many layers a result is read from, and what those of YOLO are called.
 HEADS = {
     "yolov5n": (3, "/model.24/m.?/Conv"),

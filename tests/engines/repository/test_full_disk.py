@@ -9,6 +9,8 @@ import pytest
 
 from fovea_engines.repository.repository import ModelRepository
 
+pytestmark = pytest.mark.slow
+
 PAGE = 4096
 
 

@@ -12,6 +12,8 @@ from tests.engines.clip_tokens import texts, tokenizer
 from fovea_engines.session import TensorSpec
 from fovea_words.words import Tokens
 
+pytestmark = pytest.mark.real
+
 PACKAGES = Path(sys.prefix) / "vision" / "site-packages"
 LENGTH = 77
 IDS = TensorSpec("input_ids", "int64", (-1, LENGTH))

@@ -9,6 +9,8 @@ import pytest
 from tests.forked import on_path
 from tests.system import program
 
+pytestmark = pytest.mark.real
+
 # What a complete command imports to do its work, and completion has no use for.
 HEAVY = {"onnx", "onnxruntime", "openvino", "grpc", "fastapi", "uvicorn", "tensorrt"}
 

@@ -11,6 +11,8 @@ import pytest
 import fovea_server
 from fovea_server.commands.cli import main
 
+pytestmark = pytest.mark.real
+
 DEMO = Path(fovea_server.__file__).parent / "demo"
 
 

@@ -8,6 +8,8 @@ import pytest
 from tests.forked import on_path
 from tests.serving import free_ports, wait_until_ready
 
+pytestmark = pytest.mark.slow
+
 # From anywhere: the working folder is that of the fixture `fovea`.
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -11,6 +11,8 @@ import pytest
 from fovea_keys.key import digest_of
 from fovea_keys.key_file import read_keys
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_key_is_shown_once_and_the_file_has_its_digest(fovea, tmp_path):
     code, token, told = fovea("key", "add", "cam-1", "--model", "cam-*", "--rate=20/s")

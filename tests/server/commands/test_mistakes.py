@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MISTAKES = [
     (("biuld", "m.onnx"), "Did you mean 'build'?"),
     (("build", "yolo.onx"), "did you mean yolo.onnx?"),

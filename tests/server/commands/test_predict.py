@@ -18,6 +18,8 @@ from fovea_server.models.registry import Registry
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.real
+
 MODEL = "yolov5n"
 
 

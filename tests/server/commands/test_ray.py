@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_no_repository(fovea):
     code, _, stderr = fovea("ray", "deploy")

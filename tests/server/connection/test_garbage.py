@@ -3,6 +3,7 @@
 import asyncio
 import gc
 
+import pytest
 from tests.server.connection.test_uvicorn import Wire, silent
 from uvicorn import Config
 from uvicorn.server import ServerState
@@ -13,6 +14,8 @@ from fovea_server.dataplane.service import Service
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.surface import Surface
+
+pytestmark = pytest.mark.slow
 
 HEAD = (
     b"POST %s HTTP/1.1\r\nHost: localhost\r\n"

@@ -18,6 +18,8 @@ from fovea_engines.repository.accuracy import PictureAccuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import InvalidOption
 
+pytestmark = pytest.mark.slow
+
 COUNT = 3
 
 

@@ -19,6 +19,8 @@ from fovea_engines.repository.accuracy import AttributeAccuracy, TextAccuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import InvalidOption, NotFound
 
+pytestmark = pytest.mark.slow
+
 COUNT = 6
 
 

@@ -24,6 +24,8 @@ from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.tensors.messages import InferRequest, InputTensor
 
+pytestmark = pytest.mark.real
+
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"
 SIMPLE = {"model": "simple", "version": "1"}
 COUNTERS = [

@@ -7,6 +7,8 @@ from fovea_server.dataplane.v2_documents import model_metadata
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("repository", ["demo_repository", "demo_versions", "demo_batches"])
 def test_documents_are_those_of_a_loaded_model(repository, request, started):

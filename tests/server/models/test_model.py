@@ -10,6 +10,8 @@ from fovea_server.models.config.config import load_config
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo" / "digits.onnx"
 
 

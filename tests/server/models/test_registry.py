@@ -9,6 +9,8 @@ from fovea_server.models.registry import Registry
 from fovea_server.models.slot import IndexEntry
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.real
+
 
 def test_every_recorded_model_is_served(shared):
     models = shared / "data" / "triton" / "models"

@@ -6,6 +6,8 @@ from fovea_cluster.ray.config import ClusterConfig, ModelOptions
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.cluster
+
 
 def test_options_of_a_model_those_of_every_model_and_the_defaults():
     every, own = {"min_replicas": 0}, {"cpus": 2}

@@ -1,6 +1,10 @@
 """Counters of several replicas are added."""
 
+import pytest
+
 from fovea_cluster.ray.counters import added
+
+pytestmark = pytest.mark.cluster
 
 
 def version(number: str, count: int, latest: int, batches: dict[int, int]) -> dict[str, object]:

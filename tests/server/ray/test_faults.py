@@ -18,6 +18,8 @@ from fovea_cluster.ray import deploy
 from fovea_cluster.ray.faults import failed_starts, lasting_failures
 from fovea_preprocess.errors import Unavailable
 
+pytestmark = pytest.mark.cluster
+
 MESSAGE = """The deployment failed to start 3 times in a row. Error:
 Traceback (most recent call last):
 fovea_preprocess.errors.ModelNotReady: m: m/1/model.xml is not the file that was built"""

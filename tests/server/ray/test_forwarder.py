@@ -11,6 +11,8 @@ from fovea_cluster.ray import forwarder as module
 from fovea_cluster.ray.link import Link, Lost
 from fovea_preprocess.errors import ModelNotReady, Unavailable
 
+pytestmark = pytest.mark.cluster
+
 ABOUT = {"host": "127.0.0.1", "http": 1, "grpc": 1, "token": ""}
 
 

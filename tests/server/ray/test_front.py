@@ -20,6 +20,8 @@ from tritonclient.utils import InferenceServerException
 from fovea_cluster.ray.faults import mark
 from fovea_keys.key import digest_of, new_token
 
+pytestmark = pytest.mark.cluster
+
 PAGE = "https://page.example"
 PREDICT = "/v1/models/digits/predict"
 INFER = "/v2/models/digits/infer"

@@ -6,6 +6,8 @@ pytest.importorskip("ray")
 from fovea_cluster.ray import metrics
 from fovea_server.statistics.family import Family
 
+pytestmark = pytest.mark.cluster
+
 
 class Gauge:
     """A double for Ray's gauge, which only Ray's agent can read; Ray adds tags to those given."""

@@ -11,6 +11,8 @@ from fovea_cluster.ray.needs import Needs, read_needs
 from fovea_preprocess.errors import InvalidModel, NotFound
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture
 def repository(demo_repository, tmp_path):

@@ -10,6 +10,8 @@ from ray.serve.config import AutoscalingConfig
 from fovea_cluster.ray.application import fits
 from fovea_cluster.ray.policy import UNDER_WAY, for_requests
 
+pytestmark = pytest.mark.cluster
+
 
 def wanted(*under_way: float, target: float = 2.0, running: int = 1) -> float:
     told = {UNDER_WAY: dict(enumerate(under_way))} if under_way else {}

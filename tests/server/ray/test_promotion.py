@@ -8,6 +8,8 @@ from tests.keyed import until
 from tests.promoting import clients, there_and_back
 from tests.server.ray.servers import start_front
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture
 def front(demo_versions, tmp_path):

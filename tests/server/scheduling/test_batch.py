@@ -10,6 +10,8 @@ from tests.server.scheduling.golden import Served, rows, strings
 
 from fovea_server.tensors.messages import InferResponse, RequestedOutput
 
+pytestmark = pytest.mark.real
+
 Serve = Callable[..., Served]
 
 

@@ -30,6 +30,8 @@ from fovea_server.scheduling import image_job
 from fovea_server.settings import Settings
 from fovea_server.tensors.image_messages import ImageResult
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(scope="module")
 def scenes() -> list[bytes]:

@@ -13,6 +13,8 @@ from fovea_server.scheduling.base import Scheduler
 from fovea_server.statistics.model import FailureReason
 from fovea_server.tensors.messages import InferResponse
 
+pytestmark = pytest.mark.real
+
 Serve = Callable[..., Served]
 
 

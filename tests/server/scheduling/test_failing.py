@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.server.scheduling.askers import Askers
 from tests.server.scheduling.golden import strings
@@ -15,6 +16,8 @@ from fovea_preprocess.errors import DeviceLost, InferenceFailed, ModelNotReady, 
 from fovea_server.statistics.model import FailureReason
 from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.messages import InferResponse
+
+pytestmark = pytest.mark.real
 
 Serve = Callable[..., Any]
 ANSWER = (InferResponse, ImageResult)

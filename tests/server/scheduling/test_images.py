@@ -28,6 +28,8 @@ from fovea_server.statistics.model import FailureReason
 from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.messages import InferRequest, InputTensor
 
+pytestmark = pytest.mark.real
+
 ServeImages = Callable[..., ServedImages]
 
 

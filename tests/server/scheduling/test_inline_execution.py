@@ -17,6 +17,8 @@ from fovea_engines.backends.registry import open_session
 from fovea_server.scheduling.inline import InlineExecution
 from fovea_server.scheduling.job import Job
 
+pytestmark = pytest.mark.real
+
 Serve = Callable[..., Served]
 
 QUICK, SLOW = 20_000, 500_000_000

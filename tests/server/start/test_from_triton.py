@@ -7,6 +7,8 @@ import pytest
 from tests.server.start import steps
 from tests.server.start.written import NETWORK, PYTHON, ensemble, python
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def read(fovea, triton):

@@ -8,6 +8,8 @@ from onnx import TensorProto, helper
 from tests.server.start import steps
 from tests.server.start.written import ENSEMBLE, NETWORK, PYTHON, ensemble, python, step
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def start(fovea, triton):

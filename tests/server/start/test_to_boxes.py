@@ -13,6 +13,8 @@ from tests.server.start import steps
 from tests.server.start.written import NETWORK, ensemble, python
 from tests.serving import start_server
 
+pytestmark = pytest.mark.slow
+
 
 class Tensor(SimpleNamespace):
     def __init__(self, name, array):

@@ -4,6 +4,8 @@ import pytest
 
 from fovea_server.stores import parse_address
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.parametrize(
     "text",

@@ -14,6 +14,8 @@ from fovea_stores import fetch
 from fovea_stores.address import Address
 from fovea_stores.mirror import Mirror
 
+pytestmark = pytest.mark.real
+
 GOOD = {"good/1/model.onnx": b"good"}
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

@@ -4,6 +4,8 @@ import pytest
 
 from fovea_stores.listing import RemoteFile, models_of
 
+pytestmark = pytest.mark.real
+
 
 def listed(*keys):
     return models_of(RemoteFile(key, f"bucket/{key}", 1, f"tag of {key}", None) for key in keys)

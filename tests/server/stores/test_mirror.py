@@ -11,6 +11,8 @@ from fovea_preprocess.errors import NotFound, ShuttingDown, Unavailable
 from fovea_stores.address import Address
 from fovea_stores.mirror import Mirror
 
+pytestmark = pytest.mark.real
+
 
 def test_what_has_changed_is_pulled_and_what_has_left_leaves(bucket, make):
     mirror = make()

@@ -12,6 +12,8 @@ from tests.stores import remote_packages
 from fovea_stores.address import Address
 from fovea_stores.mirror import Mirror
 
+pytestmark = pytest.mark.real
+
 KEY, CONTENT = "prod/digits/1/model.onnx", b"an engine"
 MD5 = b64encode(md5(CONTENT, usedforsecurity=False).digest()).decode()
 DATE = "Mon, 23 Nov 2026 12:00:00 GMT"

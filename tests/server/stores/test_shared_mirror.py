@@ -2,7 +2,10 @@
 
 import shutil
 
+import pytest
 from tests.server.stores.conftest import GO, content, kept
+
+pytestmark = pytest.mark.real
 
 
 def test_servers_of_different_models_share_a_folder(bucket, make):

@@ -20,6 +20,8 @@ from fovea_engines.repository.repository import ModelRepository
 from fovea_server.models.opening import open_engine
 from fovea_server.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 DIGITS = Path(fovea_server.__file__).parent / "demo" / "digits.onnx"
 
 

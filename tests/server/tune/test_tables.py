@@ -17,6 +17,8 @@ from fovea_bench.tune.search import Search
 from fovea_bench.tune.setting import Setting
 from fovea_engines.repository.repository import ModelRepository
 
+pytestmark = pytest.mark.slow
+
 NOW, OTHER, THIRD = Setting(2, 2, 2, 0, 0), Setting(1, 2, 2, 0, 0), Setting(2, 1, 1, 0, 0)
 # Burns half a second of its own, however long that takes, then waits for its parent.
 BURN = "import time\nwhile time.process_time() < .5: pass\nprint(flush=True)\ninput()"

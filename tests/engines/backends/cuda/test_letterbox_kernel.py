@@ -20,6 +20,8 @@ from fovea_tensorrt.cuda.letterbox import (
 )
 from fovea_tensorrt.cuda.nvrtc import compile_cuda
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):

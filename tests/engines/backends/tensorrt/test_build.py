@@ -17,6 +17,8 @@ from fovea_tensorrt.cuda.letterbox import LETTERBOX_FILE
 from fovea_tensorrt.layers_file import LAYERS_FILE
 from fovea_tensorrt.plan_file import read_plan_file
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip(
     "tensorrt_rtx_bindings", reason="TensorRT for RTX is not installed: pip install '.[rtx]'"
 )

@@ -26,6 +26,8 @@ from fovea_tensorrt.layers import (
 )
 from fovea_tensorrt.runtime import RTX, load_runtime
 
+pytestmark = pytest.mark.real
+
 OPTIONS = BuilderOptions((Profile(1, 2, 4),), capabilities=("80", "89"))
 
 

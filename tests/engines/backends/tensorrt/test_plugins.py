@@ -13,6 +13,8 @@ from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.options import Plugin
 from fovea_preprocess.errors import InvalidOption, NotFound
 
+pytestmark = pytest.mark.real
+
 # IPluginCreatorV3One of NvInferRuntime.h, as far as registering one calls it.
 CREATOR = """
 #include <cstdint>

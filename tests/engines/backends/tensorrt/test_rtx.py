@@ -19,6 +19,8 @@ from fovea_precision.half import to_half
 from fovea_precision.qdq import quantisable, quantise
 from fovea_precision.recode import recode
 
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
 REAL = pytest.mark.parametrize("name", [*DETECTORS, *OTHERS])
 # One engine for both, as a build has it that names both.
 GPUS = "SM80,SM89"

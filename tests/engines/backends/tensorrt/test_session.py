@@ -21,6 +21,8 @@ from fovea_engines.repository.options import Profile
 from fovea_preprocess.errors import InferenceFailed, UnsupportedModel
 from fovea_tensorrt.lanes import Bucket, choose_buckets
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.parametrize("graphs", [True, False])
 def test_every_batch_is_padded_to_a_bucket(tmp_path, device, graphs):

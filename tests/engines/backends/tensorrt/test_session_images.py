@@ -23,6 +23,8 @@ from fovea_tensorrt.cuda.letterbox import IMAGE
 from fovea_tensorrt.session import TensorRTImageSession
 from fovea_tensorrt.slot import most_image_bytes, staging_bytes
 
+pytestmark = pytest.mark.real
+
 SMALL = PreprocessSpec(48, 64, dtype="uint8", layout="NHWC")
 FULL_HD = 1920 * 1080 * 3
 

@@ -21,6 +21,8 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
 
+pytestmark = pytest.mark.real
+
 CLASSES = PredictOptions(top_k=3)
 
 

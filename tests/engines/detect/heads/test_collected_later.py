@@ -24,7 +24,10 @@ from fovea_preprocess.errors import InvalidOption
 MORE, HEADS = SHARED / "models" / "more", SHARED / "models" / "heads"
 ALL = PredictOptions(conf=0.05, iou=1.0, max_det=1000)
 
-pytestmark = pytest.mark.skipif(not MORE.is_dir(), reason=f"{MORE} is not there")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not MORE.is_dir(), reason=f"{MORE} is not there"),
+]
 
 
 def built(source, tmp_path, **options):

@@ -22,7 +22,10 @@ SOURCE, SIDE, CONF = SHARED / "models" / "more" / "deimv2-atto-int8.onnx", 320, 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 WAYS = ("family", "mean-std", "letterboxed", "letterboxed-mean-std")
 
-pytestmark = pytest.mark.skipif(not SOURCE.is_file(), reason=f"{SOURCE} is not there")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not SOURCE.is_file(), reason=f"{SOURCE} is not there"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 
+pytestmark = pytest.mark.real
+
 STRICTER = {"options": PredictOptions(iou=0.45)}
 FILES = {
     "yolo11-dynamic": ("yolov8", {}),

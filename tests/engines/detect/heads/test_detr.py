@@ -6,6 +6,8 @@ from tests.engines.detect.heads.expected import File
 
 from fovea_engines.detect.heads.registry import FAMILIES
 
+pytestmark = pytest.mark.real
+
 FILES = {
     "rtdetrv2-bare": "rtdetr-raw",
     "dfine-bare": "rtdetr-raw",

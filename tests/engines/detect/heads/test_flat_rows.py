@@ -15,6 +15,8 @@ from tests.engines.detect.heads.expected import File
 
 from fovea_engines.detect.options import PredictOptions
 
+pytestmark = pytest.mark.real
+
 YOLO_NAS = np.array(
     [[0, *box, score, id_] for box, score, id_ in zip(BOXES, SCORES, CLASSES, strict=True)],
     np.float32,

@@ -19,6 +19,8 @@ from tests.engines.detect.heads.expected import File
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 PIXELS = ("num_dets", "det_boxes", "det_scores", "det_classes")
 API = ("num_detections", "detection_boxes", "detection_scores", "detection_classes")
 TFLITE = [f"TFLite_Detection_PostProcess{part}" for part in (":3", "", ":2", ":1")]

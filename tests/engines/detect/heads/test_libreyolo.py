@@ -7,6 +7,8 @@ from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.letterbox import fit
 
+pytestmark = pytest.mark.real
+
 FILES = {
     "libreyolo-yolo9t": ("libreyolo-yolo9", ("libreyolo-yolo9",)),
     "picodet": ("picodet", ("rtmdet", "picodet")),

@@ -15,6 +15,8 @@ from tests.engines.detect.heads.expected import File
 
 from fovea_engines.detect.options import PredictOptions
 
+pytestmark = pytest.mark.real
+
 
 def test_file(shared):
     file = File(shared, "mmdeploy")

@@ -14,6 +14,8 @@ from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import TensorSpec
 from fovea_heads.nanodet import SIDES
 
+pytestmark = pytest.mark.real
+
 SIZE = (128, 192)
 CLASSES = 3
 

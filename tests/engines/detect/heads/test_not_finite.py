@@ -10,6 +10,8 @@ from fovea_heads.four_tensors import EfficientNms
 from fovea_heads.suppressed import Suppressed
 from fovea_heads.yolov10 import YoloV10
 
+pytestmark = pytest.mark.real
+
 # Each has another task, or another way to be read; small ones, as each is run.
 FILES = (
     "ultraface-rfb-320",

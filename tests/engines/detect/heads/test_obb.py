@@ -11,6 +11,8 @@ from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import axes, iou, regular
 
+pytestmark = pytest.mark.real
+
 FILES = {
     "yolo11-obb": "yolov8-obb",
     "yolo11-obb-nometa": "yolov8-obb",

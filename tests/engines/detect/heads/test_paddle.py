@@ -14,6 +14,8 @@ from tests.engines.detect.heads.expected import File
 
 from fovea_engines.detect.options import PredictOptions
 
+pytestmark = pytest.mark.real
+
 ROWS = np.array(
     [[id_, score, *box] for id_, score, box in zip(CLASSES, SCORES, BOXES, strict=True)], np.float32
 )

@@ -9,6 +9,8 @@ from fovea_engines.detect.heads.registry import FAMILIES as KNOWN
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import PERSON
 
+pytestmark = pytest.mark.real
+
 FAMILIES = {
     "yolov8n-pose": "yolov8-pose",
     "yolo11-pose": "yolov8-pose",

@@ -9,6 +9,8 @@ from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 
 def test_rows_are_those_of_the_family(shared):
     file = File(shared, "rfdetr")

@@ -8,6 +8,8 @@ from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import TensorSpec
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.parametrize("name", ["rtdetrv2", "dfine", "rtdetr-clothes"])
 def test_rows_are_those_of_the_family(shared, name):

@@ -8,6 +8,8 @@ from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import TensorSpec
 
+pytestmark = pytest.mark.real
+
 IMAGE = [TensorSpec("input", "float32", (1, 3, 64, 96))]
 USUAL = PredictOptions()
 

@@ -18,6 +18,8 @@ from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 LARGE, SMALL = (640, 640), (320, 320)
 FILES = {
     "centerface": ("centerface", LARGE, {"options": PredictOptions(iou=0.3)}),

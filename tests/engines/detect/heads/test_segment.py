@@ -11,6 +11,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 
+pytestmark = pytest.mark.real
+
 FAMILIES = {
     "yolo11-seg": "yolov8-seg",
     "yolo11-seg-nometa": "yolov8-seg",

@@ -9,6 +9,8 @@ from fovea_engines.detect.maps import NOTHING
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import TensorSpec
 
+pytestmark = pytest.mark.real
+
 IMAGE = [TensorSpec("input", "float32", (1, 3, 64, 96))]
 USUAL = PredictOptions()
 

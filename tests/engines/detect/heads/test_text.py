@@ -12,6 +12,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import corners
 from fovea_heads.text import PpOcrDetection
 
+pytestmark = pytest.mark.real
+
 HEAD = PpOcrDetection.open(("map",), None)
 AS_RAPIDOCR = PredictOptions(conf=OPTIONS["box_thresh"])
 

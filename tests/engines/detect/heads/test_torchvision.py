@@ -22,6 +22,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.session import TensorSpec
 
+pytestmark = pytest.mark.real
+
 SPECS = [
     TensorSpec("boxes", "float32", (-1, 4)),
     TensorSpec("labels", "int64", (-1,)),

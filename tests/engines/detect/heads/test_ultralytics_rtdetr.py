@@ -12,6 +12,8 @@ from fovea_engines.graph.load import load
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import TensorSpec
 
+pytestmark = pytest.mark.real
+
 RANKED, RAW = "ultralytics-rtdetr", "ultralytics-rtdetr-raw"
 
 

@@ -14,6 +14,8 @@ from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import TensorSpec
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(scope="module")
 def bus(shared):

@@ -13,6 +13,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 
+pytestmark = pytest.mark.real
+
 SIDE = 64
 # y1 x1 y2 x2 as fractions; the second is suppressed by the first, the last is unsure.
 FRACTIONS = np.float32(

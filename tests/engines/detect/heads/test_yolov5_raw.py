@@ -13,6 +13,8 @@ from fovea_engines.evaluate.observe import Observer
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_heads.yolov5_raw import YoloV5Raw, YoloV7Raw
 
+pytestmark = pytest.mark.real
+
 LEVELS = {f"/model.24/Transpose{end}_output_0": 80 >> i for i, end in enumerate(("", "_1", "_2"))}
 
 

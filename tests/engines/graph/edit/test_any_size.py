@@ -14,6 +14,8 @@ from fovea_lab.edit.any_size import any_size
 from fovea_lab.edit.cells import Length, flat_table, plane_table
 from fovea_preprocess.errors import UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 SIZES = [(320, 320), (192, 320), (320, 224), (64, 480)]
 
 

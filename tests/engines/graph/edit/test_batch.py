@@ -13,6 +13,8 @@ from fovea_lab.edit.cut import cut
 from fovea_lab.edit.input_shape import set_batch
 from fovea_preprocess.errors import BuildError, Disagreement, UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 
 def reshapes(graph: onnx.ModelProto) -> list[list[int]]:
     constants = {t.name: onnx.numpy_helper.to_array(t).tolist() for t in graph.graph.initializer}

@@ -9,6 +9,8 @@ from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_lab.edit.cut import cut
 from fovea_preprocess.errors import InvalidOption
 
+pytestmark = pytest.mark.real
+
 BOXES, SCORES = "h_Concat27_0", "h_Transpose37_0"
 
 

@@ -17,6 +17,8 @@ from fovea_lab.edit.names import (
 )
 from fovea_preprocess.errors import InvalidOption
 
+pytestmark = pytest.mark.real
+
 FACES = "heads/ultraface-rfb-320"
 
 

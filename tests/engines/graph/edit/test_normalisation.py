@@ -18,6 +18,8 @@ from fovea_lab.edit.normalisation import (
 )
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 IMAGENET = "1/255,0.485:0.456:0.406,0.229:0.224:0.225"
 
 

@@ -9,6 +9,8 @@ from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_lab.edit.input_shape import set_size
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
+pytestmark = pytest.mark.real
+
 
 def test_a_model_without_a_grid_takes_another_size(shared):
     source = model(shared, "yolox_nano")

@@ -14,6 +14,8 @@ import uvicorn
 
 import fovea_server
 
+pytestmark = pytest.mark.slow
+
 DEMO = Path(fovea_server.__file__).parent / "demo"
 X = {"name": "X", "shape": [1, 4], "datatype": "INT32"}
 JSON = {"inputs": [{**X, "data": [1, 2, 3, 4]}]}

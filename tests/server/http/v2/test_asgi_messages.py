@@ -4,9 +4,13 @@ import asyncio
 import json
 from dataclasses import replace
 
+import pytest
+
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.http.asgi import FrontApp
 from fovea_server.http.v2.front import V2Front
+
+pytestmark = pytest.mark.slow
 
 JSON = {"inputs": [{"name": "X", "shape": [1, 4], "datatype": "INT32", "data": [1, 2, 3, 4]}]}
 

@@ -1,0 +1,35 @@
+"""A camera over RTSP, served: its events name the objects of the scene that it shows."""
+
+import json
+import shutil
+from collections import Counter
+
+import httpx
+import pytest
+from tests.conftest import DEMO
+from tests.serving import start_server
+from tests.streams.conftest import rtsp, rtsp_ports  # noqa: F401
+
+pytestmark = [pytest.mark.smoke, pytest.mark.real]
+
+
+def test_objects_of_the_scene_appear(rtsp, demo_repository, tmp_path):  # noqa: F811
+    repository = shutil.copytree(demo_repository, tmp_path / "repository")
+    server = start_server(repository, tmp_path, ["--allow-url", "--url-allow-private"])
+    image = (DEMO / "scene-1.jpg").read_bytes()
+    [found] = httpx.post(server.predict_url("digits"), content=image).json()["images"]
+    wanted = Counter(each["class_name"] for each in found["detections"])
+    stream = {"id": "gate", "source": f"rtsp://{rtsp[0]}/scene", "model": "digits"}
+    url = f"{server.url}/v1/streams"
+    httpx.post(url, json={**stream, "events": ["appeared"]}).raise_for_status()
+    appeared: Counter[str] = Counter()
+    lines = {"accept": "application/x-ndjson"}
+    with httpx.stream("GET", f"{url}/gate/events", headers=lines) as events:
+        for line in filter(None, events.iter_lines()):
+            appeared[json.loads(line)["label"]] += 1
+            if wanted <= appeared:
+                break
+    assert set(appeared) == set(wanted)
+    drawn = httpx.get(f"{url}/gate/image")
+    assert (drawn.headers["content-type"], drawn.content[:2]) == ("image/jpeg", b"\xff\xd8")
+    assert server.stop() == 0
