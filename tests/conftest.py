@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from tests.asking import ask_patiently
+from tests.built import build, forget_older
 from tests.slimmed import share_slimmed
 from tests.system import missing_packages
 from tests.timed_briefly import time_briefly
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_server.commands.cli import main
 
@@ -169,6 +169,8 @@ def pytest_configure() -> None:
     """
     gc.set_threshold(50_000)
     ask_patiently()
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        forget_older()
 
 
 @pytest.hookimpl(wrapper=True)

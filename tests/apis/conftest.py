@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.built import build
 from tests.serving import RunningServer, free_ports, start_server
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 PACKAGES = Path(sys.prefix) / "apis" / "site-packages"

@@ -6,10 +6,10 @@ import socket
 import httpx
 import openapi_spec_validator
 import pytest
+from tests.built import build
 from tests.server.registries import wait_until
 from tests.serving import RunningServer, start_server
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.dataplane.apis import parse_apis

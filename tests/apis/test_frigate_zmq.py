@@ -14,10 +14,10 @@ import pytest
 import zmq
 from PIL import Image
 from tests.apis.frigate_plugin import zmq_detector
+from tests.built import build
 from tests.server.registries import wait_until
 from tests.serving import free_ports, start_server
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 pytestmark = pytest.mark.real

@@ -5,6 +5,7 @@ import base64
 import cv2
 import pytest
 from tests.apis.labelling import IMAGE, VEHICLE, config, label, post, predict
+from tests.built import build
 from tests.chains import pages
 from tests.chains.test_text_loop import MODELS
 from tests.pipelines.conftest import write_pipeline
@@ -12,7 +13,6 @@ from tests.rapidocr import PREPROCESS
 from tests.serving import start_server
 
 from fovea_client import Client
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 pytestmark = pytest.mark.real

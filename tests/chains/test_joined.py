@@ -5,6 +5,7 @@ import json
 import cv2
 import numpy as np
 import pytest
+from tests.built import build
 from tests.chains import loops
 from tests.chains.networks import PLATE, SCENE, STRIDE, faces, yellow_plates
 from tests.chains.test_plates import MODEL, by_hand
@@ -14,7 +15,6 @@ from tests.serving import start_server
 from tools.demo_models.plates import draw
 
 from fovea_client import Client
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.heads.preprocess import read_preprocess
 

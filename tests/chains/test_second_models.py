@@ -5,12 +5,12 @@ import json
 import cv2
 import numpy as np
 import pytest
+from tests.built import build
 from tests.chains import loops
 from tests.chains.networks import faces
 from tests.serving import start_server
 
 from fovea_client import Client
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 pytestmark = pytest.mark.real

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import onnxruntime
 import pytest
+from tests.built import build
 from tests.chains import pages
 from tests.chains.test_text_loop import FOLDER, MODELS, SEEN
 from tests.chains.text_loop import READ_SCORE, read_page
@@ -15,7 +16,6 @@ from tests.serving import start_server
 from typer.testing import CliRunner
 
 from fovea_client import Client
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_server.commands.cli import app

@@ -8,8 +8,8 @@ from typing import ClassVar
 import cv2
 import numpy as np
 import pytest
+from tests.built import build
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine

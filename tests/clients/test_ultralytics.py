@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from tests.built import build
 from tests.serving import RunningServer, start_server
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine

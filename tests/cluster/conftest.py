@@ -15,11 +15,11 @@ import httpx
 import psutil
 import pytest
 import yaml
+from tests.built import build
 from tests.forked import forked_fovea
 from tests.serving import free_ports
 from tests.stores import REMOTE, Bucket
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 _MEMORY = 100 << 20

@@ -9,10 +9,10 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from tests.built import build
 from tests.cluster.conftest import until
 from tests.promoting import clients, there_and_back
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 pytestmark = pytest.mark.cluster

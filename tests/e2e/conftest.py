@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.built import build
 from tests.serving import RunningServer, start_server
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"

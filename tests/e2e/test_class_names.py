@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from tests.built import build
 from tests.forked import forked_fovea
 from tests.serving import start_server
 from tritonclient.utils import InferenceServerException
 
 from fovea_client import Client, ServerError
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 pytestmark = pytest.mark.slow

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from tests.built import build
 from tests.e2e.test_v2_images import images
 from tests.listed import check_listed
 from tests.serving import start_server
 
 from fovea_client import Client
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.image import decode_image
 from fovea_server.http.v1.schemas import PredictAnswer

@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from PIL import Image
+from tests.built import build
 from tests.conftest import DEMO, ROOT
 from tests.e2e.cvat_double import TASK, cvat
 from tests.serving import start_server
 
 from fovea_client import Client
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 CVAT = Path(sys.prefix) / "cvat" / "site-packages"

@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 
 import httpx
 import pytest
+from tests.built import build
 from tests.crops import crops, jpeg, write_crops
 from tests.keyed import until
 from tests.serving import start_server
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 pytestmark = pytest.mark.slow

@@ -9,13 +9,13 @@ import pytest
 import tritonclient.http as triton
 from faster_coco_eval.core import mask as coco
 from PIL import Image
+from tests.built import build
 from tests.engines.detect.heads.expected import class_map, sampled
 from tests.listed import check_listed
 from tests.serving import start_server
 from typer.testing import CliRunner
 
 from fovea_client import Client, ServerError
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_server.commands.cli import app
 

@@ -8,11 +8,11 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.http as http_client
+from tests.built import build
 from tests.listed import check_listed
 from tests.run_lengths import decoded
 from tests.serving import start_server
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image

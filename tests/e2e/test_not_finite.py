@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from tests.built import build
 from tests.e2e.test_v2_images import images
 from tests.engines.fragile import fragile_classifier, fragile_detector, fragile_map
 from tests.serving import start_server
 from tritonclient.utils import InferenceServerException
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 pytestmark = pytest.mark.slow

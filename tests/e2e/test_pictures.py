@@ -12,11 +12,11 @@ import onnxruntime
 import pytest
 import tritonclient.http as http_client
 from PIL import Image
+from tests.built import build
 from tests.e2e.test_v2_images import images
 from tests.serving import start_server
 
 from fovea_client import Client
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.mosaic import Mosaic
 from fovea_preprocess.image import decode_image

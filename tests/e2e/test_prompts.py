@@ -9,13 +9,13 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from onnx import TensorProto, helper
 from onnx import save as save_onnx
+from tests.built import build
 from tests.e2e.test_v2_images import images
 from tests.engines.tiny import constant
 from tests.engines.two_towers import NUMBERS, text_vectors, two_towers
 from tests.serving import start_server
 
 from fovea_client import Client, ServerError
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 

@@ -6,11 +6,11 @@ import numpy as np
 import onnxruntime
 import pytest
 from PIL import Image, ImageDraw, ImageFont
+from tests.built import build
 from tests.rapidocr import VISION
 from tests.serving import start_server
 
 from fovea_client import Client
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 MODEL = VISION / "rapidocr" / "models" / "PP-OCRv6_rec_small.onnx"

@@ -11,6 +11,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from PIL import Image
+from tests.built import build
 from tests.conftest import SHARED
 from tests.engines.detect.heads.test_obb import SUPPRESSION, unmatched_rotated
 from tests.listed import check_listed
@@ -18,7 +19,6 @@ from tests.serving import start_server
 from typer.testing import CliRunner
 
 from fovea_client import Client, Rotated
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_server.commands.cli import app
 from fovea_server.http.v1.schemas import PredictAnswer

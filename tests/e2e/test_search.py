@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from tests.built import build
 from tests.e2e.results import AS_IT_IS, COLOUR, averaged, embedder
 from tests.engines.tiny import tiny_detector
 from tests.serving import start_server
 
 from fovea_client import Client, ServerError
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_files.search.documents import SearchAnswer
 from fovea_preprocess.image import decode_image

@@ -16,13 +16,13 @@ import onnx
 import psutil
 import pytest
 from onnx import numpy_helper
+from tests.built import build
 from tests.conftest import DEMO
 from tests.docs.pages import ROOT
 from tests.keyed import key, tensor, until
 from tests.serving import start_server
 from tritonclient import grpc
 
-from fovea_engines.build.build import build
 from fovea_engines.build.gate import compare_engines
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine

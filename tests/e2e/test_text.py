@@ -9,12 +9,12 @@ import onnxruntime
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from tests.built import build
 from tests.listed import check_listed
 from tests.rapidocr import PREPROCESS, TEXT_MODEL, off, program, written
 from tests.serving import start_server
 
 from fovea_client import Client
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.rotated import corners
 from fovea_server.http.v1.schemas import PredictAnswer

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from tests.built import build
 from tests.engines.graph.test_output_shapes import bright
 
 from fovea_engines.backends.registry import CPU_BACKENDS
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.built import build
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 pytestmark = pytest.mark.slow

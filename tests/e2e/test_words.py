@@ -8,12 +8,12 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
+from tests.built import build
 from tests.e2e.test_v2_images import images
 from tests.engines.two_towers import image_vectors, reader, text_vectors, two_towers
 from tests.serving import start_server
 
 from fovea_client import AsyncClient, Client, ServerError
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 

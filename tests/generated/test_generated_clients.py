@@ -14,10 +14,10 @@ from pathlib import Path
 import cv2
 import httpx
 import pytest
+from tests.built import build
 from tests.serving import start_server
 from tests.system import program, skip_for_want_of
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

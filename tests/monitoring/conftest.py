@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.built import build
 from tests.conftest import DEMO
 from tests.crops import write_crops
 from tests.monitoring.prometheus import Prometheus, shorten, wait_for
@@ -17,7 +18,6 @@ from tests.serving import RunningServer, free_ports, start_server
 from tests.streams.conftest import write_moving_scene
 from tests.system import program
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.repository.baseline import LEAST_LIVE
 from fovea_server.metrics.machine import _GPU_METRICS

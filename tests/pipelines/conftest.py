@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.built import build
 from tests.e2e.results import AS_IT_IS, KINDS
 from tests.serving import start_server
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"

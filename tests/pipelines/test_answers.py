@@ -11,6 +11,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from onnx import helper
+from tests.built import build
 from tests.client.test_arrays import SUPERVISION
 from tests.e2e.results import AS_IT_IS, IMAGES, averaged
 from tests.e2e.test_v2_images import images
@@ -22,7 +23,6 @@ from tests.server.registries import serving
 from tests.serving import start_server
 
 from fovea_client import Box, Client, as_json
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.detections import Detections
 from fovea_pipelines.recipe import StageTable

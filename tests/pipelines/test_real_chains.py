@@ -3,13 +3,13 @@
 import cv2
 import numpy as np
 import pytest
+from tests.built import build
 from tests.engines import reference
 from tests.pipelines import loop
 from tests.pipelines.conftest import write_pipeline
 from tests.serving import start_server
 
 from fovea_client import Client
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 pytestmark = pytest.mark.real

@@ -7,12 +7,12 @@ import shutil
 
 import pytest
 from onnx import helper
+from tests.built import build
 from tests.e2e.results import AS_IT_IS, IMAGES, averaged
 from tests.engines.tiny import save
 from tests.pipelines.conftest import DEMO, PIPELINE, write_pipeline
 from tests.server.registries import serving
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_pipelines.reference import PipelineCard
 

@@ -7,8 +7,8 @@ import asyncio
 from itertools import pairwise
 
 import pytest
+from tests.built import build
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine

@@ -13,12 +13,12 @@ import cv2
 import httpx
 import numpy as np
 import pytest
+from tests.built import build
 from tests.e2e.results import AS_IT_IS, KINDS
 from tests.keyed import key, until
 from tests.serving import start_server
 from tests.streams.conftest import write_moving_scene
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_streams.streams.overlay import draw_counts, draw_shapes, draw_trails
 from fovea_streams.zones.shape import Shape

@@ -4,9 +4,9 @@ import shutil
 
 import numpy as np
 import pytest
+from tests.built import build
 from tests.serving import start_server
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 from .conftest import DEMO, choose, opened

@@ -3,10 +3,10 @@
 import cv2
 import numpy as np
 import pytest
+from tests.built import build
 from tests.e2e.results import AS_IT_IS, COLOUR, embedder
 from tests.serving import start_server
 
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 
 from .conftest import choose, opened, says

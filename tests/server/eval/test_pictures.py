@@ -7,12 +7,12 @@ import cv2
 import numpy as np
 import pytest
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+from tests.built import build
 from tests.e2e.results import painter
 from tests.serving import start_server
 
 from fovea_accuracy.pictures import MOST_PSNR, psnr, ssim
 from fovea_client import Client
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.repository.accuracy import PictureAccuracy
 from fovea_engines.repository.card import EngineCard

@@ -7,12 +7,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from tests.built import build
 from tests.e2e.results import AS_IT_IS, LABELS, attributes, reader, sigmoids
 from tests.serving import start_server
 
 from fovea_accuracy.label_tables import Judged, read_table
 from fovea_client import Client, ImageResult
-from fovea_engines.build.build import build
 from fovea_engines.build.gate import objection
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.repository.accuracy import AttributeAccuracy, TextAccuracy

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.built import build
 
 import fovea_server
 from fovea_bench.tune.candidates import BuiltVersion, find_candidates
 from fovea_bench.tune.setting import Setting, configured, grid, present
 from fovea_bench.tune.trials import Trials
-from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.progress import Progress
 from fovea_engines.repository.config_pbtxt import config_of
