@@ -1,0 +1,437 @@
+"""Has a version of Fovea write what a later one must still read, serve and answer alike.
+
+    /PATH/OF/THE/OLDER/CHECKOUT/.venv/bin/python -m tests.upgrade.record v0_1_0
+
+It is run in the root of this checkout, with the Python of one of that version. A model's weights
+are rounded before it is built, so that its file compresses.
+"""
+
+import json
+import lzma
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import cv2
+import httpx
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from tests.upgrade import asked, client_calls, grpc_asked, recorded, surface
+from tests.upgrade.camera import camera, write_clip
+from tritonclient import grpc
+
+FOVEA = str(Path(sys.executable).with_name("fovea"))
+TASKS = ("classify", "embed", "obb", "pose", "segment")
+SIMPLE = """\
+max_batch_size: 8
+input [
+  { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] },
+  { name: "INPUT1" data_type: TYPE_FP32 dims: [ 4 ] }
+]
+output [
+  { name: "SUM" data_type: TYPE_FP32 dims: [ 4 ] },
+  { name: "DIFFERENCE" data_type: TYPE_FP32 dims: [ 4 ] }
+]
+dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }
+version_policy { all { } }
+"""
+PIPELINE = """\
+[[stages]]
+model = "digits"
+
+[[stages]]
+model = "digits-classify"
+name = "again"
+classes = ["5", "9", "1"]
+if = 0.5
+min_size = 16
+padding = 0.1
+top_k = 2
+"""
+CAPTURE = """\
+[capture]
+rules = ["classes 5", "rate 100%"]
+per_minute = 2
+"""
+PORCH = {
+    "id": "porch",
+    "model": "digits-pose",
+    "fps": 5,
+    "track": "bytetrack",
+    "lines": ["door=0.5,0,0.5,1:anchor=center"],
+    "zones": ["all=0,0,1,0,1,1,0,1"],
+    "debounce": "100ms",
+    "lost_after": "500ms",
+    "conf": 0.5,
+}
+STREAMS = f"""\
+[recording]
+source = "{recorded.CLIP}"
+model = "digits-pose"
+fps = 5
+lines = ["middle=0.5,0,0.5,1:anchor=center"]
+zones = ["all=0,0,1,0,1,1,0,1"]
+debounce = "100ms"
+"""
+KEYS = {
+    "owner": ("--scope", "predict,control,metrics,capture"),
+    "camera": ("--model", "digits,cards", "--rate", "600/m", "--quota", "1000/day"),
+    "plates": ("--model", "plates-*"),
+    "counted": ("--quota", "5/month"),
+    "slow": ("--rate", "1/h"),
+    "scraper": ("--scope", "metrics"),
+    "steward": ("--scope", "control", "--model", "digits"),
+    "leaked": (),
+    "gone": (),
+    "expired": ("--expires", "1s"),
+}
+
+
+def main() -> None:
+    """Record everything into the folder that the first argument names."""
+    data = Path(__file__).parent / sys.argv[1]
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir()
+    with tempfile.TemporaryDirectory(prefix="fovea-record-") as name:
+        work = Path(name)
+        os.chdir(work)
+        demo = _demo()
+        _images(demo, data / "images")
+        shutil.copytree(data / "images", work / "images")
+        _touch(work / "images")
+        _build(demo, work)
+        _promote()
+        write_clip(data / "clip.mp4", data / "images" / "digit.jpg")
+        _search_and_predict(work, data)
+        _keys(work, data)
+        with camera(data / "images" / "digit.jpg") as address:
+            places = {str(data / "clip.mp4"): recorded.CLIP, address: recorded.CAMERA}
+            toml = STREAMS.replace(recorded.CLIP, str(data / "clip.mp4"))
+            (work / "repository" / "streams.toml").write_text(toml)
+            _stream(work, data, address)
+            _answers(work, data)
+            recorded.pack(work / "repository", data / "repository", places)
+        shutil.copytree(work / "captures", data / "captures")
+        _commands(data)
+        _surfaces(data)
+        _wheel(demo, data)
+    size = sum(path.stat().st_size for path in data.rglob("*") if path.is_file())
+    print(f"{data}: {size / 1e6:.2f} MB")  # noqa: T201
+
+
+def fovea(*arguments: object, code: int = 0) -> str:
+    """Run the command; returns what it prints."""
+    ran = subprocess.run([FOVEA, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert ran.returncode == code, (arguments, ran.stdout, ran.stderr)
+    return ran.stdout
+
+
+def write(path: Path, document: Any) -> None:
+    """Write a document, an object with a line for each of its keys."""
+    if not isinstance(document, dict):
+        path.write_text(json.dumps(document, indent=1) + "\n")
+        return
+    lines = (f" {json.dumps(key)}: {json.dumps(each)}" for key, each in document.items())
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _demo() -> Path:
+    """Find the models of `fovea demo`."""
+    spec = find_spec("fovea_server")
+    assert spec is not None
+    for place in spec.submodule_search_locations or ():
+        return Path(place) / "demo"
+    raise AssertionError("there is no folder of demo models")
+
+
+def _images(demo: Path, folder: Path) -> None:
+    folder.mkdir()
+    shrunk = {
+        "scene-1": ("scene", 320, 240),
+        "scene-2": ("other", 320, 240),
+        "digit": ("digit", 128, 128),
+    }
+    for source, (name, width, height) in shrunk.items():
+        image = cv2.imread(str(demo / f"{source}.jpg"))
+        assert image is not None
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+        cv2.imwrite(str(folder / f"{name}.jpg"), image, [cv2.IMWRITE_JPEG_QUALITY, 85])
+    for name in ("plate", "seven"):
+        shutil.copyfile(demo / f"{name}.jpg", folder / f"{name}.jpg")
+
+
+def _touch(folder: Path) -> None:
+    for path in folder.iterdir():
+        os.utime(path, (recorded.TOUCHED, recorded.TOUCHED))
+
+
+def _rounded(source: Path, target: Path) -> Path:
+    """Round the weights of convolutions to few levels each."""
+    model = onnx.load(source)
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.dtype in (np.float16, np.float32) and array.ndim == 4:
+            wide = array.astype(np.float16).astype(np.float64)
+            spread = np.maximum(wide.std(axis=(1, 2, 3), keepdims=True), 1e-9)
+            step = 2.0 ** np.round(np.log2(0.5 * spread))
+            rounded = (np.round(wide / step) * step).astype(array.dtype)
+            tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
+    onnx.save(model, target)
+    return target
+
+
+def _build(demo: Path, work: Path) -> None:
+    """Build digits twice, a model of each other task, a pipeline, and put a plain model beside."""
+    sources = work / "sources"
+    sources.mkdir()
+    build = ("build", "--repository", "repository")
+    digits = _rounded(demo / "digits.onnx", sources / "digits.onnx")
+    fovea(*build, digits, "--backend", "onnxruntime", "--images", "images")
+    fovea(*build, digits, "--backend", "openvino", "--images", "images")
+    for name in (*(f"digits-{task}" for task in TASKS), "plates-read"):
+        source = _rounded(demo / f"{name}.onnx", sources / f"{name}.onnx")
+        tokenizer = demo / f"{name}.json"
+        words = ("--tokenizer", tokenizer) if tokenizer.is_file() else ()
+        fovea(*build, source, "--backend", "onnxruntime", *words)
+    repository = work / "repository"
+    (repository / "digits" / "fovea.toml").write_text(CAPTURE)
+    _adder(repository / "simple" / "1" / "model.onnx")
+    (repository / "simple" / "config.pbtxt").write_text(SIMPLE)
+    (repository / "broken" / "1").mkdir(parents=True)
+    (repository / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    (repository / "cards").mkdir()
+    (repository / "cards" / "pipeline.toml").write_text(PIPELINE)
+    fovea(*build, "--pipeline", "cards", "--images", "images")
+
+
+def _adder(path: Path) -> None:
+    """Write a model of two tensors."""
+    path.parent.mkdir(parents=True)
+    shape: list[str | int | None] = ["rows", 4]
+    values = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name in ("INPUT0", "INPUT1", "SUM", "DIFFERENCE")
+    }
+    inputs, outputs = [*values][:2], [*values][2:]
+    nodes = [
+        helper.make_node(kind, inputs, [name])
+        for kind, name in zip(("Add", "Sub"), outputs, strict=True)
+    ]
+    graph = helper.make_graph(
+        nodes, "simple", [values[each] for each in inputs], [values[each] for each in outputs]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+
+
+def _promote() -> None:
+    """Make a history, at whose end version 1 is current and version 2 the newest."""
+    fovea("promote", "digits", 1, "--why", "version 2 is tried later")
+    fovea("promote", "digits", 2, "--why", "new runtime")
+    fovea("rollback", "digits", "--why", "it is slower")
+
+
+def _search_and_predict(work: Path, data: Path) -> None:
+    """Index the images, and predict those of a folder to which later ones are added."""
+    fovea("index", "digits-embed", "images", "--thumbnails")
+    few = work / "few"
+    few.mkdir()
+    for name in ("scene.jpg", "digit.jpg"):
+        shutil.copyfile(work / "images" / name, few / name)
+    _touch(few)
+    fovea("predict", "digits", "few", "--out", "predicted", "--format", "coco,csv", "--conf", "0.4")
+    shutil.copytree(work / "predicted", data / "predicted")
+
+
+def _keys(work: Path, data: Path) -> None:
+    """Make keys, one of which is replaced and one removed."""
+    folder = data / "keys"
+    folder.mkdir()
+    file = work / "keys.json"
+    plain = {
+        name: fovea("key", "add", name, "--keys", file, *given).strip()
+        for name, given in KEYS.items()
+    }
+    plain["leaked, before"] = plain["leaked"]
+    plain["leaked"] = fovea("key", "rotate", "leaked", "--keys", file, "--grace", "0s").strip()
+    fovea("key", "rm", "gone", "--keys", file)
+    time.sleep(1.5)  # one key expires
+    write(folder / "plain.json", plain)
+    flags = ["--keys", str(file), "--model-control-mode=explicit"]
+    flags += ["--load-model=digits", "--load-model=digits-classify"]
+    scene = (work / "images" / "scene.jpg").read_bytes()
+    with served(work / "repository", work / "keys.log", *flags) as server:
+        allowed = asked.allowed(server["url"], server["metrics"], plain, scene)
+        with httpx.Client(base_url=server["url"], timeout=60) as client:
+            for _ in range(3):
+                answer = client.post(
+                    "/v1/models/digits/predict",
+                    content=scene,
+                    headers={"x-api-key": plain["counted"]},
+                )
+                assert answer.status_code == 200, answer.text
+            own = {
+                name: client.get("/v1/keys/self", headers={"x-api-key": key}).json()
+                for name, key in plain.items()
+            }
+    write(folder / "allowed.json", allowed)
+    write(folder / "self.json", own)
+    for path in work.glob("keys.json*"):
+        shutil.copyfile(path, folder / path.name)
+
+
+def _stream(work: Path, data: Path, address: str) -> None:
+    """Add a stream that a client would add, and keep images; wait for events of it."""
+    flags = ("--allow-url", "--url-allow-private", "--capture", "captures")
+    with served(
+        work / "repository", work / "streams.log", *flags, "--strict-readiness=false"
+    ) as server:
+        with httpx.Client(base_url=server["url"], timeout=60) as client:
+            for name in ("scene.jpg", "other.jpg"):
+                body = (work / "images" / name).read_bytes()
+                answer = client.post("/v1/models/digits/predict", content=body)
+                assert answer.status_code == 200, answer.text
+            answer = client.post("/v1/streams", json={**PORCH, "source": address})
+            assert answer.status_code in (200, 201), answer.text
+            off = {**PORCH, "id": "garden", "source": address, "enabled": False}
+            assert client.post("/v1/streams", json=off).status_code in (200, 201)
+            events = work / "repository" / ".streams" / "porch"
+            _until(lambda: _crossings(events) >= 2)
+            _until(lambda: client.get("/v1/streams/recording").json()["state"] == "ended")
+            write(data / "streams.json", client.get("/v1/streams").json())
+        _until(lambda: len([*(work / "captures").rglob("predictions.json")]) == 2)
+
+
+def _crossings(folder: Path) -> int:
+    return sum(each.read_text().count('"crossed"') for each in folder.glob("*.jsonl"))
+
+
+def _until(condition: Callable[[], object], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def _answers(work: Path, data: Path) -> None:
+    """Ask everything there is to ask, and read what the server shows of itself."""
+    images = data / "images"
+    log = work / "answers.log"
+    copy = shutil.copytree(work / "repository", work / "copy")
+    flags = (*recorded.FLAGS, "--capture", str(work / "kept"))
+    with served(copy, log, *flags) as server:
+        with httpx.Client(base_url=server["url"], timeout=60) as client:
+            answers = {each.name: asked.ask(client, each) for each in asked.requests(images)}
+            (data / "openapi.json.xz").write_bytes(
+                lzma.compress(client.get("/openapi.json").content)
+            )
+        write(data / "answers.json", answers)
+        with grpc.InferenceServerClient(server["grpc"]) as calling:
+            calls = grpc_asked.calls(images).items()
+            write(
+                data / "grpc.json", {name: grpc_asked.call(calling, made) for name, made in calls}
+            )
+        program = [sys.executable, client_calls.__file__]
+        told = subprocess.run(
+            [*program, server["url"], str(images)], capture_output=True, text=True, check=True
+        )
+        write(data / "client.json", json.loads(told.stdout)["answers"])
+        metrics = httpx.get(f"{server['metrics']}/metrics").text
+        write(data / "metrics.json", surface.metrics_table(metrics))
+    write(data / "log.json", surface.log_table(log.read_text()))
+
+
+def _commands(data: Path) -> None:
+    """Write what commands tell of the repository and of the captures."""
+    inspected = {}
+    for model in asked.MODELS:
+        ran = subprocess.run(
+            [FOVEA, "inspect", model, "--json"], capture_output=True, text=True, check=False
+        )
+        told = json.loads(ran.stdout) if ran.returncode == 0 else None
+        inspected[model] = {"code": ran.returncode, "told": told}
+    write(data / "inspected.json", inspected)
+    for name, command in {
+        "versions": ("versions", "digits"),
+        "history": ("history", "digits"),
+        "captured": ("capture", "ls", "captures"),
+        "listed keys": ("key", "ls", "--keys", "keys.json"),
+    }.items():
+        write(data / f"{name.replace(' ', '-')}.json", json.loads(fovea(*command, "--json")))
+    exported = {}
+    for kind in ("coco", "yolo", "label-studio", "cvat"):
+        out = Path("exported") / kind
+        fovea("capture", "export", "captures", "--format", kind, "--out", out, "--model", "digits")
+        exported[kind] = sorted(path.relative_to(out).as_posix() for path in out.rglob("*.*"))
+    write(data / "exported.json", exported)
+
+
+def _surfaces(data: Path) -> None:
+    """Write what needs no server."""
+    os.environ |= {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    texts = surface.helps(fovea)
+    write(data / "help.json", texts)
+    write(data / "errors.json", surface.error_table())
+
+
+def _wheel(demo: Path, data: Path) -> None:
+    """Build the client's wheel, and say who wrote all this."""
+    root = demo.parents[2]
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(data)]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(recorded.TOUCHED)}
+    subprocess.run(command, cwd=root / "client", check=True, capture_output=True, env=environment)
+    git = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+    about = {
+        "commit": commit,
+        "version": fovea("--version").strip(),
+        "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    write(data / "about.json", about)
+
+
+@contextmanager
+def served(repository: Path, log: Path, *flags: str) -> Iterator[dict[str, str]]:
+    """Serve a repository; gives the addresses."""
+    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
+        for each in (one, two, three):
+            each.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in (one, two, three)]
+    named = zip(("--http-port", "--grpc-port", "--metrics-port"), ports, strict=True)
+    given = [f"{flag}={port}" for flag, port in named]
+    with log.open("w") as stream:
+        process = subprocess.Popen([FOVEA, "serve", str(repository), *given, *flags], stderr=stream)
+    url = f"http://127.0.0.1:{ports[0]}"
+
+    def ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{url}/v2/health/ready").status_code == 200
+        return False
+
+    try:
+        _until(ready)
+        yield {
+            "url": url,
+            "grpc": f"127.0.0.1:{ports[1]}",
+            "metrics": f"http://127.0.0.1:{ports[2]}",
+        }
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()
+
+
+if __name__ == "__main__":
+    main()

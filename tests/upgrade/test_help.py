@@ -1,0 +1,39 @@
+"""HEAD has every command, argument and option of the older version, with its default."""
+
+import pytest
+from tests.upgrade.conftest import Fovea
+from tests.upgrade.recorded import load
+from tests.upgrade.surface import differences, help_table, helps, unintended
+
+INTENDED: dict[str, str] = {}
+"""Intended changes: the beginning of the line that the test prints, and the reason."""
+
+
+def test_commands_and_options(fovea: Fovea, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+
+    def ask(*arguments: str) -> str:
+        code, told, _ = fovea(*arguments)
+        assert code == 0
+        return told
+
+    old, new = help_table(load("help.json")), help_table(helps(ask))
+    found = unintended(differences(old, new), INTENDED)
+    assert not found, found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("--conf NUMBER ", "--score NUMBER ", "fovea predict --conf: is gone"),
+        ("[default: 0.25]", "[default: 0.3]", "fovea predict --conf: default was"),
+        ("--mask FORM", "--mask [rle|png]", "fovea predict --mask: choices was"),
+    ],
+)
+def test_what_is_gone_is_told(before: str, after: str, told: str) -> None:
+    texts = load("help.json")
+    changed = {**texts, "fovea predict": texts["fovea predict"].replace(before, after)}
+    assert texts != changed
+    found = differences(help_table(texts), help_table(changed))
+    assert any(each.startswith(told) for each in found), found
