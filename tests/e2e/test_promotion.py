@@ -4,6 +4,8 @@ import http.client
 import json
 import shutil
 import subprocess
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import httpx
@@ -28,7 +30,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def versions(demo_versions, tmp_path):
     """A repository with two versions of the demo model, to be written to."""
-    return shutil.copytree(demo_versions, tmp_path / "repository")
+    copied = shutil.copytree(demo_versions, tmp_path / "repository")
+    # The build of version 2 wrote it.
+    (copied / "digits" / "history.jsonl").unlink()
+    return copied
 
 
 def history(server, model="digits"):
@@ -199,6 +204,50 @@ def test_a_good_canary_gets_its_share_and_becomes_current(adders):
     _, found = until_over(adders)
     assert (found["current"], found["events"][-1]["action"]) == ("4", "canary_passed")
     assert post(adders, "rollback", "plus").json()["current"] == "1"
+
+
+def test_a_canary_with_too_few_requests_goes_back_after_its_time(adders, fovea):
+    given = {"version": 4, "canary": 0.25, "seconds": 1, "max_p99": 3.0}
+    assert post(adders, "promote", "plus", **given).status_code == 200
+    with httpx.Client(base_url=adders.url, timeout=60) as client:
+        seen = [ask(client) for _ in range(8)]
+        assert seen.count("4") == 2 or history(adders, "plus").get("canary") is None
+    canary = history(adders, "plus").get("canary", {"waits_for": "18 more requests to it"})
+    assert canary["waits_for"].startswith("18 more requests to it")
+    until(lambda: "canary" not in history(adders, "plus"))
+    found = history(adders, "plus")
+    last = found["events"][-1]
+    assert (found["current"], last["action"]) == ("1", "canary_failed")
+    assert last["why"].startswith(
+        "too few requests came in its time: it still waits for 18 more requests to it and "
+    )
+
+
+def test_a_full_queue_is_no_failure_of_a_version(adders, tmp_path):
+    """One request waits at most: of twenty at a time most are refused."""
+    folder = shutil.copytree(adders.log.parent / "r", tmp_path / "r")
+    (folder / "plus" / "history.jsonl").unlink()
+    given = {"version": 2, "canary": 0.5, "seconds": 600}
+    with HistoryRecord(ModelRepository(folder), "plus") as record:
+        record.append({"action": "promote", "version": 2, "previous": 1}, "anna", "")
+    given["version"] = 4
+    server = start_server(folder, tmp_path, ["--max-queue=1"])
+    try:
+        assert post(server, "promote", "plus", **given).status_code == 200
+        body = {"inputs": [{"name": "X", "datatype": "INT32", "shape": [1, 4], "data": [9] * 4}]}
+        with httpx.Client(base_url=server.url, timeout=120) as client:
+
+            def status(_: int) -> int:
+                return client.post("/v2/models/plus/infer", json=body).status_code
+
+            with ThreadPoolExecutor(20) as pool:
+                statuses = Counter(pool.map(status, range(200)))
+        assert statuses.keys() == {200, 503}
+        canary = history(server, "plus")["canary"]
+        assert canary["answered"] + canary["current_answered"] == statuses[200]
+        assert (canary["failed"], canary["current_failed"]) == (0, 0)
+    finally:
+        server.stop()
 
 
 def test_what_cannot_be_promoted_says_why(adders, fovea):

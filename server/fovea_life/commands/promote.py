@@ -77,7 +77,8 @@ def promote(
     With --url a server writes it, once it has loaded the version.
 
     With --canary the version first answers a share of these requests. It goes back by itself if it
-    fails more of them than the current one, or is over a limit, and else becomes current.
+    fails more of them than the current one, is over a limit, or gets too few, and else becomes
+    current.
 
     Example: fovea promote yolov8n 7 --url http://127.0.0.1:8000 --why "new cameras"
 
@@ -172,6 +173,8 @@ def history(
             f"{canary.current_failed} failed, p99 {_ms(canary.current_p99_ms)}; until "
             f"{_time(canary.until)}"
         )
+        if canary.waits_for is not None:
+            typer.echo(f"It waits for {canary.waits_for}, and goes back if they do not come.")
 
 
 def _time(at: datetime) -> str:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, TypeVar
 from fovea_life.checked import checked
 from fovea_life.promotion.documents import CanaryFigures, CanaryPlan, Event
 from fovea_life.shadow.shadows import Shadows
-from fovea_preprocess.errors import DeadlineExceeded, FoveaError, QueueFull, RateLimited
+from fovea_preprocess.errors import (
+    DeadlineExceeded,
+    FoveaError,
+    NoMemory,
+    QueueFull,
+    RateLimited,
+    ShuttingDown,
+)
+from fovea_preprocess.plural import counted
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
@@ -74,7 +82,7 @@ class RunningCanary:
 
     Attributes:
         version: of the canary.
-        until: the time at which it becomes current.
+        until: the time at which it becomes current, or goes back if it has seen too little.
         own, others: figures of the canary and of the current version.
         shadow: compares it with the current version; None where that has no limit.
         trouble: a reason to go back that nothing has to be seen for; else empty.
@@ -110,6 +118,7 @@ class RunningCanary:
         return CanaryFigures(
             version=str(self.version),
             until=self.until,
+            waits_for=self.lacks() or None,
             answered=self.own.answered,
             failed=self.own.failed,
             p99_ms=self.own.p99_ms,
@@ -130,7 +139,7 @@ class RunningCanary:
             # It may have been replaced meanwhile.
             if chosen.state is State.READY:
                 figures.failed += _is_fault(error)
-                if chosen is model or not _is_fault(error) or isinstance(error, DeadlineExceeded):
+                if chosen is model or not _may_do_elsewhere(error):
                     raise
         else:
             failed = _lost(found)
@@ -195,22 +204,31 @@ class RunningCanary:
             )
         return None
 
-    @property
-    def seen_enough(self) -> bool:
-        """True once it has answered enough to become current."""
-        if self._plan.max_p99 is not None and self.others.answered < _ENOUGH:
-            return False
-        if self.shadow is not None:
-            report = self.shadow.report
-            if report is None or report.images < _ENOUGH_COMPARED:
-                return False
-        return self.own.answered >= _FEWEST
+    def lacks(self) -> str:
+        """Say what has to be seen before it can become current; empty once all is."""
+        wanted = [(_FEWEST - self.own.answered, "request", "to it")]
+        if self._plan.max_p99 is not None:
+            wanted.append((_ENOUGH - self.others.answered, "request", "to the current version"))
+        if self._plan.max_disagreement is not None:
+            report = None if self.shadow is None else self.shadow.report
+            compared = 0 if report is None else report.images
+            wanted.append((_ENOUGH_COMPARED - compared, "image", "to be compared"))
+        return " and ".join(
+            f"{counted(count, f'more {what}')} {whose}"
+            for count, what, whose in wanted
+            if count > 0
+        )
 
 
 def _is_fault(error: FoveaError) -> bool:
-    """Return True for an error that is not the client's."""
+    """Return True for an error of the model: neither the client's, nor of the whole server."""
+    return http_status(error) >= 500 and not isinstance(error, (NoMemory, ShuttingDown))
+
+
+def _may_do_elsewhere(error: FoveaError) -> bool:
+    """Return True for an error that a request need not meet with another version."""
     full = isinstance(error, QueueFull) and not isinstance(error, RateLimited)
-    return full or http_status(error) >= 500
+    return full or (_is_fault(error) and not isinstance(error, DeadlineExceeded))
 
 
 def _lost(found: object) -> bool:

@@ -111,7 +111,12 @@ class CanaryFigures(BaseModel):
     """A canary that runs, and the current version beside it, as this server has seen them."""
 
     version: str
-    until: datetime = Field(description="when it becomes current, unless it fails")
+    until: datetime = Field(
+        description="when it becomes current, or goes back if it fails or still waits for something"
+    )
+    waits_for: str | Absent = Field(
+        None, description="what it must see until then; absent once it has seen enough"
+    )
     answered: int
     failed: int
     p99_ms: float | Absent = None

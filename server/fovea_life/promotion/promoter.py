@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 # After so many looks the models are listed anew.
 _LOOKS = 15
+# Time for other servers to let a canary pass that has seen too few requests here.
+_PATIENCE = timedelta(seconds=10)
 
 Stamps = dict[str, tuple[int, int]]
 """Time of change (ns) and size of the history, of each model that has one."""
@@ -189,8 +191,13 @@ class Promoter:
         fault = canary.fault()
         if found and canary.version not in found:
             fault = "it could not be loaded, or has died: the server's log says why"
-        if fault is None and not (datetime.now(UTC) >= canary.until and canary.seen_enough):
-            return
+        if fault is None:
+            now, lacks = datetime.now(UTC), canary.lacks()
+            # Another server of the repository may have seen enough, and says so first.
+            if now < canary.until + (_PATIENCE if lacks else timedelta()):
+                return
+            if lacks:
+                fault = f"too few requests came in its time: it still waits for {lacks}"
         action = "canary_passed" if fault is None else "canary_failed"
         why = fault or f"{canary.own.answered} requests answered within its limits"
         log.warning("canary %d of model %s: %s: %s", canary.version, name, action[7:], why)
