@@ -20,7 +20,12 @@ from fovea_engines.repository.composites import (
     read_composite,
 )
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
-from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE, ModelRepository
+from fovea_engines.repository.repository import (
+    FAILED_FOLDER,
+    REPORT_FILE,
+    ModelRepository,
+    Standing,
+)
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import (
     FoveaError,
@@ -129,14 +134,14 @@ class InspectedModel:
     """A version in a repository: its card, its parts, or the error of opening it.
 
     The parts are those of an ensemble, or the stages of a model that a file such as pipeline.toml
-    makes of several. The version is 0 for a folder that is not named by a number. `served` is that
-    of the model, by its config.pbtxt. `faults` are of other files in the model's folder.
+    makes of several. The version is 0 for a folder that is not named by a number. The `standing`
+    follows from its config.pbtxt and history. `faults` are of other files in the model's folder.
     """
 
     name: str
     version: int
     engine: EngineCard | Ensemble | tuple[StageRow, ...] | FoveaError
-    served: bool
+    standing: Standing
     faults: tuple[str, ...] = ()
     reference: str = ""
 
@@ -145,7 +150,8 @@ class InspectedModel:
         entry: dict[str, Any] = {
             "name": self.name,
             "version": self.version,
-            "served": self.served,
+            "served": self.standing != "not served",
+            "current": self.standing == "current",
             **({"faults": self.faults} if self.faults else {}),
         }
         if isinstance(self.engine, EngineCard):
@@ -162,8 +168,8 @@ def read_folder(path: Path) -> list[InspectedModel]:
     path = path.resolve()
     if _is_version(path):
         version = int(path.name) if path.name.isdecimal() else 0
-        served = version in ModelRepository(path.parent.parent).served_or_none(path.parent.name)
-        return [_inspected(path, path.parent.name, version, served=served)]
+        standing = ModelRepository(path.parent.parent).standing(path.parent.name, version)
+        return [_inspected(path, path.parent.name, version, standing)]
     if composite_file(path) is not None:
         return [_composite(path)]
     repository = ModelRepository(path)
@@ -174,19 +180,20 @@ def read_folder(path: Path) -> list[InspectedModel]:
     if not names and not made:
         raise NotFound(_refusals(path) or f"{path} has no model: make one with `fovea build`")
     engines = [
-        _inspected(repository.folder(name, version), name, version, served=version in served)
+        _inspected(
+            repository.folder(name, version), name, version, repository.standing(name, version)
+        )
         for name in names
         if name not in made
-        for served in [repository.served_or_none(name)]
         for version in repository.versions(name)
     ]
     return sorted([*engines, *(_composite(path / name) for name in made)], key=lambda m: m.name)
 
 
-def _inspected(folder: Path, name: str, version: int, *, served: bool) -> InspectedModel:
+def _inspected(folder: Path, name: str, version: int, standing: Standing) -> InspectedModel:
     engine = _read(folder)
     labels = engine.labels if isinstance(engine, EngineCard) else None
-    return InspectedModel(name, version, engine, served, (*faults_beside(folder.parent, labels),))
+    return InspectedModel(name, version, engine, standing, (*faults_beside(folder.parent, labels),))
 
 
 def _composite(folder: Path) -> InspectedModel:
@@ -200,7 +207,7 @@ def _composite(folder: Path) -> InspectedModel:
     except FoveaError as error:
         stages = error
     faults = (*faults_beside(folder, labels),)
-    return InspectedModel(folder.name, 1, stages, True, faults, reference)
+    return InspectedModel(folder.name, 1, stages, "current", faults, reference)
 
 
 def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:

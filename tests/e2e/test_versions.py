@@ -1,6 +1,7 @@
 """Which versions of a model are served, and that each answers as itself."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -73,8 +74,24 @@ def test_only_what_the_policy_names_is_served(two_versions, serve, scene, policy
     server = serve(with_policy(two_versions, policy))
     answer = httpx.post(server.predict_url("digits"), content=scene).json()
     assert answer["version"] == str(served)
-    other = f"{server.url}/v1/models/digits/versions/{3 - served}/predict"
-    assert httpx.post(other, content=scene).status_code == 404
+    other = f"{server.url}/v1/models/digits/versions/{3 - served}"
+    refused = httpx.post(f"{other}/predict", content=scene)
+    assert refused.status_code == 404
+    told = refused.json()["error"]["message"]
+    assert told.startswith(f"version {3 - served} of model 'digits' is there, but not served")
+    # As it is told.
+    [path] = re.findall(r"POST (\S+)", told)
+    [listed] = httpx.get(f"{server.url}/v1/models").json()["models"]
+    assert path in next(each["reason"] for each in listed["versions"] if not each["ready"])
+    loaded = httpx.post(f"{server.url}{path}")
+    assert (loaded.status_code, loaded.json()["version"]) == (200, str(3 - served)), loaded.text
+    by_number = httpx.post(f"{other}/predict", content=scene).json()["version"]
+    by_name = httpx.post(server.predict_url("digits"), content=scene).json()["version"]
+    assert (by_number, by_name) == (str(3 - served), str(served))
+    missing = httpx.post(f"{server.url}/v1/models/digits/versions/9/load")
+    assert (missing.status_code, "has no version 9" in missing.text) == (404, True)
+    from_afar = {"x-forwarded-for": "192.0.2.1"}
+    assert httpx.post(f"{server.url}{path}", headers=from_afar).status_code == 403
 
 
 def test_a_version_that_goes_is_in_the_log(two_versions, serve):

@@ -26,6 +26,7 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
 from fovea_engines.repository.files import file_sha256, write_file
+from fovea_engines.repository.history import HISTORY_FILE, append_event, locked_history
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_preprocess.entry_points import Group, load
@@ -110,6 +111,7 @@ def _build(
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
         return _judged(repository, plan, known)
 
+    before = repository.served_or_none(plan.name)
     with repository.publish(plan.name) as folder:
         truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
         with open_chosen(plan, prepared, truth, folder, progress) as (chosen, card):
@@ -147,7 +149,35 @@ def _build(
     _write_beside(repository, card)
     repository.remove_folder(plan.name, FAILED_FOLDER)
     version = repository.find(plan.name, key)
-    return EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
+    card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
+    _record(repository, card, before, progress)
+    return card
+
+
+def _record(
+    repository: ModelRepository, card: EngineCard, before: Sequence[int], progress: Progress
+) -> None:
+    """Write that a build has replaced the current version, for `fovea rollback`.
+
+    `before` are the versions that were served before the build.
+    """
+    served = repository.served_or_none(card.name)
+    if not (before and served) or before[-1] == served[-1]:
+        return
+    version, previous, folder = served[-1], before[-1], repository.root / card.name
+    event = {
+        # Older servers know no other action of a version that becomes current.
+        **{"action": "promote", "built": True, "version": version, "previous": previous},
+        **{"who": "fovea build", "why": f"built: {card.backend} {card.precision}"},
+    }
+    try:
+        with locked_history(folder) as file:
+            append_event(file, folder, event)
+    except OSError as error:
+        progress.note(
+            f"{card.name}/{HISTORY_FILE} could not be written ({error.strerror}): `fovea rollback` "
+            f"will not know of version {previous}; `fovea promote {card.name} {previous}` goes back"
+        )
 
 
 def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> EngineCard:

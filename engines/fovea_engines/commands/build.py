@@ -309,13 +309,14 @@ def build(
     before = own.served_or_none(plan.name)
     card = build_engine(plan, ConsoleProgress())
     version = own.find(card.name, card.content_key) or 0
-    served = version in own.served_or_none(card.name)
+    standing = own.standing(card.name, version)
     if as_json:
-        document = {"version": version, "served": served, "card": card.to_json()}
+        state = {"served": standing != "not served", "current": standing == "current"}
+        document = {"version": version, **state, "card": card.to_json()}
         typer.echo(json.dumps(document, indent=2))
         return
     console = Console(highlight=False)
-    console.print(card_table(card, version, served=served))
+    console.print(card_table(card, version, standing))
     serve = ["fovea", "serve", *([str(repository)] if is_typed(context, "repository") else [])]
     if (guess := card.guess) is not None:
         console.print(guess, markup=False, soft_wrap=True)

@@ -18,14 +18,15 @@ from fovea_engines.repository.figures import (
     left_out_text,
 )
 from fovea_engines.repository.labels import set_of
+from fovea_engines.repository.repository import Standing
 from fovea_engines.session import TensorSpec
 
 _LABELS_SHOWN = 8
 
 
-def card_table(card: EngineCard, version: int, *, served: bool) -> Table:
+def card_table(card: EngineCard, version: int, standing: Standing) -> Table:
     """An engine card, one property a line; a version of 0 is none."""
-    of = f" version {version}, {'' if served else 'not '}served" if version else ""
+    of = f" version {version}, {standing}" if version else ""
     title = f"{card.name}{of}"
     rows: list[tuple[str, str | Table]] = [
         *_head_rows(card),

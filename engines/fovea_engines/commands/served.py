@@ -33,9 +33,10 @@ def serving_notes(
     if version in served:
         if before and before[-1] not in served:
             replaced = _engine(repository, name, before[-1])
-            yield f"Version {version} replaces {replaced[0].lower()}{replaced[1:]}."
-            if figures := _against(repository, card, before[-1]):
-                yield f"Version {version} has {figures}."
+            former = f"{replaced[0].lower()}{replaced[1:]}"
+            yield f"Version {version} replaces {former}. To go back: fovea rollback {name}"
+            if accuracy := _against(repository, card, before[-1]):
+                yield f"Version {version} has {accuracy}."
         elif (current := repository.history(name).current) not in (None, version):
             yield f"Version {current} was promoted and stays current, for requests that name none."
             yield f"To change that: fovea promote {name} {version}"
@@ -57,28 +58,21 @@ def serving_notes(
 
 
 def _against(repository: ModelRepository, card: EngineCard, version: int) -> str:
-    """Compare an engine with the version that it replaces, as far as both cards have figures."""
+    """Compare the accuracy of an engine with that of the version which it replaces.
+
+    Speeds of two builds are those of two moments of a machine, and are not compared.
+    """
     try:
         other = EngineCard.read(repository.folder(card.name, version) / CARD_FILE)
     except (NotFound, InvalidModel):
         return ""
-    found = []
-    own, its = (next((c for c in each.candidates if c.kept), None) for each in (card, other))
-    if own is not None and its is not None and card.device == other.device:
-        if own.images_per_s and its.images_per_s:
-            found.append(
-                f"{own.images_per_s:.4g} images/s in parallel (it had {its.images_per_s:.4g} when "
-                "it was built)"
-            )
-        if own.alone_ms and its.alone_ms:
-            found.append(f"{own.alone_ms:.3g} ms for one image (it had {its.alone_ms:.3g})")
     # The build of another precision has measured the source as well.
     same = card.onnx_sha256 == other.onnx_sha256 and other.precision == "fp32"
     before = card.accuracy.get("fp32") if same else other.accuracy.get(other.precision)
     accuracy = card.accuracy.get(card.precision)
     if accuracy and before and (accuracy.metric, accuracy.images) == (before.metric, before.images):
-        found.append(f"{accuracy.metric} {accuracy.figure:.3f} (it had {before.figure:.3f})")
-    return ", ".join(found)
+        return f"{accuracy.metric} {accuracy.figure:.3f} (it had {before.figure:.3f})"
+    return ""
 
 
 def _engine(repository: ModelRepository, name: str, version: int) -> str:

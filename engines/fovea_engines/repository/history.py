@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import index
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
+from fovea_engines.repository.files import writing
 from fovea_preprocess.errors import InvalidModel
 
 HISTORY_FILE = "history.jsonl"
@@ -70,6 +74,11 @@ class History:
         ):
             raise ValueError(event)
         earlier, current, canary = self.earlier, version, None
+        if action == "promote" and event.get("built"):
+            # The newest version answers until somebody promotes one, whatever is built.
+            if self.current is None:
+                earlier = (*earlier, previous)[-_MOST_EARLIER:]
+            return replace(self, earlier=earlier)
         match action:
             case "promote" | "canary_passed":
                 if previous != version:
@@ -93,3 +102,58 @@ class History:
         ours = () if self.canary is None else (self.canary["version"],)
         wanted = {*chosen, self.current, *ours}
         return tuple(sorted(wanted & set(there), key=lambda each: (each == self.current, each)))
+
+
+@contextmanager
+def locked_history(folder: Path) -> Iterator[BinaryIO]:
+    """Open the history of a model's folder, which nobody else writes until the block ends.
+
+    It may wait for that. A new file that stays empty is removed. Raises OSError.
+    """
+    path = folder / HISTORY_FILE
+    while True:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Who held the lock before may have removed the file.
+            if os.fstat(file.fileno()).st_nlink:
+                try:
+                    yield file
+                finally:
+                    if not os.fstat(file.fileno()).st_size:
+                        path.unlink(missing_ok=True)
+                return
+        finally:
+            file.close()
+
+
+def append_event(file: BinaryIO, folder: Path, event: Mapping[str, Any]) -> None:
+    """Write an event with its time, and wait until the disk has it.
+
+    Args:
+        file: of `locked_history`.
+        folder: of the model.
+        event: the rest of it.
+
+    Raises:
+        OSError: it cannot be written; the file is as it was.
+    """
+    path = folder / HISTORY_FILE
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    line = json.dumps({"at": at, **event}) + "\n"
+    # A writer that was killed may have left a part of a line.
+    whole = path.read_bytes().rfind(b"\n") + 1
+    file.truncate(whole)
+    file.seek(whole)
+    try:
+        with writing(path, len(line)):
+            file.write(line.encode())
+            os.fsync(file.fileno())
+    except OSError:
+        file.truncate(whole)
+        raise
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

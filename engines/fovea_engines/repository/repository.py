@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal
 
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.composites import composite_file, read_composite
@@ -26,6 +27,9 @@ FAILED_FOLDER = "failed-build"
 """Folder of a model that holds the report of its last refused build; it is no version."""
 REPORT_FILE = "card.md"
 """The report of a build, in the folder of the version."""
+
+Standing = Literal["current", "served", "not served"]
+"""Whether a server loads a version ("served"), and answers requests that name none with it."""
 
 _LISTED = 10
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
@@ -136,6 +140,13 @@ class ModelRepository:
         with suppress(InvalidModel, InvalidOption):
             return self.served(name)
         return ()
+
+    def standing(self, name: str, version: int) -> Standing:
+        """Say whether a version answers requests that name none, or is loaded at all."""
+        served = self.served_or_none(name)
+        if version in served[-1:]:
+            return "current"
+        return "served" if version in served else "not served"
 
     def history(self, name: str) -> History:
         """Read the history of a model, empty if none was promoted; raises as `History.read`."""

@@ -87,8 +87,8 @@ def inspect(
         document = [entry.to_json() for entry in entries]
         faults = list(dict.fromkeys(fault for entry in entries for fault in entry.faults))
         match entries:
-            case [InspectedModel(engine=EngineCard() as card, version=version, served=served)]:
-                table = card_table(card, version, served=served)
+            case [InspectedModel(engine=EngineCard() as card, version=version, standing=standing)]:
+                table = card_table(card, version, standing)
             case [InspectedModel(engine=Ensemble() as ensemble, version=version)]:
                 table = ensemble_table(ensemble, version)
             case [InspectedModel(engine=tuple() as stages, name=name, reference=reference)]:

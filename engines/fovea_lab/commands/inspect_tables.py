@@ -58,8 +58,8 @@ def repository_table(entries: Iterable[InspectedModel]) -> Table:
         table.add_column(column, overflow="fold")
     failures = []
     for entry in entries:
-        served = " served" if entry.served else ""
-        cells = [f"{fill(entry.name, _NAME_WIDTH)}\n{entry.version}{served}"]
+        standing = "" if entry.standing == "not served" else f" {entry.standing}"
+        cells = [f"{fill(entry.name, _NAME_WIDTH)}\n{entry.version}{standing}"]
         if isinstance(entry.engine, EngineCard):
             cells += _cells(entry.engine)
         elif isinstance(entry.engine, Ensemble):

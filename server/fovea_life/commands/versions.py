@@ -73,12 +73,12 @@ def versions(
 ) -> None:
     """List the versions of a model, and delete old ones.
 
-    config.pbtxt decides which are to be served: the newest, unless it has a version_policy. With
-    --url the table also shows what a running server has loaded. images/s in parallel and ms for
-    one image were measured by each build, while other programs ran or did not.
+    A server loads those that are served: the newest, unless config.pbtxt has a version_policy, and
+    the current one, which answers requests that name no version. With --url the table also shows
+    what a running server has loaded.
 
-    --prune keeps the newest versions, those that are to be served, and those that the server of
-    --url has loaded. Without --url a running server may lose the version that it still serves.
+    --prune keeps the newest versions, those that are served, and those that the server of --url has
+    loaded. Without --url a running server may lose the version that it still serves.
 
     Example: fovea versions yolov8n --url http://127.0.0.1:8000
 
@@ -182,20 +182,17 @@ def _table(found: list[_Version]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for title in ("version", "built", "engine"):
         table.add_column(title, no_wrap=True)
-    for title in ("size", "images/s", "ms"):
-        table.add_column(title, no_wrap=True, justify="right")
+    table.add_column("size", no_wrap=True, justify="right")
     table.add_column("")
     for one in found:
-        states = ["current" if one.current else "to be served"] * one.served
-        states += [f"server: {one.server}"] * (one.server is not None)
+        states = ["current" if one.current else "served"] * one.served
+        states += [] if one.server is None else [f"server: {one.server.lower()}"]
         engine = NO_FIGURE if one.backend is None else f"{one.backend} {one.precision}"
         table.add_row(
             str(one.version),
             NO_FIGURE if one.created is None else f"{one.created:%Y-%m-%d}",
             engine,
             _megabytes(one.size),
-            NO_FIGURE if one.images_per_s is None else f"{one.images_per_s:.3g}",
-            NO_FIGURE if one.alone_ms is None else f"{one.alone_ms:.3g}",
             ", ".join(states),
         )
     return table

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-from datetime import UTC, datetime
-from typing import BinaryIO, Self
+from contextlib import ExitStack
+from typing import Self
 
-from fovea_engines.repository.files import writing
+from fovea_engines.repository.history import append_event, locked_history
 from fovea_engines.repository.repository import ModelRepository
 from fovea_life.promotion.documents import FILE, CanaryPlan, Event, Promotion, Rollback
 from fovea_preprocess.errors import InvalidRequest, NotFound, Unavailable
@@ -32,8 +29,9 @@ class HistoryRecord:
         self._path = models.root / name / FILE
         # Opening what is no file may never end; this says so.
         models.history(name)
+        self._stack = ExitStack()
         try:
-            self._file = self._locked()
+            self._file = self._stack.enter_context(locked_history(self._path.parent))
         except OSError as error:
             raise Unavailable(
                 f"{self._name}/{FILE} cannot be written ({error.strerror}): make the repository "
@@ -43,27 +41,14 @@ class HistoryRecord:
         try:
             self.history = models.history(name)
         except BaseException:
-            self._file.close()
+            self._stack.close()
             raise
-
-    def _locked(self) -> BinaryIO:
-        """Open the file, a new one where there is none, when nobody else writes it."""
-        while True:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            file = os.fdopen(descriptor, "r+b", buffering=0)
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
-                return file
-            file.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not os.fstat(self._file.fileno()).st_size:
-            # What was refused leaves nothing.
-            self._path.unlink(missing_ok=True)
-        self._file.close()
+        self._stack.close()
 
     @property
     def current(self) -> int:
@@ -120,23 +105,10 @@ class HistoryRecord:
 
     def append(self, event: Event, who: str, why: str) -> None:
         """Write an event, and wait until the disk has it; Unavailable names what it lacks."""
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
         # Terminals obey control characters.
         who, why = ("".join(c if c.isprintable() else " " for c in text) for text in (who, why))
-        line = json.dumps({"at": at, "who": who, **event, "why": why[:_LONGEST]}) + "\n"
-        # A writer that was killed may have left a part of a line.
-        whole = self._path.read_bytes().rfind(b"\n") + 1
-        self._file.truncate(whole)
-        self._file.seek(whole)
+        given = {"who": who, **event, "why": why[:_LONGEST]}
         try:
-            with writing(self._path, len(line)):
-                self._file.write(line.encode())
-                os.fsync(self._file.fileno())
+            append_event(self._file, self._path.parent, given)
         except OSError as error:
-            self._file.truncate(whole)
             raise Unavailable(f"{self._name}/{FILE} is as it was: {error.strerror}") from error
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

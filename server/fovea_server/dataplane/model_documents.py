@@ -15,6 +15,7 @@ from fovea_server.dataplane.v2_documents import model_metadata
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
 
+_NOT_LOADED = "it is not loaded: POST /v1/models/{name}/versions/{version}/load loads it"
 _NOT_BUILT = "`fovea build` did not make this engine: its folder has no card.json"
 
 
@@ -31,7 +32,7 @@ class Ready(BaseModel):
 
 
 class ModelVersion(BaseModel):
-    """One version of a model."""
+    """One version of a model in the repository; it need not be loaded."""
 
     version: str
     state: State
@@ -212,6 +213,16 @@ def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
             )
             for entry in registry.entries(model.name)
             if entry.version is not None
+        ]
+        + [
+            ModelVersion(
+                version=str(version),
+                state=State.UNAVAILABLE,
+                ready=False,
+                reason=_NOT_LOADED.format(name=model.name, version=version),
+                current=False,
+            )
+            for version in registry.unloaded(model.name)
         ],
         "task": model.task if ready else None,
         "accepts_images": model.takes_images,

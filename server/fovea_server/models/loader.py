@@ -10,7 +10,13 @@ from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 
-from fovea_preprocess.errors import FoveaError, InvalidModel, ShuttingDown
+from fovea_preprocess.errors import (
+    FoveaError,
+    InvalidModel,
+    InvalidRequest,
+    NotFound,
+    ShuttingDown,
+)
 from fovea_server.models.composites import PLATFORM
 from fovea_server.models.config.ensembles import check_ensemble
 from fovea_server.models.model import FindModel, ServedModel
@@ -114,15 +120,54 @@ class Loader:
         slot = self.slots.get(name)
         if slot is None or slot.tried is None:
             return False
-        source = self.read(name)
-        if slot.source is not None:
-            if slot.source.folder != source.folder:  # its files came with a request
-                return False
-            source = replace(source, config=slot.source.config)
+        if (source := self._read_beside(slot, beside)) is None:
+            return False
         before, slot.beside = slot.beside, beside
         if source != slot.tried or beside != before:
             self.load(name, source, wanted=False)
         return True
+
+    def load_version(self, name: str, version: int) -> None:
+        """Load a version beside those that are served, until the model is unloaded.
+
+        Raises:
+            NotFound: there is no such version, or the model is not loaded.
+            InvalidRequest: its files came with a request, so that it has no others.
+            InvalidModel: it cannot be loaded; what was served stays in service.
+        """
+        slot = self.slots.get(name)
+        if slot is None or slot.tried is None:
+            raise NotFound(f"model '{name}' is not loaded, so no version can be loaded beside it")
+        if (source := self._read_beside(slot, version)) is None:
+            raise InvalidRequest(f"the files of model '{name}' came with a request: load it again")
+        if version not in source.versions:
+            known = ", ".join(map(str, source.versions))
+            raise NotFound(f"{name} has no version {version}; versions there: {known}")
+        before, slot.requested = slot.requested, slot.requested | {version}
+        try:
+            self.load(name, source, wanted=False)
+        except FoveaError:
+            slot.requested = before
+            raise
+
+    def _read_beside(self, slot: ModelSlot, version: int | None) -> Source | None:
+        """Read a model of which the same versions stay in service, beside another one.
+
+        What was built since the model was loaded waits for the next start, or for a poll. None: its
+        files came with a request.
+        """
+        source, now = self.read(slot.name), slot.source
+        if now is None:
+            return source
+        if now.folder != source.folder:
+            return None
+        history = source.history
+        if history.current is None and slot.current is not None:
+            history = replace(history, current=slot.current.version)
+        canary = () if history.canary is None else (history.canary["version"],)
+        known = {*now.versions, history.current, version, *canary}
+        versions = tuple(each for each in source.versions if each in known)
+        return replace(source, config=now.config, versions=versions, history=history)
 
     def refuse(self, name: str, error: Exception, source: Source | None = None) -> None:
         """Keep and log the reason why a model cannot be loaded."""
@@ -280,6 +325,7 @@ class Loader:
         if slot is None:
             return
         slot.wanted = slot.required = False
+        slot.requested = frozenset()
         self._empty(slot)
         slot.tried, slot.fault = None, ""
         if dependents and slot.source is not None:

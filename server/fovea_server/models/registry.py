@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from fovea_engines.repository.history import HISTORY_FILE
+from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -181,6 +182,12 @@ class Registry:
             return slot.current or slot.versions[max(slot.versions)]
         if version not in slot.versions:
             served = ", ".join(map(str, slot.ready)) or "none"
+            if version in self.unloaded(name):
+                raise NotFound(
+                    f"version {version} of model '{name}' is there, but not served; served "
+                    f"versions: {served}. POST /v1/models/{name}/versions/{version}/load serves it "
+                    f"beside them, and `fovea promote {name} {version}` makes it current"
+                )
             raise NotFound(f"model '{name}' has no version {version}; served versions: {served}")
         return slot.versions[version]
 
@@ -249,6 +256,22 @@ class Registry:
     def follow(self, name: str, beside: int | None = None) -> bool:
         """Take over what has happened in a model's history, as `Loader.follow`; blocks."""
         return self._loader.follow(name, beside)
+
+    def unloaded(self, name: str) -> list[int]:
+        """List the versions in the folder of a model that are not loaded, ascending."""
+        slot = self._slots.get(name)
+        if slot is None or slot.tried is None:
+            return []
+        folder, loaded = slot.tried.folder, slot.versions
+        try:
+            there = ModelRepository(folder.parent).versions(folder.name)
+        except OSError:
+            return []
+        return [version for version in there if version not in loaded]
+
+    def load_version(self, name: str, version: int) -> None:
+        """Load a version beside those that are served, as `Loader.load_version`; blocks."""
+        self._loader.load_version(name, version)
 
     def versions(self, name: str) -> tuple[int, ...]:
         """List the versions of a model that can answer, ascending."""

@@ -75,6 +75,7 @@ class ModelSlot:
         fault: the reason why the last load failed; empty if it did not.
         promoted: the version that answers requests which name none, while it can; None: the newest.
         beside: a version that is about to be promoted, and loaded until then; None for none.
+        requested: versions that were loaded by number, beside those that are served.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class ModelSlot:
         self.fault = ""
         self.promoted: int | None = None
         self.beside: int | None = None
+        self.requested: frozenset[int] = frozenset()
         self._make = make
         self._timeout_s = timeout_s
         self._closing = closing
@@ -187,9 +189,11 @@ class ModelSlot:
                 if model.failure:
                     # A dead version answers no request, and holds memory that its successor needs.
                     model.close(0)
-            chosen = {*source.served, *(v for v in source.versions if v == self.beside)}
+            extra = {self.beside, *self.requested}
+            chosen = {*source.served, *(v for v in source.versions if v in extra)}
             # Clients may pin the version before, and a rollback comes in a hurry.
-            chosen |= {*source.history.earlier[-1:]} & {*self.ready} & {*source.versions}
+            if source.history.current is not None:
+                chosen |= {*source.history.earlier[-1:]} & {*self.ready} & {*source.versions}
             kept = {
                 version: model
                 for version, model in self.versions.items()

@@ -19,7 +19,7 @@ def test_build_shows_phases_the_card_and_the_next_command(fovea, tiny_model, tmp
     assert code == 0, err
     for phase in ("load", "normalise", "compile", "agreement"):
         assert phase in err
-    assert "tiny version 1, served" in out
+    assert "tiny version 1, current" in out
     assert "yolov8" in out
     assert out.splitlines()[-1] == "Serve it: fovea serve"
     assert (tmp_path / "repository" / "tiny" / "1" / "card.json").is_file()
@@ -45,7 +45,7 @@ def test_build_says_which_version_is_served(fovea, tiny_model, tmp_path):
     )
     assert to_do == "Serve it: fovea serve"
     assert said("onnxruntime") == [
-        "Version 2 replaces version 1 (openvino fp32).",
+        "Version 2 replaces version 1 (openvino fp32). To go back: fovea rollback tiny",
         running,
         "Serve it: fovea serve",
     ]
@@ -62,7 +62,7 @@ def test_build_says_which_version_is_served(fovea, tiny_model, tmp_path):
     newer, _ = said("onnxruntime")
     assert newer.startswith("Version 2 is not served. Version 1 (openvino fp32) is, by the version")
     lines = fovea("inspect", "repository")[1].splitlines()
-    assert ["1 served" in line for line in lines].count(True) == 1
+    assert ["1 current" in line for line in lines].count(True) == 1
     assert "tiny version 2, not served" in fovea("inspect", "repository/tiny/2")[1]
     config.write_text("nonsense")
     assert said("openvino") == [

@@ -1,5 +1,6 @@
 """A build is compared with the version that it replaces, in the figures that both cards have."""
 
+import json
 import re
 
 import pytest
@@ -12,32 +13,29 @@ from fovea_life.promotion.record import HistoryRecord
 
 pytestmark = pytest.mark.slow
 
-REPLACED = re.compile(r"Version 2 replaces version 1 \([a-z]+ [a-z0-9]+\)\.\n")
+REPLACED = re.compile(r"Version 2 replaces version 1 \([a-z]+ [a-z0-9]+\)\. To go back: .+\n")
 
 
 def cards(repository, name):
     return [EngineCard.read(repository / name / str(one) / "card.json") for one in (1, 2)]
 
 
-def test_in_speed(fovea, tiny_model, tmp_path):
-    code, out, err = fovea("build", tiny_model)
-    assert (code, "it had" in out) == (0, False), err
-    words = " ".join(out.replace("│", " ").split())
-    assert (
-        "ms, one images/s, chosen by backend precision image parallel agreement images/s" in words
-    )
-    code, out, err = fovea("build", tiny_model, "--for", "latency")
-    assert code == 0, err
-    before, after = (
-        next(each for each in card.candidates if each.kept)
-        for card in cards(tmp_path / "repository", "tiny")
-    )
-    [behind] = REPLACED.split(out)[1:]
-    assert behind.startswith(
-        f"Version 2 has {after.images_per_s:.4g} images/s in parallel (it had "
-        f"{before.images_per_s:.4g} when it was built), {after.alone_ms:.3g} ms for one image "
-        f"(it had {before.alone_ms:.3g}).\n"
-    )
+def test_a_build_that_replaces_a_version_is_in_the_history(fovea, tiny_model, tmp_path):
+    models = ModelRepository(tmp_path / "repository")
+    for backend in ("onnxruntime", "openvino", "onnxruntime"):
+        code, out, err = fovea("build", tiny_model, "--backend", backend)
+        assert (code, "it had" in out) == (0, False), err
+    assert "tiny version 1, not served" in out
+    assert models.served("tiny") == (2,)
+    code, out, err = fovea("rollback", "tiny")
+    assert (code, out) == (0, "Version 1 of tiny is current again, in place of version 2.\n"), err
+    code, out, err = fovea("build", tiny_model, "--backend", "openvino", "--max-batch", "2")
+    assert (code, "Version 1 was promoted and stays current" in out) == (0, True), err
+    told = json.loads(fovea("history", "tiny", "--json")[1])
+    assert told["current"] == "1"
+    built, back = told["events"]
+    assert (built["who"], built["version"], built["previous"]) == ("fovea build", "2", "1")
+    assert (built["action"], back["action"]) == ("promote", "rollback")
 
 
 def test_a_promoted_version_stays_current(fovea, tiny_model, tmp_path):

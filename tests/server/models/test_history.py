@@ -9,7 +9,7 @@ from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving,
 
 from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.repository import ModelRepository
-from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.errors import InvalidModel, NotFound
 
 ALL = ADDER_CONFIG + "version_policy { all { } }"
 
@@ -53,6 +53,35 @@ def test_each_event_leads_to_the_next_state(model):
         running = found.canary and found.canary["version"]
         assert (found.current, found.earlier, running) == (current, earlier, canary), step
     assert len(found.events) == len(steps)
+
+
+def test_a_build_leaves_the_newest_current_and_is_a_way_back(model):
+    wrote(model, event("promote", 2, 1, built=True))
+    assert (History.read(model).current, History.read(model).earlier) == (None, (1,))
+    wrote(model, event("rollback", 1, 2))
+    wrote(model, event("promote", 3, 2, built=True))
+    assert (History.read(model).current, History.read(model).earlier) == (1, ())
+
+
+def test_what_is_built_waits_for_the_next_start_also_if_another_version_is_loaded(model):
+    with serving(model.parent) as registry:
+        adder(model.parent, "plus", version=4, add=4)
+        wrote(model, event("promote", 4, 3, built=True))
+        assert registry.follow("plus")
+        assert (now(registry), registry.versions("plus")) == (3, (3,))
+        assert registry.unloaded("plus") == [1, 2, 4]
+        with pytest.raises(NotFound, match=r"version 1 of model 'plus' is there, but not served"):
+            registry.get("plus", 1)
+        with pytest.raises(NotFound, match="has no version 9"):
+            registry.load_version("plus", 9)
+        for version in (1, 4):
+            registry.load_version("plus", version)
+        # They are asked by number alone.
+        assert (now(registry), registry.versions("plus")) == (3, (1, 3, 4))
+        assert answer(registry.find("plus", 4)) == 4
+        wrote(model, event("promote", 2, 3))
+        assert registry.follow("plus")
+        assert (now(registry), registry.versions("plus")) == (2, (1, 2, 3, 4))
 
 
 def test_a_torn_line_is_not_read_and_a_wrong_one_is_named(model):

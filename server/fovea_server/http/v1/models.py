@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request
 
 from fovea_server.dataplane.model_documents import Live, Model, ModelList, ModelStatistics, Ready
 from fovea_server.http.v1.openapi import described
-from fovea_server.http.v1.route import ModelName, Version, restricted, service_of
+from fovea_server.http.v1.route import (
+    ModelName,
+    Version,
+    check_control,
+    restricted,
+    service_of,
+)
 
 health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[restricted("health")])
 router = APIRouter(tags=["models"], prefix="/v1/models")
@@ -48,6 +56,20 @@ async def get_model(request: Request, name: ModelName) -> Model:
 async def get_model_version(request: Request, name: ModelName, version: Version) -> Model:
     """Describe one version of a model."""
     return service_of(request).plane.model(name, version)
+
+
+@router.post(
+    "/{name}/versions/{version}/load",
+    dependencies=_INDEX,
+    **described("load_model_version", Model, 400, 403, 404, 503),
+)
+async def load_model_version(request: Request, name: ModelName, version: Version) -> Model:
+    """Load a version beside those that are served; which one is current stays the same."""
+    check_control(request, "model-repository")
+    plane = service_of(request).plane
+    # A client that leaves does not stop it half-way.
+    await asyncio.shield(plane.load_version(name, version))
+    return plane.model(name, version)
 
 
 @router.get(
