@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -107,9 +106,6 @@ def _runtime() -> Any:
     tables are built here, in one thread at a time.
     """
     with _FIRST_USE:
-        # OpenVINO's telemetry would report every use over the network; without the package, it
-        # falls back to a stub.
-        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         import openvino as ov
 
         ov.Type(ov.Type.f32.to_dtype())

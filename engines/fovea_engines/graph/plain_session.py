@@ -5,11 +5,10 @@ No backend takes part: what engines are checked against must share no code with 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
@@ -51,8 +50,6 @@ def open_openvino(
 
     Both raise UnsupportedModel where OpenVINO cannot.
     """
-    # Its telemetry would report every use over the network.
-    sys.modules.setdefault("openvino_telemetry", cast(Any, None))
     import openvino as ov
 
     core = ov.Core()
