@@ -1,5 +1,6 @@
 """The process that `tests/forked.py` has others forked from: it has imported what they import."""
 
+import ctypes
 import gc
 import json
 import os
@@ -24,6 +25,7 @@ _OF_OTHERS = (
     *("fovea_engines.commands.build", "fovea_engines.build.build", "fovea_engines.engine"),
     *("fovea_files.commands.eval", "fovea_files.commands.predict", "fovea_bench.commands.bench"),
 )
+_PR_SET_PDEATHSIG = 1
 # Python has read these as it started: where others are given, it has to start.
 _READ_AT_START = ("PYTHON", "LANG", "LC_", "OPENBLAS_")
 
@@ -89,6 +91,7 @@ def asked_for(listener: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
             for file in files:
                 os.close(file)
             continue
+        _end_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         report = files.pop()
         if asked := os.fork():
@@ -96,10 +99,16 @@ def asked_for(listener: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
             _, status = os.waitpid(asked, 0)
             os.write(report, b"%d\n" % os.waitstatus_to_exitcode(status))
             os._exit(0)
+        _end_with_parent()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.close(report)
         listener.close()
         return given, files
+
+
+def _end_with_parent() -> None:
+    """Have Linux kill this process when its parent ends: a test that fails leaves no server."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def become(

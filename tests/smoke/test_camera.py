@@ -13,9 +13,15 @@ from tests.streams.conftest import rtsp, rtsp_ports  # noqa: F401
 pytestmark = [pytest.mark.smoke, pytest.mark.real]
 
 
-def test_objects_of_the_scene_appear(rtsp, demo_repository, tmp_path):  # noqa: F811
+@pytest.fixture
+def server(demo_repository, tmp_path):
     repository = shutil.copytree(demo_repository, tmp_path / "repository")
     server = start_server(repository, tmp_path, ["--allow-url", "--url-allow-private"])
+    yield server
+    assert server.stop() == 0
+
+
+def test_objects_of_the_scene_appear(rtsp, server):  # noqa: F811
     image = (DEMO / "scene-1.jpg").read_bytes()
     [found] = httpx.post(server.predict_url("digits"), content=image).json()["images"]
     wanted = Counter(each["class_name"] for each in found["detections"])
@@ -32,4 +38,3 @@ def test_objects_of_the_scene_appear(rtsp, demo_repository, tmp_path):  # noqa: 
     assert set(appeared) == set(wanted)
     drawn = httpx.get(f"{url}/gate/image")
     assert (drawn.headers["content-type"], drawn.content[:2]) == ("image/jpeg", b"\xff\xd8")
-    assert server.stop() == 0

@@ -48,11 +48,9 @@ def test_a_deployed_model_answers_as_a_served_one(address, demo_repository, tmp_
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     served = start_server(demo_repository, tmp_path)
-    path, image = "/v1/models/digits/predict", (DEMO / "scene-1.jpg").read_bytes()
-    deployed, wanted = (
-        httpx.post(f"{url}{path}", content=image).json()["images"]
-        for url in (f"http://127.0.0.1:{port}", served.url)
-    )
+    image = (DEMO / "scene-1.jpg").read_bytes()
+    urls = (f"http://127.0.0.1:{port}/v1/models/digits/predict", served.predict_url("digits"))
+    deployed, wanted = (httpx.post(url, content=image).json()["images"] for url in urls)
     assert deployed == wanted
     assert len(deployed[0]["detections"]) > 5
     assert served.stop() == 0
