@@ -7,8 +7,9 @@ BIN    := $(VENV)/bin
 PORT   ?= 8000
 # CI has another program install, which takes what pip takes.
 INSTALLER ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# The files of the tests are shared out among so many processes.
-WORKERS ?= 2
+# So many processes share the files of the tests. On two cores four are quickest: half of the time they
+# wait, for a limit or for a server.
+WORKERS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help run check test test-smoke test-all lint foreign test-real test-browser test-cluster test-images \
@@ -148,9 +149,8 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Markers sort the tests (pyproject.toml). Two processes share the files. The tests start some hundred
-# processes: none is to compile the modules again, and threads of OpenBLAS that wait for the next
-# product would take the cores from the others.
+# Markers sort the tests (pyproject.toml). The tests start some hundred processes: none is to compile the
+# modules again, and threads of OpenBLAS that wait for the next product would take the cores from others.
 PYTEST = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 SHARED_OUT = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 OURS = not (real or browser or cluster or images)
