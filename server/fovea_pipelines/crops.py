@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -25,6 +27,19 @@ _FACE = np.array(
     ]
 )
 _FACE_SIDE = 112
+# Words of a corner's name -> its number, clockwise from the top left.
+_CORNERS = {
+    frozenset(words.split()): number
+    for number, names in enumerate(
+        (
+            ("top left", "upper left", "tl", "lt"),
+            ("top right", "upper right", "tr", "rt"),
+            ("bottom right", "lower right", "br", "rb"),
+            ("bottom left", "lower left", "bl", "lb"),
+        )
+    )
+    for words in names
+}
 # A text is read along its longer side.
 _UPRIGHT = 1.5
 
@@ -57,28 +72,58 @@ def rotated_crop(
     assert found.rotated is not None, "the stage was checked"
     row = found.rotated[index : index + 1].astype(np.float64)
     row[:, 2:4] *= 1 + 2 * padding
-    outline = corners(row)[0]
-    # The side that runs to the right most is the top.
-    sides = np.roll(outline, -1, axis=0) - outline
-    outline = np.roll(outline, -int(np.argmax(sides[:, 0] / np.hypot(*sides.T))), axis=0)
+    outline = _top_first(corners(row)[0])
     wide = max(1, round(scale * float(np.hypot(*(outline[1] - outline[0])))))
     high = max(1, round(scale * float(np.hypot(*(outline[3] - outline[0])))))
     crop = _warped(pixels, outline, (wide, high))
     return np.ascontiguousarray(np.rot90(crop)) if high >= _UPRIGHT * wide else crop
 
 
-def point_crop(pixels: Pixels, found: Detections, index: int, size: tuple[int, int]) -> Pixels:
-    """Warp four points, clockwise from the top left, to the corners of (width, height); or a face.
+def corner_order(names: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the indices of four points, clockwise from the top left, by their names.
 
-    A face has five points, and keeps its shape.
+    None where the names do not say which corner each of them is.
+    """
+    corners = [_CORNERS.get(frozenset(re.split(r"[\W_]+", name.lower()))) for name in names]
+    if set(corners) != {0, 1, 2, 3} or len(corners) != 4:
+        return None
+    return tuple(corners.index(each) for each in range(4))
+
+
+def point_crop(
+    pixels: Pixels,
+    found: Detections,
+    index: int,
+    size: tuple[int, int],
+    order: tuple[int, ...] | None = None,
+) -> Pixels:
+    """Warp four points to the corners of (width, height); or a face.
+
+    `order` has the indices of the four, clockwise from the top left; without it, the side that runs
+    to the right most is the top. A face has five points, and keeps its shape.
     """
     assert found.keypoints is not None, "the stage was checked"
     points = found.keypoints[index, :, :2].astype(np.float64)
     if len(points) == 4:
-        return _warped(pixels, points, size)
+        outline = _top_first(_clockwise(points)) if order is None else points[list(order)]
+        return _warped(pixels, outline, size)
     wanted = _FACE * np.divide(size, _FACE_SIDE)
     matrix = _similarity(points, wanted)
     return cv2.warpAffine(pixels, matrix, size).astype(np.uint8, copy=False)
+
+
+def _clockwise(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return points in the order in which they lie around their middle."""
+    x, y = (points - points.mean(axis=0)).T
+    around: NDArray[np.float64] = points[np.argsort(np.arctan2(y, x))]
+    return around
+
+
+def _top_first(outline: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return corners that go clockwise from the top left: the top runs to the right most."""
+    sides = np.roll(outline, -1, axis=0) - outline
+    lengths = np.maximum(np.hypot(*sides.T), np.finfo(np.float64).tiny)
+    return np.roll(outline, -int(np.argmax(sides[:, 0] / lengths)), axis=0)
 
 
 def _warped(pixels: Pixels, outline: NDArray[np.float64], size: tuple[int, int]) -> Pixels:

@@ -16,7 +16,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
-from fovea_pipelines.crops import Pixels, box_crop, point_crop, rotated_crop, smaller
+from fovea_pipelines.crops import Pixels, box_crop, corner_order, point_crop, rotated_crop, smaller
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class BoundStage:
         size: (width, height) of the model's input.
         turn: id of a class of the base -> the score from which a crop is turned upside down.
         field: of an object, where the answer goes.
+        order: indices of the detector's four points, clockwise from the top left; None where they
+            are not named so.
     """
 
     table: StageTable
@@ -55,6 +57,7 @@ class BoundStage:
     size: tuple[int, int]
     turn: Mapping[int, float]
     field: str
+    order: tuple[int, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -101,7 +104,7 @@ class BoundStage:
                 scale = min(1.0, math.sqrt(_MOST_PIXELS * pixels[..., 0].size / max(1.0, area)))
                 cut = partial(rotated_crop, padding=self.table.padding, scale=scale)
             case "keypoints":
-                cut = partial(point_crop, size=self.size)
+                cut = partial(point_crop, size=self.size, order=self.order)
         crops = {index: cut(pixels, found, index) for index in np.flatnonzero(wanted).tolist()}
         size = sum(each.size for each in crops.values())
         if self.table.crop == "box" and size <= pixels.size:
@@ -193,6 +196,7 @@ def bound(
         (spec.width, spec.height),
         turn,
         table.to or places[0],
+        None if detector.skeleton is None else corner_order(detector.skeleton.names),
     )
 
 
