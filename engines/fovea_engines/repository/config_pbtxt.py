@@ -25,6 +25,7 @@ from fovea_engines.repository.model_config import (
     ModelInput,
     ModelOutput,
     ModelParameter,
+    ModelTensorReshape,
 )
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_engines.session import TensorSpec
@@ -66,9 +67,10 @@ def config_of(card: EngineCard) -> ModelConfig:
         platform="onnxruntime_onnx" if card.backend == "onnxruntime" else "",
         backend=card.backend,
         max_batch_size=batched,
-        input=tuple(ModelInput(**_tensor(spec, batched)) for spec in card.inputs),
+        input=tuple(ModelInput(**described(spec, batched=batched > 0)) for spec in card.inputs),
         output=tuple(
-            ModelOutput(**_tensor(spec, batched), label_filename=labels) for spec in card.outputs
+            ModelOutput(**described(spec, batched=batched > 0), label_filename=labels)
+            for spec in card.outputs
         ),
         # Ultralytics' Triton client reads names, stride and task here, as a Python literal.
         parameters={"metadata": ModelParameter(repr(card.metadata))},
@@ -243,9 +245,15 @@ def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
     return TensorSpec(tensor.name, dtype, (-1, *tensor.dims) if max_batch else tensor.dims)
 
 
-def _tensor(spec: TensorSpec, batched: int) -> dict[str, Any]:
+def described(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
+    """Return the fields of a tensor: name, data_type, dims and reshape.
+
+    An empty `dims` is not valid. Triton declares one number for each row as [1], reshaped to [].
+    """
     dims = spec.shape[1:] if batched else spec.shape
-    return {"name": spec.name, "data_type": DATA_TYPES[spec.dtype], "dims": dims}
+    reshape = ModelTensorReshape() if batched and not dims else None
+    kind = DATA_TYPES[spec.dtype]
+    return {"name": spec.name, "data_type": kind, "dims": dims or (1,), "reshape": reshape}
 
 
 @dataclass(frozen=True, slots=True)

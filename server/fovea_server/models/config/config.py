@@ -19,6 +19,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.repository.config_pbtxt import (
     CONFIG_FILE,
     DATA_TYPES,
+    described,
     parse_config,
     read_config,
 )
@@ -31,7 +32,6 @@ from fovea_engines.repository.model_config import (
     ModelOptimizationPolicy,
     ModelOutput,
     ModelParameter,
-    ModelTensorReshape,
     ModelVersionPolicy,
     PinnedMemoryBuffer,
 )
@@ -172,21 +172,12 @@ def _with_tensors(config: ModelConfig, session: Session) -> ModelConfig:
     controls = {control.name for control in sequences.control_input}
     rows = config.max_batch_size > 0
     inputs = tuple(
-        ModelInput(spec.name, *_described(spec, rows))
+        ModelInput(**described(spec, batched=rows))
         for spec in session.inputs
         if spec.name not in controls
     )
-    outputs = tuple(ModelOutput(spec.name, *_described(spec, rows)) for spec in session.outputs)
+    outputs = tuple(ModelOutput(**described(spec, batched=rows)) for spec in session.outputs)
     return replace(config, input=config.input or inputs, output=config.output or outputs)
-
-
-def _described(
-    spec: TensorSpec, rows: bool
-) -> tuple[str, tuple[int, ...], ModelTensorReshape | None]:
-    """Describe a tensor: data_type, dims, reshape."""
-    dims = spec.shape[1:] if rows else spec.shape
-    reshape = ModelTensorReshape() if rows and not dims else None
-    return DATA_TYPES[spec.dtype], dims or (1,), reshape
 
 
 def _instances(config: ModelConfig, backend: str) -> tuple[ModelInstanceGroup, ...]:
