@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Depends, Request
 
@@ -14,9 +14,12 @@ from fovea_server.dataplane.dataplane import DataPlane, Encode
 from fovea_server.dataplane.images import Prediction
 from fovea_server.http.v1.body import Source
 from fovea_server.http.v1.head import timeout_of
-from fovea_server.http.v1.route import call_of, fetched, service_of
+from fovea_server.http.v1.route import call_of, fetched, parsed, service_of
+from fovea_server.json_text import MOST, MOST_OF_STRANGERS
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult
+
+T = TypeVar("T")
 
 # Bodies that are read before their key is known hold a small part of the memory for all.
 _MOST_OF_STRANGERS, _MOST_STRANGERS = 16 << 20, 8
@@ -65,6 +68,12 @@ def by_body(admission: Any) -> Any:
             state.strangers -= late
 
     return Depends(check)
+
+
+async def parsed_late(request: Request, body: bytes, work: Callable[[bytes, int], T]) -> T:
+    """Await `work`, which parses a body; of a client without a key it may be a small one alone."""
+    most = MOST if request.state.admit is None else MOST_OF_STRANGERS
+    return await parsed(request, body, work, most)
 
 
 async def admit_late(request: Request, key: object) -> None:

@@ -14,7 +14,15 @@ from fovea_engines.detect.options import PredictOptions, VectorFormat
 from fovea_server.http.v1.body import parse_texts
 from fovea_server.http.v1.head import timeout_of
 from fovea_server.http.v1.openapi import described
-from fovea_server.http.v1.route import ModelName, Version, answered, call_of, inferring, service_of
+from fovea_server.http.v1.route import (
+    ModelName,
+    Version,
+    answered,
+    call_of,
+    inferring,
+    parsed,
+    service_of,
+)
 from fovea_server.http.v1.schemas import schema_of
 from fovea_server.tensors.image_messages import Vocabulary
 from fovea_server.tensors.results.forms import result_json
@@ -81,7 +89,7 @@ async def _embed(request: Request, name: str, version: int | None) -> Response:
     timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
 
     async def work(body: bytes) -> Response:
-        texts, options = parse_texts(body)
+        texts, options = await parsed(request, body, parse_texts)
         call_of(request).enter()
         read = await service.plane.read_texts(model, version, texts, timeout_s=timeout_s)
         words = Vocabulary(None, None, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from fovea_extensions.cuda_shared_memory import CudaSharedMemory
@@ -42,7 +43,7 @@ async def register(service: Service, request: Request) -> Response:
     name, kind = request.name("region"), request.name("memory")
     if not name:
         raise InvalidRequest(f"'region name' is necessary to register {kind} shared memory region")
-    given = parse_json(request.body)
+    given = await _parsed(service, request)
     if kind == "cuda":
         await _register_cuda(service, name, given)
     else:
@@ -79,19 +80,25 @@ async def trace(service: Service, request: Request) -> Response:
     """Read or change the trace settings of a model or of all."""
     model = request.names["model"]
     if request.call.method == "POST":
-        return json_answer(extensions_of(service).trace.update(model, _given(request)))
+        given = await _given(service, request)
+        return json_answer(extensions_of(service).trace.update(model, given))
     return json_answer(extensions_of(service).trace.get(model))
 
 
 async def log(service: Service, request: Request) -> Response:
     """Read or change the log settings."""
     if request.call.method == "POST":
-        return json_answer(extensions_of(service).log_settings.update(_given(request)))
+        given = await _given(service, request)
+        return json_answer(extensions_of(service).log_settings.update(given))
     return json_answer(extensions_of(service).log_settings.get())
 
 
-def _given(request: Request) -> Mapping[str, Any]:
-    given = parse_json(request.body)
+async def _parsed(service: Service, request: Request) -> Any:
+    return await service.json.run(request.body, partial(parse_json, request.body))
+
+
+async def _given(service: Service, request: Request) -> Mapping[str, Any]:
+    given = await _parsed(service, request)
     # Triton changes no setting if the body is not an object.
     return given if type(given) is dict else {}
 

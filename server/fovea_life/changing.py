@@ -8,7 +8,7 @@ from fastapi import Request, Response
 
 from fovea_life.checked import Document, checked
 from fovea_server.http.v1.body import json_object
-from fovea_server.http.v1.route import answered, call_of, check_control
+from fovea_server.http.v1.route import answered, call_of, check_control, parsed
 
 
 def admit(request: Request) -> None:
@@ -23,8 +23,11 @@ async def changing(
     """Answer with the JSON that `work` makes of the document in the body."""
     admit(request)
 
+    def read(body: bytes, most: int) -> Document:
+        return checked(kind, json_object(body, most))
+
     async def answer(body: bytes) -> Response:
-        made = await work(checked(kind, json_object(body)))
+        made = await work(await parsed(request, body, read))
         return Response(made, media_type="application/json")
 
     return await answered(request, answer, None)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.http.v1.body import json_object
-from fovea_server.http.v1.route import answered, call_of, check_control, restricted
+from fovea_server.http.v1.route import answered, call_of, check_control, parsed, restricted
 from fovea_streams.documents import (
     Removed,
     StreamChange,
@@ -55,7 +55,7 @@ def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
         """Begin a stream, which the server keeps over restarts."""
 
         async def work(body: bytes) -> Response:
-            given = json_object(body)
+            given = await parsed(request, body, json_object)
             _check(request, model_in(given))
             name = given.pop("id", None)
             if not isinstance(name, str):
@@ -79,7 +79,7 @@ def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
         _check(request, model)
 
         async def work(body: bytes) -> Response:
-            given = json_object(body)
+            given = await parsed(request, body, json_object)
             _check(request, model_in(given) or model)
             await table.change(stream, given)
             return one(stream)

@@ -17,6 +17,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidRequest
 from fovea_preprocess.image import DecodedImage
+from fovea_server.json_text import parse_json
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
 # Frigate takes so many objects, each as class, score, y1, x1, y2, x2 in shares of the frame.
@@ -42,7 +43,7 @@ def header_of(parts: list[memoryview]) -> dict[str, Any]:
             "tensor"
         )
     try:
-        header = orjson.loads(parts[0])
+        header = parse_json(bytes(parts[0]))
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the header is no JSON ({error}): Frigate's is an object") from None
     if not isinstance(header, dict):

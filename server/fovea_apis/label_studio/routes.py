@@ -33,6 +33,7 @@ from fovea_server.http.v1.route import (
     call_of,
     check_control,
     inferring,
+    parsed,
     restricted,
     service_of,
 )
@@ -120,7 +121,8 @@ async def predict(request: Request) -> Response:
     model = _model(request)
 
     async def answer(body: bytes) -> Response:
-        controls, sources = await run_in_threadpool(_parsed, request, body, model)
+        given = await parsed(request, body, json_object)
+        controls, sources = await run_in_threadpool(_asked, request, given, model)
         options = _options(controls, model.task)
         encode = partial(_prediction, controls=controls, version=_version(model))
         results: list[object] = []
@@ -184,7 +186,7 @@ router.include_router(_backend("/label-studio/{name}", "_of_model"))
 
 async def _answered(request: Request, answer: Callable[[Given], Response]) -> Response:
     async def work(body: bytes) -> Response:
-        return await run_in_threadpool(lambda: answer(json_object(body)))
+        return await run_in_threadpool(answer, await parsed(request, body, json_object))
 
     return await answered(request, work, deadline(request))
 
@@ -216,10 +218,9 @@ def _controls(xml: object, model: ServedModel) -> list[Control]:
     return controls_for(xml, model.name, model.task)
 
 
-def _parsed(
-    request: Request, body: bytes, model: ServedModel
+def _asked(
+    request: Request, given: Given, model: ServedModel
 ) -> tuple[list[Control], list[Source]]:
-    given = json_object(body)
     controls = _controls(given.get("label_config"), model)
     check_labels(controls, model)
     return controls, _sources(request, given, controls[0].key)

@@ -8,7 +8,7 @@ from uuid import uuid4
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from fovea_apis.asking import admit_late, by_body, deadline, plane_of
+from fovea_apis.asking import admit_late, by_body, deadline, parsed_late, plane_of
 from fovea_apis.roboflow.request import model_of
 from fovea_apis.roboflow.result_json import TASKS
 from fovea_preprocess.errors import InvalidRequest
@@ -43,7 +43,7 @@ async def add(request: Request) -> Response:
     """Load a model in explicit mode; in others it must be there already."""
 
     async def answer(body: bytes) -> Response:
-        given = json_object(body)
+        given = await parsed_late(request, body, json_object)
         await admit_late(request, given.get("api_key"))
         model_id = given.get("model_id")
         name, version = model_of(model_id)
@@ -65,7 +65,7 @@ async def remove(request: Request) -> Response:
     """Unload all versions of a model, in explicit mode."""
 
     async def answer(body: bytes) -> Response:
-        given = json_object(body)
+        given = await parsed_late(request, body, json_object)
         await admit_late(request, given.get("api_key"))
         name, _ = model_of(given.get("model_id"))
         call_of(request).model = name

@@ -69,9 +69,9 @@ def model_of(model_id: object) -> tuple[str, int | None]:
     return name, int(version)
 
 
-def parse_request(body: bytes, max_images: int) -> Asked:
+def parse_request(body: bytes, most: int, max_images: int) -> Asked:
     """Read a request to `/infer/...`: the model, images and options in JSON."""
-    given = json_object(body)
+    given = json_object(body, most)
     name, version = model_of(given.get("model_id"))
     images = given.get("image")
     several = isinstance(images, list)

@@ -5,7 +5,7 @@ Source: inference_sdk 1.8.3, and the request and response models of roboflow/inf
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import orjson
@@ -18,6 +18,7 @@ from fovea_apis.asking import (
     by_body,
     deadline,
     errors_as,
+    parsed_late,
     plane_of,
     predicted,
     query_key,
@@ -59,8 +60,8 @@ _INFERENCE = [by_body(inferring)]
 
 async def infer(request: Request) -> Response:
     """Find what is on one image or a list of them, with the model that `model_id` names."""
-    most = service_of(request).settings.max_images
-    return await _answered(request, partial(parse_request, max_images=most))
+    work = partial(parse_request, max_images=service_of(request).settings.max_images)
+    return await _answered(request, partial(parsed_late, request, work=work))
 
 
 for _task in ("object_detection", "instance_segmentation", "keypoints_detection", "classification"):
@@ -86,15 +87,16 @@ async def legacy(request: Request, dataset: str, version: str) -> Response:
     if request.state.admit is None:
         # An unknown model is reported before a large body is read.
         plane_of(request).get(*model_of(model_id))
-    parse = partial(parse_legacy, model_id, query, kind)
+    work = partial(parse_legacy, model_id, query, kind)
+    parse = partial(run_in_threadpool, work)
     return await _answered(request, parse, drawn_alone=query.get("format") == "image")
 
 
 async def _answered(
-    request: Request, parse: Callable[[bytes], Asked], *, drawn_alone: bool = False
+    request: Request, parse: Callable[[bytes], Awaitable[Asked]], *, drawn_alone: bool = False
 ) -> Response:
     async def answer(body: bytes) -> Response:
-        asked = await run_in_threadpool(parse, body)
+        asked = await parse(body)
         await admit_late(request, asked.key)
         if not asked.draw:
             prediction, image = await _predicted(request, asked), None

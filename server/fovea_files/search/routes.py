@@ -27,7 +27,7 @@ from fovea_files.search.index import (
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_server.dataplane.images import Prediction
 from fovea_server.http.v1.answers import error_json, raise_if_alone
-from fovea_server.http.v1.body import parse_body
+from fovea_server.http.v1.body import parsed_body
 from fovea_server.http.v1.head import timeout_of
 from fovea_server.http.v1.route import (
     ModelName,
@@ -130,8 +130,8 @@ async def _search(request: Request, name: str, version: int | None, find: FindIn
 
     async def work(body: bytes) -> Response:
         kind = request.headers.get("content-type", "")
-        sources, options = await run_in_threadpool(
-            parse_body, body, kind, {}, service.settings.max_images
+        sources, options = await parsed_body(
+            body, kind, {}, service.settings.max_images, service.json
         )
         if options != PredictOptions():
             raise InvalidOption("a search has no options but those in its address")

@@ -54,6 +54,7 @@ from fovea_server.dataplane.v2_documents import (
     statistics_json,
     version_statistics,
 )
+from fovea_server.json_text import check_weight
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
 from fovea_server.models.slot import IndexEntry
@@ -153,6 +154,8 @@ class DataPlane:
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
     ) -> None:
         """Load a model in a thread; raises as `Registry.load`."""
+        if config is not None:
+            check_weight(config.encode())
         await self._in_thread(partial(self._registry.load, name, config=config, files=files))
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:

@@ -15,6 +15,7 @@ from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.part import ProtocolExtensions
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.restrictions import Restrictions
+from fovea_server.json_text import JsonThread
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.statistics.family import Family
@@ -85,6 +86,7 @@ class Service:
         registry.sees = self.sees
         # Drawing keeps the pixels of a whole image, so few are drawn at a time.
         self.drawing = asyncio.Semaphore(2)
+        self.json = JsonThread(self.budget)
         self.door = _door(settings)
         self.traffic = Traffic(registry, log_access=settings.log_access, tracer=_tracer(settings))
         self.http_restrictions = Restrictions.parse(
@@ -157,6 +159,7 @@ class Service:
         """Log all that was not logged yet, stop following the keys, and release GPUs' memory."""
         self.extensions.close()
         self.traffic.close()
+        self.json.close()
         if self.door is not None:
             self.door.close()
 

@@ -13,30 +13,25 @@ from typing import Any, TypeVar
 import orjson
 
 from fovea_preprocess.errors import MalformedJson
+from fovea_server.json_text import MOST, check_weight
 
 T = TypeVar("T")
 
 MAX_DEPTH = 100
-# Reading this many values takes about 20 ms, and blocks the process. Larger documents hold long
-# arrays of tensors, which are read in pieces.
-MOST_VALUES = 1 << 18
-_WINDOW = 1 << 20
 _NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20}|(?<=0))", re.ASCII)
 
 
-def parse_json(data: bytes | bytearray, place: Callable[[int], int] = int) -> Any:
-    """Parse a JSON document of at most `MAX_DEPTH` levels and `MOST_VALUES` values."""
-    if len(data) > MOST_VALUES:
-        _check_commas(data)
-    value = loads(data, place)
+def parse_json(data: bytes | bytearray, most: int = MOST) -> Any:
+    """Parse a JSON document of at most `MAX_DEPTH` levels that weighs at most `most`."""
+    check_weight(data, most)
+    value = _loads(data)
     # A quick test: most documents have too few brackets to be deep.
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
         _check_depth(value)
     return value
 
 
-def loads(data: bytes | bytearray, place: Callable[[int], int] = int) -> Any:
-    """Parse JSON of any depth; for messages, `place` converts an offset to that in the document."""
+def _loads(data: bytes | bytearray) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -47,13 +42,14 @@ def loads(data: bytes | bytearray, place: Callable[[int], int] = int) -> Any:
             except (ValueError, RecursionError):
                 pass
         what = "Invalid value." if data else "The document is empty."
-        raise _refused(f"{what} at {place(error.pos)}") from None
+        raise _refused(f"{what} at {error.pos}") from None
 
 
 def _with_nan(data: bytes | bytearray) -> Any:
-    value = json.loads(data, parse_int=_integer)
-    # A lone surrogate cannot be encoded: this raises a ValueError.
-    json.dumps(value, ensure_ascii=False).encode()
+    value = json.loads(data.decode(), parse_int=_integer)
+    if b"\\u" in data:
+        # A lone surrogate cannot be encoded: this raises a ValueError.
+        json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
@@ -61,17 +57,6 @@ def _integer(text: str) -> int | float:
     """Read an integer as orjson does: a float if it exceeds 64 bits."""
     value = int(text)
     return value if -(2**63) <= value < 2**64 else float(text)
-
-
-def _check_commas(data: bytes | bytearray) -> None:
-    commas = 0
-    for at in range(0, len(data), _WINDOW):
-        commas += data.count(b",", at, at + _WINDOW)
-        if commas > MOST_VALUES:
-            raise _refused(
-                f"it has more than {MOST_VALUES} values; send tensors that large in binary, or as "
-                "one array"
-            )
 
 
 def _check_depth(value: object) -> None:
@@ -85,12 +70,7 @@ def _check_depth(value: object) -> None:
         ]
         if not level:
             return
-    raise too_deep()
-
-
-def too_deep() -> MalformedJson:
-    """Make the error for a document that is nested deeper than `MAX_DEPTH`."""
-    return _refused(f"it is nested deeper than {MAX_DEPTH}")
+    raise _refused(f"it is nested deeper than {MAX_DEPTH}")
 
 
 def _refused(why: str) -> MalformedJson:

@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from fovea_preprocess.errors import Unauthenticated
+from fovea_preprocess.errors import BodyTooLarge, Unauthenticated
+from fovea_server.json_text import MOST_OF_STRANGERS, parse_json
 from fovea_streams.sockets.socket import Socket
 
 KEY_WAIT_S = 5.0
@@ -49,8 +50,8 @@ def with_first_key(
 def key_in(text: str) -> str | None:
     """Return the key in a message; None if it is another one."""
     try:
-        found = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        found = parse_json(text.encode(), MOST_OF_STRANGERS)
+    except (orjson.JSONDecodeError, BodyTooLarge):
         return None
     key = found.get("api_key") if isinstance(found, dict) else None
     return key if isinstance(key, str) else None

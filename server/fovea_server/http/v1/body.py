@@ -6,11 +6,13 @@ import ipaddress
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
+from starlette.concurrency import run_in_threadpool
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidOption, InvalidRequest
@@ -20,6 +22,7 @@ from fovea_preprocess.size import size_text
 from fovea_server.dataplane.options import parse_options
 from fovea_server.http.base64_text import base64_image
 from fovea_server.http.receive import receive_body, unpack
+from fovea_server.json_text import MOST, JsonThread, parse_json
 from fovea_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -131,9 +134,24 @@ def parse_body(
     return sources, parse_options({**query, **given})
 
 
-def parse_texts(body: bytes) -> tuple[list[str], PredictOptions]:
+async def parsed_body(
+    body: bytes | bytearray,
+    content_type: str,
+    query: Mapping[str, str],
+    max_images: int,
+    json: JsonThread,
+) -> tuple[list[Source], PredictOptions]:
+    """Await `parse_body` where it keeps nobody else waiting."""
+    work = partial(parse_body, body, content_type, query, max_images)
+    is_json = parse_options_header(content_type)[0] == b"application/json"
+    if is_json and not looks_encoded(bytes(body[:8])):
+        return await json.run(body, work)
+    return await run_in_threadpool(work)
+
+
+def parse_texts(body: bytes, most: int = MOST) -> tuple[list[str], PredictOptions]:
     """Parse the texts and options of a JSON body; raises as `parse_body`."""
-    given = json_object(body)
+    given = json_object(body, most)
     sent = given.pop("text", None)
     texts = [sent] if isinstance(sent, str) else sent
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
@@ -143,17 +161,17 @@ def parse_texts(body: bytes) -> tuple[list[str], PredictOptions]:
     return texts, parse_options(given)
 
 
-def json_object(body: bytes) -> dict[str, Any]:
-    """Read a body that must be a JSON object."""
-    given = _json(body)
+def json_object(body: bytes, most: int = MOST) -> dict[str, Any]:
+    """Read a body that must be a JSON object, and weighs at most `most`."""
+    given = _json(body, most)
     if not isinstance(given, dict):
         raise InvalidRequest("the body must be a JSON object")
     return given
 
 
-def _json(body: bytes | bytearray) -> Any:
+def _json(body: bytes | bytearray, most: int = MOST) -> Any:
     try:
-        return orjson.loads(body)
+        return parse_json(body, most)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
 

@@ -7,8 +7,6 @@ import zlib
 from functools import lru_cache, partial
 from urllib.parse import unquote
 
-from starlette.concurrency import run_in_threadpool
-
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
 from fovea_server.dataplane.service import Service
@@ -16,7 +14,7 @@ from fovea_server.http.front import Front
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.receive import unpack
 from fovea_server.http.v1.answers import boxes_json, drawn, error_answer, raise_if_alone
-from fovea_server.http.v1.body import Source, check_encoding, empty, parse_body, too_large
+from fovea_server.http.v1.body import Source, check_encoding, empty, parsed_body, too_large
 from fovea_server.http.v1.head import (
     accepted_image,
     body_kind,
@@ -133,7 +131,5 @@ class PredictFront(Front):
         query = _split(request.call.path)[1]
         if not wraps_images(kind):
             return [body], query_options(query)
-        # Parsing a large body would block the event loop.
-        return await run_in_threadpool(
-            parse_body, body, kind, query_values(query), settings.max_images
-        )
+        values, json = query_values(query), self.service.json
+        return await parsed_body(body, kind, values, settings.max_images, json)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Path, Request, Response
 
@@ -13,7 +14,10 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.receive import in_time, stopped, unless_client_leaves
 from fovea_server.http.v1.body import Source, read_body
 from fovea_server.http.v1.sources import ImageSources
+from fovea_server.json_text import MOST
 from fovea_server.traffic.call import Call
+
+T = TypeVar("T")
 
 ModelName = Annotated[str, Path(description="name of the model", examples=["yolov8n"])]
 Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
@@ -80,6 +84,13 @@ async def answered(request: Request, work: Work, timeout_s: float | None) -> Res
         return await in_time(received(), timeout_s, call_of(request).began)
     except asyncio.CancelledError:
         raise stopped() from None
+
+
+async def parsed(
+    request: Request, body: bytes, work: Callable[[bytes, int], T], most: int = MOST
+) -> T:
+    """Await `work`, which parses the JSON in a body, where it keeps nobody else waiting."""
+    return await service_of(request).json.run(body, partial(work, body, most), most)
 
 
 async def fetched(

@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest, MalformedJson
-from fovea_server.http.v2.long_array import LongArray, parse_long
 from fovea_server.http.v2.tensor_json import elements_of
+from fovea_server.json_text import MOST_OF_TENSORS
 from fovea_server.tensors.messages import InferRequest, InputTensor, Parameter, RequestedOutput
 from fovea_server.tensors.regions import Regions, RegionSlice, SharedOutput
 from fovea_server.tensors.triton_json import (
@@ -17,6 +17,7 @@ from fovea_server.tensors.triton_json import (
     as_list,
     as_string,
     as_unsigned,
+    parse_json,
     read,
     read_member,
 )
@@ -45,22 +46,20 @@ class BodyReader:
     def __init__(
         self,
         request: InferRequest,
+        text: bytes | bytearray,
         body: bytes | bytearray,
-        header_size: int,
         regions: Regions,
     ) -> None:
         self.encoding = OutputEncoding()
         self._request = request
         self._body = memoryview(body)
-        self._at = header_size
-        self._json = body if header_size == len(body) else body[:header_size]
+        self._at = len(text)
+        self._text = text
         self._regions = regions
-        self._long: dict[str, LongArray] = {}
 
     def read(self) -> None:
         """Fill in the request and the encoding; errors have Triton's text."""
-        parsed, self._long = parse_long(self._json, ("data",))
-        document = _members(parsed)
+        document = _members(parse_json(self._text, MOST_OF_TENSORS))
         request, encoding = self._request, self.encoding
         if "id" in document:
             request.id = read("id", as_string, document["id"])
@@ -94,11 +93,7 @@ class BodyReader:
         count = prod(shape)
         if count == 0:
             return InputTensor(name, datatype, shape, _EMPTY)
-        elements: list[Any] | LongArray
-        if type(data) is str and data in self._long:
-            elements = self._long[data]
-        else:
-            elements = read("data", as_list, data)
+        elements = read("data", as_list, data)
         return InputTensor(name, datatype, shape, elements_of(name, datatype, elements, count))
 
     def _next(self, name: str, size: int) -> memoryview:

@@ -11,7 +11,6 @@ import orjson
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import AnswerTooLarge, InvalidRequest, MalformedJson
-from fovea_server.http.v2.long_array import LongArray
 from fovea_server.tensors.messages import OutputTensor
 from fovea_server.tensors.wire import NUMPY
 
@@ -34,7 +33,7 @@ _TAKES: tuple[tuple[str, set[type], str], ...] = (
 _WRONG_SHAPE = "Shape does not match true shape of 'data' field"
 
 
-def elements_of(name: str, datatype: str, data: list[Any] | LongArray, count: int | None) -> Array:
+def elements_of(name: str, datatype: str, data: list[Any], count: int | None) -> Array:
     """Convert the JSON of the input `name` to a flat array; BYTES are objects of `bytes`.
 
     Raises:
@@ -51,27 +50,19 @@ def elements_of(name: str, datatype: str, data: list[Any] | LongArray, count: in
     if datatype == "BYTES":
         # As in Triton, strings are counted with those of binary inputs, which is another error.
         count = None
-    if type(data) is list:
-        flat, kinds = _flattened(data)
-        if count is not None and len(flat) != count:
-            raise _objection(datatype, kinds) or _unfit(_WRONG_SHAPE)
-        return _elements(datatype, flat, kinds)
-    pieces = []
-    left = count
-    for piece in data:
-        pieces.append(_elements(datatype, *_flattened(piece)))
-        if left is not None:
-            left -= pieces[-1].size
-            if left < 0:
-                break
-    if left:
-        raise _unfit(_WRONG_SHAPE)
-    return np.concatenate(pieces)
-
-
-def _elements(datatype: str, flat: list[Any], kinds: set[type]) -> Array:
+    flat, kinds = _flattened(data)
+    if count is not None and len(flat) != count:
+        raise _objection(datatype, kinds) or _unfit(_WRONG_SHAPE)
     if wrong := _objection(datatype, kinds):
         raise wrong
+    # Other threads run between pieces.
+    pieces = [_elements(datatype, flat[at : at + MANY]) for at in range(0, len(flat), MANY)]
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else _elements(datatype, [])
+
+
+def _elements(datatype: str, flat: list[Any]) -> Array:
     if datatype == "BYTES":
         array = np.empty(len(flat), object)
         array[:] = [element.encode() for element in flat]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -17,11 +18,11 @@ from fovea_server.http.messages import EVENTS, Buffer, Request, Response
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import refuse_encoding
 from fovea_server.http.v2.infer_request import parameter
-from fovea_server.http.v2.long_array import LONG, LongArray, parse_long
 from fovea_server.http.v2.tensor_json import MANY, data_json, elements_of, refuse_long
+from fovea_server.json_text import MOST_OF_TENSORS
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.tensors.signature import ModelTensor
-from fovea_server.tensors.triton_json import as_string, read
+from fovea_server.tensors.triton_json import as_string, parse_json, read
 
 
 async def generate(service: Service, request: Request) -> Response:
@@ -45,11 +46,8 @@ async def _generated(service: Service, request: Request) -> bytes:
     refuse_encoding(request)
     version = None if request.names["version"] is None else model.version
     asked = InferRequest(model.name, version, [])
-    arguments = request.body, asked, model.signature.inputs
-    if len(request.body) > LONG:
-        await asyncio.to_thread(_read, *arguments)
-    else:
-        _read(*arguments)
+    work = partial(_read, request.body, asked, model.signature.inputs)
+    await service.json.run(request.body, work, MOST_OF_TENSORS)
     response = await service.plane.infer(model, asked, request.reservation)
     refuse_long(sum(tensor.array.size for tensor in response.outputs))
     if any(tensor.array.size > MANY for tensor in response.outputs):
@@ -60,34 +58,32 @@ async def _generated(service: Service, request: Request) -> bytes:
 def _read(body: bytes | bytearray, asked: InferRequest, signature: Sequence[ModelTensor]) -> None:
     """Fill in a request; errors have Triton's text."""
     inputs = {tensor.name: tensor for tensor in signature}
-    given, long = parse_long(body, inputs)
+    given = parse_json(body, MOST_OF_TENSORS)
     if type(given) is not dict:
         raise MalformedJson("attempt to get members of a non-object")
-    _set(asked, inputs, long, given)
+    _set(asked, inputs, given)
 
 
 def _set(
     asked: InferRequest,
     inputs: Mapping[str, ModelTensor],
-    long: Mapping[str, LongArray],
     given: dict[str, Any],
 ) -> None:
     for name, value in given.items():
         if name in inputs:
-            data = long.get(value, value) if type(value) is str else value
-            asked.inputs.append(_input(inputs[name], data))
+            asked.inputs.append(_input(inputs[name], value))
         elif name == "id":
             asked.id = read("id", as_string, value)
         elif name == "parameters":
             if type(value) is not dict:
                 raise InvalidRequest("Expected JSON object for keyword: 'parameters'")
-            _set(asked, inputs, long, value)
+            _set(asked, inputs, value)
         else:
             asked.parameters[name] = parameter(name, value)
 
 
 def _input(tensor: ModelTensor, value: object) -> InputTensor:
-    data = value if isinstance(value, list | LongArray) else [value]
+    data = value if isinstance(value, list) else [value]
     elements = elements_of(tensor.name, tensor.datatype, data, None)
     shape = _shape(tensor, elements.size)
     return InputTensor(tensor.name, tensor.datatype, shape, elements)

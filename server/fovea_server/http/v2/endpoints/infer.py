@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import struct
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,8 +19,8 @@ from fovea_server.http.messages import BINARY, TEXT, Buffer, Request, Response
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import compress, decompressed
 from fovea_server.http.v2.infer_request import BodyReader, OutputEncoding
-from fovea_server.http.v2.long_array import LONG
 from fovea_server.http.v2.tensor_json import MANY, data_json, refuse_long
+from fovea_server.json_text import MOST_OF_TENSORS
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.tensors.triton_json import leading_number
@@ -36,11 +37,9 @@ async def infer(service: Service, request: Request) -> Response:
         header_size = _header_size(request, len(body))
     except FoveaError as error:
         return error_answer(error, TEXT)
-    arguments = (service, model, request, body, header_size)
-    if header_size > LONG:
-        asked, encoding = await asyncio.to_thread(_asked, *arguments)
-    else:
-        asked, encoding = _asked(*arguments)
+    text = body if header_size == len(body) else body[:header_size]
+    work = partial(_asked, service, model, request, text, body)
+    asked, encoding = await service.json.run(text, work, MOST_OF_TENSORS)
     response = await service.plane.infer(model, asked, request.reservation)
     try:
         if _check_length(response, encoding):
@@ -59,13 +58,13 @@ def _asked(
     service: Service,
     model: ServedModel,
     request: Request,
+    text: bytes | bytearray,
     body: bytes | bytearray,
-    header_size: int,
 ) -> tuple[InferRequest, OutputEncoding]:
     version = request.names["version"]
     asked = InferRequest(model.name, None if version is None else model.version, [])
-    if header_size:
-        reader = BodyReader(asked, body, header_size, service.extensions.regions)
+    if text:
+        reader = BodyReader(asked, text, body, service.extensions.regions)
         reader.read()
         return asked, reader.encoding
     image = raw_image(model, memoryview(body))

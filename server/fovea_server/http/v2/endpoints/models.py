@@ -6,8 +6,8 @@ is one.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
+from functools import partial
 
 from fovea_preprocess.errors import (
     InvalidRequest,
@@ -91,7 +91,8 @@ def _not_ready(value: dict[str, object]) -> Response:
 
 async def index(service: Service, request: Request) -> Response:
     """List every model of the repository, or those that are ready."""
-    ready = as_bool(find(_body(request), "ready", False))
+    given = await service.json.run(request.body, partial(_body, request))
+    ready = as_bool(find(given, "ready", False))
     entries = map(asdict, service.plane.index(ready))
     return json_answer([{k: value for k, value in entry.items() if value} for entry in entries])
 
@@ -99,8 +100,8 @@ async def index(service: Service, request: Request) -> Response:
 async def load(service: Service, request: Request) -> Response:
     """Load or reload a model."""
     refuse_repository(request.names["repository"])
-    # In a thread: the request may hold a model's files.
-    config, files = await asyncio.to_thread(_sent, request)
+    # The request may hold a model's files.
+    config, files = await service.json.run(request.body, partial(_sent, request))
     await service.plane.load(request.name("model"), config=config, files=files)
     return Response()
 
@@ -126,7 +127,8 @@ async def unload(service: Service, request: Request) -> Response:
     """Unload a model, and on request the models that it depends on."""
     refuse_repository(request.names["repository"])
     field = "unload_dependents"
-    dependents = read(field, as_bool, find(_parameters(request), field, False))
+    parameters = await service.json.run(request.body, partial(_parameters, request))
+    dependents = read(field, as_bool, find(parameters, field, False))
     await service.plane.unload(request.name("model"), dependents=dependents)
     return Response()
 
