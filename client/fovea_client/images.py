@@ -74,7 +74,7 @@ def image_to_send(image: ImageSource, channels: Channels = "RGB") -> bytes | Url
     """
     if isinstance(image, bytes):
         return image
-    if isinstance(image, str) and image.startswith(("http://", "https://")):
+    if isinstance(image, str) and image.lower().startswith(("http://", "https://")):
         return Url(image)
     if isinstance(image, str) and _OTHER_ADDRESS.match(image):
         raise ValueError(

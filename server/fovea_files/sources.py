@@ -18,7 +18,7 @@ VIDEO_SUFFIXES = frozenset((".mp4", ".avi", ".mkv", ".mov", ".webm"))
 SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 
 _LIVE = re.compile(r"(?:rtsps?|rtmp|rtp|udp|srt)://|/dev/video[0-9]+$|[0-9]$", re.IGNORECASE)
-_ADDRESS = re.compile(r"https?://")
+_ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 _MAGIC = re.compile(r"[*?\[]")
 # The end of the stem of a frame.
 _FRAME = re.compile(r"_\d{6,}$")

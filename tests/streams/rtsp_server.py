@@ -51,7 +51,8 @@ def main(port: str, locked_port: str) -> None:
     Gst.init(None)
     auth, token = GstRtspServer.RTSPAuth(), GstRtspServer.RTSPToken()
     token.set_string("media.factory.role", "viewer")
-    auth.add_basic(GstRtspServer.RTSPAuth.make_basic("viewer", "s3cret"), token)
+    for user, password in (("viewer", "s3cret"), ("porch", "p@s:s#1/50%")):
+        auth.add_basic(GstRtspServer.RTSPAuth.make_basic(user, password), token)
     servers = serve(port, None), serve(locked_port, auth)
     print("listening on", *(server.get_bound_port() for server in servers), flush=True)  # noqa: T201
     GLib.MainLoop().run()

@@ -19,6 +19,7 @@ from tests.streams.conftest import mjpeg_camera, rtsp_server, write_moving_scene
 from tests.streams.feeds import until
 
 from fovea_preprocess.errors import FetchRefused, InvalidOption, NotFound
+from fovea_streams.events.config import EventConfig
 from fovea_streams.frames.address import SourceAddress, checked
 from fovea_streams.frames.camera import Camera, SourceState
 from fovea_streams.frames.reader import Reading
@@ -395,6 +396,48 @@ def test_a_stream_goes_on_whatever_a_frame_fails_of(mjpeg, caplog):
 def test_a_password_in_the_path_is_not_shown(path):
     shown = SourceAddress.parse(f"rtsp://camera/{path}").shown
     assert shown == f"rtsp://camera/{path.replace('s3_cret', '...')}"
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("rtsp://admin:p@ss#1@127.0.0.1:9/stream", "write # as %23 and @ as %40 in the password"),
+        ("rtsp://admin:pa#ss@127.0.0.1/x", "write # as %23 in"),
+        ("RTSP://admin:pa/ss@127.0.0.1/x", "write / as %2F in"),
+        ("http://admin:pa?ss@127.0.0.1", "write [?] as %3F in"),
+        ("rtsp://admin:1/ss@127.0.0.1/x", "write / as %2F in"),
+        ("rtsps://ad/min:ss@[::1]:8/x", "write / as %2F in"),
+        ("rtsp://admin:ss#@127.0.0.1/x", "write # as %23 in"),
+    ],
+)
+def test_no_piece_of_a_password_is_taken_for_a_host(text, advice):
+    with pytest.raises(InvalidOption, match=advice) as raised:
+        SourceAddress.parse(text)
+    assert not {"admin", "ss", "min"} & set(re.findall(r"\w+", str(raised.value)))
+    for key in ("webhook", "mqtt"):
+        receiver = text.replace(text.partition(":")[0], "mqtt" if key == "mqtt" else "https")
+        with pytest.raises(InvalidOption, match=advice):
+            EventConfig.parse({key: receiver})
+
+
+@pytest.mark.parametrize("text", ["rtsp://c/a@b", "rtsp://c/?user=a@b", "rtsp://a:b:c@d@e/f"])
+def test_addresses_with_an_at_sign_elsewhere_are_read(text):
+    address = SourceAddress.parse(text)
+    assert address.text == text
+    assert address.url.hostname in ("c", "e")
+
+
+@pytest.mark.parametrize("password", ["p%40s%3As%231%2F50%25", "p%40s:s%231%2F50%"])
+def test_a_password_with_escapes_opens(rtsp, password):
+    assert asyncio.run(first(camera(f"rtsp://porch:{password}@{rtsp[1]}/video"), 1))
+
+
+def test_schemes_are_the_same_in_any_case(rtsp, mjpeg, tmp_path):
+    write_moving_scene(tmp_path / "a clip.avi", 3, 1)
+    for address in (f"RTSP://{rtsp[0]}/video", f"Http://{mjpeg}/video"):
+        assert asyncio.run(first(camera(address), 1))
+    clip = f"FILE://{tmp_path}/a%20clip.avi"
+    assert len(asyncio.run(first(camera(clip), 9))) == 3
 
 
 @pytest.mark.parametrize("text", ["ftp://a/b", "rtsp:///x", "rtsp://a:99999/x", "gopher://x"])

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from fovea_preprocess.errors import InvalidOption
 from fovea_streams.events.mqtt import Mqtt
 from fovea_streams.events.webhook import Webhook
+from fovea_streams.frames.address import check_login
 from fovea_streams.zones.change import ChangeKind
 from fovea_streams.zones.shape import Shape, seconds
 
@@ -60,6 +61,8 @@ class EventConfig:
                 f"events have '{min(unknown)[:60]}'; they are of {', '.join(ChangeKind)}"
             )
         webhook, secret, mqtt = (_text(given, key) for key in ("webhook", "webhook_secret", "mqtt"))
+        for address in (webhook, mqtt):
+            check_login(address or "")
         if webhook is not None:
             Webhook.check(webhook, secret)
         elif secret is not None:

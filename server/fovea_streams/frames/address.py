@@ -7,7 +7,7 @@ import re
 import socket
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from fovea_preprocess.errors import FetchRefused, InvalidOption
 from fovea_server.http.v1.body import is_public
@@ -44,19 +44,24 @@ class SourceAddress:
         """Read it; InvalidOption: it is of no kind that can be opened, or has no host."""
         if _DEVICE.fullmatch(text):
             return cls("device", f"/dev/video{text}" if text.isdigit() else text)
-        scheme, apart, _ = text.partition("://")
+        scheme, apart, rest = text.partition("://")
         if not apart:
             return cls("file", text.removeprefix("file:"))
-        kind = _SCHEMES.get(scheme.lower())
+        # Schemes are the same in any case, but FFmpeg knows them in lower case alone.
+        scheme = scheme.lower()
+        if scheme == "file" and rest.startswith("/"):
+            return cls("file", unquote(rest))
+        kind = _SCHEMES.get(scheme)
         if kind is None:
             raise InvalidOption(
                 f"sources of {scheme[:20]}:// are not read: name a file, a device as /dev/video0, "
                 f"or an address of {', '.join(f'{each}://' for each in _SCHEMES)}"
             )
+        check_login(text)
         try:
-            url = urlsplit(text)
+            url = urlsplit(f"{scheme}://{rest}")
             if url.hostname and url.port != 0:
-                return cls(kind, text)
+                return cls(kind, url.geturl())
         except ValueError:
             pass
         raise InvalidOption(f"the {scheme}:// address has no host, or a port that is none")
@@ -89,6 +94,25 @@ class SourceAddress:
         port = f":{url.port}" if url.port else ""
         pinned = url._replace(netloc=f"{user}{apart}{number}{port}").geturl()
         return SourceAddress(self.kind, pinned, url.netloc.rpartition("@")[2])
+
+
+def check_login(text: str) -> None:
+    """Refuse an address if a piece of its password would be taken for the host or the port.
+
+    Raises:
+        InvalidOption: it says how to write these characters, and shows nothing of the password.
+    """
+    scheme, _, rest = text.partition("://")
+    before, apart, _ = rest.rpartition("@")
+    # An @ behind a path ends no password if no ":" or "@" is before it.
+    if not apart or not re.search("[/?#]", before) or not re.search("[:@]", before):
+        return
+    escapes = [f"{each} as %{ord(each):02X}" for each in "#/?@" if each in before]
+    raise InvalidOption(
+        f"a piece of the password of the {scheme[:20].lower()}:// address would be read as its "
+        f"host or its path: write {' and '.join(escapes)} in the password, and an @ of the path "
+        "as %40, too"
+    )
 
 
 def checked(address: SourceAddress, *, allow_private: bool) -> SourceAddress:
