@@ -614,6 +614,8 @@ export interface FrameCounts {
   came: number;
   /** a newer one replaced them before the model had time */
   dropped: number;
+  /** could not be decoded, and were skipped */
+  broken: number;
   answered: number;
   /** the model did not answer them */
   refused: number;

@@ -25,6 +25,7 @@ function figuresOf({ rate, age_ms: age, frames, enabled, reconnects }) {
   return [
     `${rate.toFixed(1)}/s`,
     age === null ? "" : `${Math.round(age)} ms old`,
+    frames.broken ? `${frames.broken} broken` : "",
     frames.dropped ? `${frames.dropped} of ${frames.came} dropped` : "none dropped",
     reconnects ? `${reconnects} reconnects` : "",
   ].filter(Boolean).join(" · ");

@@ -73,6 +73,7 @@ class FrameCounts(BaseModel):
 
     came: int
     dropped: int = Field(description="a newer one replaced them before the model had time")
+    broken: int = Field(description="could not be decoded, and were skipped")
     answered: int
     refused: int = Field(description="the model did not answer them")
 
@@ -127,7 +128,7 @@ _SETTINGS = {
 _ONE = {
     **{**_SETTINGS, "source": "rtsp://CAMERA/STREAM"},
     **{"of_file": False, "state": "live", "reason": "", "rate": 4.9, "age_ms": 71.2, "objects": 2},
-    "frames": {"came": 510, "dropped": 12, "answered": 498, "refused": 0},
+    "frames": {"came": 510, "dropped": 12, "broken": 0, "answered": 498, "refused": 0},
     "reconnects": 0,
     "counts": {"door": {"in": 3, "out": 1}},
 }

@@ -89,8 +89,9 @@ class MjpegHandler(BaseHTTPRequestHandler):
 
     /loop redirects for ever, and /away to /video. /stalled stops behind its second frame, and /mute
     before its first byte; /locked and /nothing are refused, and /page is no video. /huge has frames
-    of 8K. /scene has one of the moving scene, to and fro, every 100 ms. /playlist is one of HLS,
-    which leads to /private; /still is one JPEG. /ftp redirects to another protocol.
+    of 8K. /scene has one of the moving scene, to and fro, every 100 ms. Each fifth part of /broken
+    is no picture. /playlist is one of HLS, which leads to /private; /still is one JPEG. /ftp
+    redirects to another protocol.
     """
 
     def do_GET(self):
@@ -125,6 +126,8 @@ class MjpegHandler(BaseHTTPRequestHandler):
                 grey = np.full(size, 8 * number % 256, np.uint8)
                 picture = grey if scene is None else scene[number % len(scene)]
                 jpeg = cv2.imencode(".jpg", picture)[1].tobytes()
+                if path == "/broken" and number % 5 == 4:
+                    jpeg = bytes(500)
                 head = f"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n"
                 self.wfile.write(head.encode() + jpeg + b"\r\n")
                 number += 1

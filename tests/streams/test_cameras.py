@@ -9,9 +9,11 @@ import threading
 import time
 import wave
 from contextlib import ExitStack, aclosing, nullcontext
+from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
 
+import av
 import pytest
 from tests.certificates import make_pair
 from tests.serving import free_ports
@@ -201,6 +203,95 @@ def test_a_file_is_read_whole(shared):
     assert len(times) > 10
     assert all(b - a >= 0.45 for a, b in pairwise(times))
     assert (source.state, source.dropped) == (SourceState.ENDED, 0)
+
+
+def test_a_part_that_is_no_picture_is_skipped(mjpeg):
+    source = camera(f"http://{mjpeg}/broken")
+    frames = asyncio.run(first(source, 30))
+    assert source.reconnects == 0
+    assert source.broken >= 5
+    assert [f.number for f in frames] == list(range(30))
+
+
+def copied(clip, path, times=None):
+    """Copy a video without encoding it; its times are those that are given, in milliseconds."""
+    with av.open(str(clip)) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(source.demux(video=0)):
+            if packet.size:
+                packet.stream = stream
+                if times is not None:
+                    packet.time_base = Fraction(1, 1000)
+                    packet.pts = packet.dts = times(number)
+                    packet.duration = times(number + 1) - times(number)
+                target.mux(packet)
+    return path
+
+
+def raw_h264(clip, path):
+    """Write the video of an mp4 as raw H.264, which has no times."""
+    with av.open(str(clip)) as source, path.open("wb") as target:
+        stream = source.streams.video[0]
+        annexb = av.BitStreamFilterContext("h264_mp4toannexb", stream)
+        for packet in source.demux(stream):
+            for each in annexb.filter(packet if packet.size else None):
+                target.write(bytes(each))
+    return path
+
+
+def times_of(path, every_s=0.0):
+    source = camera(str(path), every_s=every_s)
+
+    async def run():
+        return [frame.pts_s async for frame in source.frames()]
+
+    times = asyncio.run(run())
+    assert source.state is SourceState.ENDED, source.reason
+    return times
+
+
+def test_raw_h264_has_the_times_of_its_frames(shared, tmp_path):
+    clip = shared / "data" / "video" / "car-detection.mp4"
+    raw = raw_h264(clip, tmp_path / "raw.264")
+    for every_s in (0, 0.2):
+        assert times_of(raw, every_s) == pytest.approx(times_of(clip, every_s), abs=1e-3)
+
+
+def test_times_that_go_back_drop_no_frame(shared, tmp_path):
+    """Frames in the order in which they are decoded, with the times of that order."""
+    clip = shared / "data" / "video" / "bottle-detection.mp4"
+    raw = raw_h264(clip, tmp_path / "raw.264")
+    wrong = copied(raw, tmp_path / "wrong.mp4", lambda number: round(1000 * number / 29.83))
+    times = times_of(wrong)
+    assert all(b > a for a, b in pairwise(times))
+    assert times == pytest.approx(times_of(clip), abs=0.2)
+    assert len(times_of(wrong, 0.2)) == pytest.approx(len(times_of(clip, 0.2)), abs=1)
+
+
+def test_recordings_that_were_joined_go_on(shared, tmp_path):
+    clip = shared / "data" / "video" / "car-detection.mp4"
+    one = copied(clip, tmp_path / "one.ts")
+    joined = tmp_path / "joined.ts"
+    joined.write_bytes(2 * one.read_bytes())
+    times = times_of(joined)
+    assert len(times) == 2 * 377
+    assert times == pytest.approx([times[0] + n * 0.08 for n in range(2 * 377)], abs=0.2)
+
+
+def test_a_file_with_broken_frames_is_read_to_its_end(tmp_path):
+    clip = tmp_path / "clip.avi"
+    write_moving_scene(clip, 40, 1)
+    data = bytearray(clip.read_bytes())
+    starts = [found.start() for found in re.finditer(b"\xff\xd8\xff", data)]
+    for number in (5, 6, 30):
+        data[starts[number] : starts[number + 1] - 16] = bytes(
+            starts[number + 1] - 16 - starts[number]
+        )
+    clip.write_bytes(data)
+    source = camera(str(clip))
+    assert len(asyncio.run(first(source, 100))) == 37
+    reason = "the file is over, and 3 frames could not be decoded"
+    assert (source.state, source.reason) == (SourceState.ENDED, reason)
 
 
 def test_what_is_no_video_fails_with_a_reason(tmp_path):

@@ -16,6 +16,7 @@ import numpy as np
 
 from fovea_preprocess.errors import FetchRefused
 from fovea_preprocess.image import DecodedImage
+from fovea_preprocess.plural import counted
 from fovea_streams.frames.address import SourceAddress, opened_at
 from fovea_streams.frames.reader import FrameReader, RawFrame, Reading, SourceFailed
 
@@ -63,6 +64,7 @@ class Camera:
         state, reason: what it does, and why it is not live.
         came, dropped, reconnects: frames that came, those that a newer one replaced before they
             were taken, and how often the source was lost.
+        broken: packets that could not be decoded, and were skipped.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Camera:
         self.address, self.reading = address, reading
         self._allow_private, self._changed, self._turn = allow_private, changed, turn
         self.state, self.reason = SourceState.CONNECTING, ""
-        self.came = self.dropped = self.reconnects = 0
+        self.came = self.dropped = self.broken = self.reconnects = 0
         self._taken = 0
 
     async def frames(self) -> AsyncGenerator[Frame, None]:
@@ -91,7 +93,8 @@ class Camera:
                     async for frame in coming:
                         wait_s = _FIRST_WAIT_S
                         yield frame
-                self._become(SourceState.ENDED, "the file is over")
+                lacking = f", and {counted(self.broken, 'frame')} could not be decoded"
+                self._become(SourceState.ENDED, f"the file is over{lacking if self.broken else ''}")
                 return
             except (SourceFailed, FetchRefused) as error:
                 if not self.address.live:
@@ -114,7 +117,7 @@ class Camera:
 
     async def _connected(self, address: SourceAddress) -> AsyncGenerator[Frame, None]:
         slot = _Slot(asyncio.get_running_loop(), waits=not address.live)
-        reader = FrameReader(address, self.reading, slot.put, slot.end)
+        reader = FrameReader(address, self.reading, slot.put, slot.skip, slot.end)
         limit = self.reading.open_s
         reader.start()
         try:
@@ -123,8 +126,7 @@ class Camera:
                 limit = max(self.reading.stall_s, 3 * self.reading.every_s)
                 async with self._turn():
                     raw = slot.take()
-                    self.came, self.dropped = self.came + slot.came, self.dropped + slot.dropped
-                    slot.came = slot.dropped = 0
+                    self._count(slot)
                     if raw is None:
                         return
                     self._become(SourceState.LIVE, "")
@@ -136,6 +138,12 @@ class Camera:
         finally:
             reader.stopped.set()
             slot.close()
+            self._count(slot)
+
+    def _count(self, slot: _Slot) -> None:
+        came, dropped, broken = slot.counted()
+        self.came, self.dropped = self.came + came, self.dropped + dropped
+        self.broken += broken
 
     def _become(self, state: SourceState, reason: str) -> None:
         if (state, reason) != (self.state, self.reason):
@@ -165,17 +173,22 @@ class _Slot:
         self._frame: RawFrame | None = None
         self._over = self._closed = False
         self._reason: SourceFailed | None = None
-        self.came = self.dropped = 0
+        self._came = self._dropped = self._broken = 0
 
     def put(self, frame: RawFrame) -> None:
         """Leave a frame, in the thread that reads."""
         with self._lock:
             while self._waits and self._frame is not None and not self._closed:
                 self._lock.wait()
-            self.came += 1
-            self.dropped += self._frame is not None
+            self._came += 1
+            self._dropped += self._frame is not None
             self._frame = frame
             self._wake()
+
+    def skip(self) -> None:
+        """Count a packet that cannot be decoded, in the thread that reads."""
+        with self._lock:
+            self._broken += 1
 
     def end(self, reason: SourceFailed | None) -> None:
         """Say that there will be no more, in the thread that reads."""
@@ -210,6 +223,13 @@ class _Slot:
         if frame is None and self._reason is not None:
             raise self._reason
         return frame
+
+    def counted(self) -> tuple[int, int, int]:
+        """Return how many frames came and were dropped, and packets broken, since the last call."""
+        with self._lock:
+            counts = self._came, self._dropped, self._broken
+            self._came = self._dropped = self._broken = 0
+        return counts
 
     def close(self) -> None:
         """Let a reader that waits go on to its end."""

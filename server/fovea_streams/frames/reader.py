@@ -6,7 +6,7 @@ import errno
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,8 @@ from fovea_streams.frames.address import SourceAddress
 from fovea_streams.frames.relay import RtspRelay
 
 if TYPE_CHECKING:
-    from av import VideoFrame
+    from av import VideoFrame, VideoStream
+    from av.container import InputContainer
 
 _WORDS = {
     errno.ECONNREFUSED: "nobody listens there",
@@ -44,6 +45,9 @@ _CLASSES = {
 # A playlist may name any address, also one that was not checked, or any file.
 _PLAYLISTS = frozenset(("concat", "dash", "hls", "imf", "rtp", "rtsp", "sap", "sdp", "smooth"))
 _FORMATS = "mpjpeg,mjpeg,jpeg_pipe,mov,mp4,matroska,webm,mpegts,avi,flv"
+_USUAL_RATE = 25.0
+# So many broken packets one after the other are more than a camera sends until its next key frame.
+_MOST_BROKEN = 250
 _PROTOCOLS = {
     "rtsp": "rtsp,rtp,srtp,udp,tcp,tls",
     "http": "http,https,httpproxy,tcp,tls",
@@ -76,7 +80,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawFrame:
-    """A decoded frame: its picture, its time in the stream, and when it came (monotonic)."""
+    """A decoded frame: its picture, its time in the stream, and when it came (monotonic).
+
+    The time of a frame of a file is always known, and grows from frame to frame.
+    """
 
     picture: VideoFrame
     pts_s: float | None
@@ -88,14 +95,10 @@ class Due:
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
-        self._next_s = self._last_s = -math.inf
+        self._next_s = -math.inf
 
     def takes(self, now_s: float) -> bool:
-        """Return True for a frame that is to be taken."""
-        # Times that go back are of a file that begins again, or of a camera.
-        if now_s < self._last_s:
-            self._next_s = -math.inf
-        self._last_s = now_s
+        """Return True for a frame that is to be taken; times never go back."""
         # A frame that is a little early is on time.
         if now_s < self._next_s - 0.05 * self._every_s:
             return False
@@ -103,6 +106,28 @@ class Due:
         behind = now_s - self._next_s > self._every_s
         self._next_s = (now_s if behind else self._next_s) + self._every_s
         return True
+
+
+class Position:
+    """The times of the frames of a file, which grow from frame to frame.
+
+    Raw H.264 has no times. Where the times of a file go back (frames copied in the wrong order,
+    recordings joined to one), they are as wrong. Such a frame follows the one before it at the
+    rate of the stream.
+    """
+
+    def __init__(self, stream: VideoStream) -> None:
+        rate = stream.guessed_rate or stream.average_rate
+        self._usual_s = 1 / float(rate) if rate else 1 / _USUAL_RATE
+        self._next_s, self._last_s = 0.0, -math.inf
+
+    def of(self, picture: VideoFrame) -> float:
+        """Return the time of the next frame in seconds."""
+        given_s = picture.time
+        time_s = self._next_s if given_s is None or given_s <= self._last_s else given_s
+        length_s = float((picture.duration or 0) * (picture.time_base or 0))
+        self._last_s, self._next_s = time_s, time_s + (length_s if length_s > 0 else self._usual_s)
+        return time_s
 
 
 def require_av() -> None:
@@ -123,6 +148,7 @@ class FrameReader(threading.Thread):
         address: as `checked` returned it.
         reading: how.
         put: takes each frame; of a file it may block until there is room.
+        skipped: called for each packet that cannot be decoded.
         ended: takes None at the end of a file, or why there are no more frames.
     """
 
@@ -131,10 +157,12 @@ class FrameReader(threading.Thread):
         address: SourceAddress,
         reading: Reading,
         put: Callable[[RawFrame], None],
+        skipped: Callable[[], None],
         ended: Callable[[SourceFailed | None], None],
     ) -> None:
         super().__init__(name="fovea-frames", daemon=True)
-        self._address, self._reading, self._put, self._ended = address, reading, put, ended
+        self._address, self._reading, self._put = address, reading, put
+        self._skipped, self._ended = skipped, ended
         self.stopped = threading.Event()
 
     def run(self) -> None:
@@ -179,8 +207,8 @@ class FrameReader(threading.Thread):
             video = container.streams.video[0]
             # Threads by frame would hold some of them back.
             video.thread_type = "SLICE"
-            due = Due(reading.every_s)
-            for picture in container.decode(video):
+            due, position = Due(reading.every_s), Position(video)
+            for picture in self._pictures(container, video):
                 if self.stopped.is_set():
                     return
                 if picture.width * picture.height > reading.most_pixels:
@@ -190,11 +218,36 @@ class FrameReader(threading.Thread):
                     )
                 came = time.monotonic()
                 # Some cameras' times are made up by the decoder, as those of MJPEG.
-                now = came if address.live or picture.time is None else picture.time
-                if due.takes(now):
-                    self._put(RawFrame(picture, picture.time, came))
+                time_s = picture.time if address.live else position.of(picture)
+                if due.takes(came if address.live or time_s is None else time_s):
+                    self._put(RawFrame(picture, time_s, came))
         if address.live:
             raise SourceFailed("it ended")
+
+    def _pictures(self, container: InputContainer, video: VideoStream) -> Iterator[VideoFrame]:
+        """Yield the frames; what cannot be decoded is skipped, as players do.
+
+        Raises:
+            FFmpegError: nothing of a file can be decoded, or a camera sends nothing else.
+        """
+        import av
+
+        seen, in_a_row = False, 0
+        fault: av.FFmpegError | None = None
+        for packet in container.demux(video):
+            try:
+                pictures = packet.decode()
+            except av.FFmpegError as error:
+                fault, in_a_row = error, in_a_row + 1
+                self._skipped()
+                if self._address.live and in_a_row > _MOST_BROKEN:
+                    raise
+                continue
+            if pictures:
+                seen, in_a_row = True, 0
+            yield from pictures
+        if fault is not None and not seen:
+            raise fault
 
 
 def _options(address: SourceAddress, reading: Reading) -> dict[str, str]:

@@ -180,7 +180,7 @@ class CameraStream:
             "stream": self.config.id,
             "model": self.config.model,
             "frame": self.answered,
-            "time_s": frame.pts_s,
+            "time_s": _rounded(frame.pts_s),
             "age_ms": round(1e3 * self.age_s, 1),
         }
         text = orjson.dumps(head)[:-1] + b"," + result.encoded[1:]
@@ -198,7 +198,7 @@ class CameraStream:
         now_s = time.monotonic() - seen.age_s
         if not self.config.address.live and seen.pts_s is not None:
             now_s = seen.pts_s
-        head = {"frame": seen.number, "time_s": seen.pts_s}
+        head = {"frame": seen.number, "time_s": _rounded(seen.pts_s)}
         self.feed.see(head, now_s, seen.result, seen.words.labels)
 
     def _fail(self, reason: str, state: str = "refused") -> None:
@@ -248,12 +248,17 @@ class CameraStream:
             "frames": {
                 "came": camera.came,
                 "dropped": camera.dropped,
+                "broken": camera.broken,
                 "answered": self.answered,
                 "refused": self.refused,
             },
             "reconnects": camera.reconnects,
             **(self.feed.document if self.feed is not None else {}),
         }
+
+
+def _rounded(time_s: float | None) -> float | None:
+    return None if time_s is None else round(time_s, 3)
 
 
 def _encoded(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
@@ -272,7 +277,7 @@ def failed_document(stream_id: str, given: Mapping[str, Any], reason: str) -> di
         **{"id": stream_id, "source": source, "model": str(given.get("model", ""))},
         **{"state": "failed" if reason else "connecting", "reason": reason, "rate": 0.0},
         **{"age_ms": None, "objects": 0, "reconnects": 0},
-        "frames": dict.fromkeys(("came", "dropped", "answered", "refused"), 0),
+        "frames": dict.fromkeys(("came", "dropped", "broken", "answered", "refused"), 0),
     }
 
 
