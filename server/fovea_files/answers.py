@@ -17,6 +17,8 @@ from fovea_files.video import VideoHeader, read_frames
 from fovea_preprocess.errors import InvalidImage
 from fovea_preprocess.image import DecodedImage
 
+_BROKEN = ImageError(InvalidImage.code, "this frame cannot be decoded")
+
 Draw = Callable[[Entry, InputImage], Drawn | None]
 
 
@@ -106,8 +108,12 @@ def _read(source: Source) -> Iterator[_Item]:
     stamp = source.stamp
     number = None
     try:
-        for number, pixels in read_frames(source.path, source.every):
-            yield _Item(source, number, InputImage(DecodedImage(pixels, orientation=1)), stamp)
+        for frame in read_frames(source.path, source.every):
+            number = frame.number
+            image: InputImage | ImageError = _BROKEN
+            if frame.pixels is not None:
+                image = InputImage(DecodedImage(frame.pixels, orientation=1))
+            yield _Item(source, number, image, stamp)
     except InvalidImage as error:
         missing = None if source.path.exists() else ImageError("not_found", "there is no such file")
         yield _Item(source, number, missing or ImageError(error.code, str(error)), stamp)

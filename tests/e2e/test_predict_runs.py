@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import pytest
@@ -106,10 +108,50 @@ def test_a_video_that_breaks_off_fails_after_its_frames(fovea, demo_repository, 
     )
     assert code == 1
     assert out.count("clip.avi frame ") > 20
-    assert "of 60 frames: it is cut off or damaged" in err
+    assert "of 6.0 s: it is cut off or damaged" in err
     assert "no.mp4: no video that can be read" in err
     assert "absent.mov: there is no such file" in err
     assert "error: 3 of " in err
+
+
+def write_matroska(path: Path, times_ms: list[int]) -> None:
+    """A video of a screen: its frames come when something changes."""
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("libx264", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for number, at in enumerate(times_ms):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), number, np.uint8))
+            frame.pts, frame.time_base = at, Fraction(1, 1000)
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+
+
+def test_frames_of_uneven_times_are_a_whole_video(fovea, demo_repository, tmp_path):
+    write_matroska(tmp_path / "screen.mkv", [0, 10, 20, 1000, 5000, 5001, 9000, 20000])
+    args = ("predict", MODEL, "screen.mkv", "--repository", demo_repository)
+    code, out, err = fovea(*args)
+    assert code == 0, err
+    assert out.count("screen.mkv frame ") == 8
+    whole = (tmp_path / "screen.mkv").read_bytes()
+    (tmp_path / "screen.mkv").write_bytes(whole[: len(whole) // 2])
+    code, out, err = fovea(*args)
+    assert code == 1
+    assert "the video breaks off after" in err
+
+
+def test_a_frame_that_cannot_be_decoded_fails_only_itself(fovea, demo_repository, tmp_path):
+    write_video(tmp_path / "clip.avi", 12)
+    data = bytearray((tmp_path / "clip.avi").read_bytes())
+    starts = [found.start() for found in re.finditer(b"\xff\xd8\xff", data)]
+    length = starts[4] - 16 - starts[3]
+    data[starts[3] : starts[3] + length] = bytes(length)
+    (tmp_path / "clip.avi").write_bytes(data)
+    code, out, err = fovea("predict", MODEL, "clip.avi", "--repository", demo_repository)
+    assert code == 1
+    assert out.count("clip.avi frame ") == 11
+    assert "clip.avi frame 3: this frame cannot be decoded" in err
+    assert "clip.avi frame 11" in out
 
 
 @pytest.fixture

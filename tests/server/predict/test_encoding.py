@@ -37,7 +37,7 @@ def test_frames_of_any_size_and_rate_are_all_there(tmp_path, codec):
         video.add(np.full((49, 65, 3), shade, np.uint8))
     video.finish()
     assert VideoHeader.read(tmp_path / "v.mp4").rate == pytest.approx(10000 / 1001, rel=1e-4)
-    shades = [frame.mean() for _, frame in read_frames(tmp_path / "v.mp4", 1)]
+    shades = [frame.pixels.mean() for frame in read_frames(tmp_path / "v.mp4", 1)]
     assert shades == pytest.approx(np.arange(0, 250, 10), abs=4)
 
 
