@@ -171,6 +171,11 @@ def _of_images(images: Path) -> list[Asked]:
     seven = image_of("digits-embed", images)
     asked += [
         Asked("version 2", "POST", f"{digits}/versions/2/predict", scene),
+        # Other defaults of conf and iou would find other objects on these.
+        Asked("default conf", "POST", f"{digits}/predict", (images / "plate.jpg").read_bytes()),
+        Asked(
+            "default iou", "POST", f"{digits}/predict?conf=0.1", (images / "digit.jpg").read_bytes()
+        ),
         Asked("form of two", "POST", f"{digits}/predict?conf=0.5", *form(scene, other)),
         Asked("predict/form", "POST", f"{digits}/predict/form", *form(scene, other)),
         Asked("json of two", "POST", f"{digits}/predict", *_json({"images": two, "max_det": 3})),

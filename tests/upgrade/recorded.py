@@ -10,7 +10,7 @@ from typing import Any
 
 VERSION = "v0_1_0"
 DATA = Path(__file__).parent / VERSION
-"""What `record.py` wrote."""
+"""`record.py` wrote it."""
 COMMIT = "795dae8e"
 """The version in the field, which wrote it."""
 FLAGS = (

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_run_is_resumed(fovea: Fovea, tmp_path: Path, unpacked: Path) -> None:
-    """What was predicted stays, byte for byte; what is new is added, and all formats have both."""
+    """Finished images stay as they were written, the new one is added, and all files have both."""
     shutil.copytree(DATA / "predicted", tmp_path / "predicted")
     journal = tmp_path / "predicted" / "predictions.jsonl"
     (tmp_path / "few").mkdir()

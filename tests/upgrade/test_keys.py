@@ -70,7 +70,7 @@ def test_a_key_says_what_it_is(name: str, guarded: RunningServer) -> None:
 
 
 def test_a_quota_counts_on(guarded: RunningServer) -> None:
-    """Of five images a month three were sent to the older version."""
+    """The key has five images a month; the older version took three."""
     headers = {"x-api-key": PLAIN["counted"]}
     with httpx.Client(base_url=guarded.url, headers=headers) as client:
         assert client.get("/v1/keys/self").json()["quota_left"] == 2
