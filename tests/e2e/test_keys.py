@@ -368,6 +368,30 @@ def test_a_key_for_some_models_sees_and_controls_no_others(patterned):
             client.update_log_settings({"log_info": False}, headers=headers)
 
 
+ENSEMBLE = """{
+  "name": "cam-ens", "platform": "ensemble", "max_batch_size": 1,
+  "input": [{"name": "I", "data_type": "TYPE_FP32", "dims": [3, 320, 320]}],
+  "output": [{"name": "O", "data_type": "TYPE_FP32", "dims": [-1, -1]}],
+  "ensemble_scheduling": {"step": [{"model_name": "NAME", "model_version": -1,
+    "input_map": {"images": "I"}, "output_map": {"output0": "O"}}]}}"""
+
+
+def test_an_ensemble_of_a_client_runs_only_what_its_key_is_for(patterned):
+    server, headers, _ = patterned
+    files = {"file:1/x.txt": "eA=="}
+    for name, status in (("hidden", 403), ("cam-1", 200)):
+        given = {"parameters": {"config": ENSEMBLE.replace("NAME", name), **files}}
+        url = f"{server.url}/v2/repository/models/cam-ens/load"
+        answer = httpx.post(url, headers=headers, json=given)
+        assert answer.status_code == status, answer.text
+    with (
+        grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
+        pytest.raises(InferenceServerException, match="is not for this model"),
+    ):
+        config = ENSEMBLE.replace("NAME", "hidden")
+        client.load_model("cam-ens", headers=headers, config=config, files={"file:1/x.txt": b"x"})
+
+
 def test_who_has_no_key_learns_no_name_of_a_model(patterned, scene):
     server, _, _ = patterned
     for path in ("/v2/models/nope/ready", "/v1/models/nope/ready", "/nope/1", "/infer/x"):

@@ -17,7 +17,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -25,10 +25,12 @@ from typing import Any, TypeVar
 from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.options import PredictOptions, task_with
 from fovea_engines.engine import Engine
+from fovea_engines.repository.config_pbtxt import parse_config
 from fovea_engines.session import Array
 from fovea_preprocess.errors import (
     DeadlineExceeded,
     FoveaError,
+    InvalidModel,
     InvalidOption,
     InvalidRequest,
     ModelNotReady,
@@ -62,7 +64,8 @@ from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage, Vocabulary
 from fovea_server.tensors.messages import InferRequest, InferResponse
 from fovea_server.tensors.results.forms import image_outputs
-from fovea_server.traffic.call import CLIENT
+from fovea_server.traffic.call import CALL, CLIENT
+from fovea_server.traffic.holder import Holder
 from fovea_server.traffic.spans import SPAN
 
 log = logging.getLogger(__name__)
@@ -154,9 +157,17 @@ class DataPlane:
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
     ) -> None:
         """Load a model in a thread; raises as `Registry.load`."""
-        if config is not None:
-            check_weight(config.encode())
-        await self._in_thread(partial(self._registry.load, name, config=config, files=files))
+        call = CALL.get()
+        holder = None if call is None else call.holder
+
+        def work() -> None:
+            if config is not None:
+                check_weight(config.encode())
+                if holder is not None:
+                    _check_composing(holder, config)
+            self._registry.load(name, config=config, files=files)
+
+        await self._in_thread(work)
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model in a thread; raises as `Registry.unload`."""
@@ -460,3 +471,11 @@ def _resolved(model: ServedModel, engine: Engine, options: PredictOptions) -> Pr
             f"stage '{next(iter(stages))}': {error}; options of a request are for this stage of "
             f"'{model.name}', and the other stages have theirs in its file"
         ) from error
+
+
+def _check_composing(holder: Holder, config: str) -> None:
+    """Raise Forbidden if a configuration runs models that its sender may not use."""
+    # The registry says what is wrong with one that cannot be read.
+    with suppress(InvalidModel):
+        for name in parse_config(config).composing:
+            holder.check_model(name)
