@@ -531,6 +531,14 @@ def test_schemes_are_the_same_in_any_case(rtsp, mjpeg, tmp_path):
     assert len(asyncio.run(first(camera(clip), 9))) == 3
 
 
+@pytest.mark.parametrize("sent", ["\r\n", "\n", "\t", " ", "\x00", "\x7f", "%0d%0A", "%00"])
+@pytest.mark.parametrize("before", ["rtsp://10.0.0.1/a", "rtsp://user", "http://10.0.0.1/a?b="])
+def test_no_address_ends_a_line_of_what_is_sent(before, sent):
+    text = f"{before}{sent}Host: other@10.0.0.1/b" if before.endswith("user") else before + sent
+    with pytest.raises(InvalidOption, match="line feed"):
+        SourceAddress.parse(f"{text}x")
+
+
 @pytest.mark.parametrize("text", ["ftp://a/b", "rtsp:///x", "rtsp://a:99999/x", "gopher://x"])
 def test_addresses_of_no_camera(text):
     with pytest.raises(InvalidOption):

@@ -99,9 +99,12 @@ class SourceAddress:
 def check_login(text: str) -> None:
     """Refuse an address if a piece of its password would be taken for the host or the port.
 
+    So are spaces and control characters refused, which end a line of what is sent.
+
     Raises:
         InvalidOption: it says how to write these characters, and shows nothing of the password.
     """
+    _check_characters(text)
     scheme, _, rest = text.partition("://")
     before, apart, _ = rest.rpartition("@")
     # An @ behind a path ends no password if no ":" or "@" is before it.
@@ -113,6 +116,16 @@ def check_login(text: str) -> None:
         f"host or its path: write {' and '.join(escapes)} in the password, and an @ of the path "
         "as %40, too"
     )
+
+
+def _check_characters(text: str) -> None:
+    """Raise InvalidOption for characters that would end a line of what FFmpeg sends to a camera."""
+    decoded = unquote(text)
+    if any(each.isspace() for each in text) or not decoded.replace(" ", "").isprintable():
+        raise InvalidOption(
+            "the address has a space, a line feed or another character that none may have: write "
+            "a space as %20"
+        )
 
 
 def checked(address: SourceAddress, *, allow_private: bool) -> SourceAddress:
