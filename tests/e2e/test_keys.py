@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from queue import Queue
 
@@ -384,12 +385,11 @@ def test_an_ensemble_of_a_client_runs_only_what_its_key_is_for(patterned):
         url = f"{server.url}/v2/repository/models/cam-ens/load"
         answer = httpx.post(url, headers=headers, json=given)
         assert answer.status_code == status, answer.text
-    with (
-        grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
-        pytest.raises(InferenceServerException, match="is not for this model"),
-    ):
-        config = ENSEMBLE.replace("NAME", "hidden")
-        client.load_model("cam-ens", headers=headers, config=config, files={"file:1/x.txt": b"x"})
+    config, files = ENSEMBLE.replace("NAME", "hidden"), {"file:1/x.txt": b"x"}
+    with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        load = partial(client.load_model, "cam-ens", headers=headers, config=config, files=files)
+        with pytest.raises(InferenceServerException, match="is not for this model"):
+            load()
 
 
 def test_who_has_no_key_learns_no_name_of_a_model(patterned, scene):
