@@ -28,6 +28,7 @@ SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
 log = logging.getLogger(__name__)
 
 _STDERR = 2
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 # Lines are written together: one by one they would cost several times as much.
 _INTERVAL_S = 0.05
 _RETRY_S = 1.0
@@ -53,13 +54,20 @@ class _Writer:
     """
 
     def __init__(self, file: Path | None) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        self._descriptor = _STDERR if file is None else os.open(file, flags, 0o666)
+        self._descriptor = _STDERR if file is None else os.open(file, _FLAGS, 0o666)
         self._file = file
         self._waiting: list[Callable[[], str]] = []
         self._held = self._dropped = 0
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name="log", daemon=True).start()
+
+    def reopen(self) -> None:
+        """Write to the file that has the path now, a new one if it was moved; raises OSError."""
+        if self._file is not None:
+            descriptor = os.open(self._file, _FLAGS, 0o666)
+            # In one step, whatever the thread is writing.
+            os.dup2(descriptor, self._descriptor, inheritable=False)
+            os.close(descriptor)
 
     def write(self, text: str) -> None:
         """Take lines, as `logging` hands them over."""
@@ -146,6 +154,14 @@ class ServerLog(logging.Filter):
             self._handler.close()
         root.addHandler(handler)
         self.file, self._handler = file, handler
+
+    def reopen(self) -> None:
+        """Write to a new file if the log was moved away, as programs that rotate it do."""
+        if self._writer is not None:
+            try:
+                self._writer.reopen()
+            except OSError as error:
+                log.error("the log cannot be written to %s anew: %s", self.file, error.strerror)
 
     def set_severities(self, severities: frozenset[int], verbose: int) -> None:
         """Log these severities from now on; see `verbose`."""

@@ -22,6 +22,7 @@ from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import FoveaError
 from fovea_server.byte_budget import Trimmer
 from fovea_server.dataplane.service import Service
+from fovea_server.logs import SERVER_LOG
 from fovea_server.settings import silence_grpc
 from fovea_server.surface import Surface
 from fovea_server.tls import https_files
@@ -87,6 +88,7 @@ class Server(uvicorn.Server):
         self._others = others
         self._drained_at: float | None = None
         """On the monotonic clock, once it drains."""
+        self._reload_asked = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start all servers; Unavailable: another server cannot listen."""
@@ -114,6 +116,9 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Return True when it is time to stop: `drain_secs` after the signal."""
         self._trimmer.look()
+        if self._reload_asked:
+            self._reload_asked = False
+            self._reload()
         if not counter % _TICKS_OF_A_SECOND:
             self._descriptors.look()
         if not await super().on_tick(counter):
@@ -125,6 +130,24 @@ class Server(uvicorn.Server):
             if seconds:
                 log.info("not ready any more, and stopping in %g s", seconds)
         return self.force_exit or time.monotonic() >= self._drained_at
+
+    def ask_to_reload(self) -> None:
+        """Reopen the log file and read the certificates again, soon; a signal may ask."""
+        self._reload_asked = True
+
+    def _reload(self) -> None:
+        SERVER_LOG.reopen()
+        try:
+            files = https_files(self._service.settings)
+            if files is not None and self.config.ssl is not None:
+                # The context stays: new connections get the certificate that it has then.
+                self.config.ssl.load_cert_chain(*files)
+            for other in self._others:
+                other.reload()
+        except (FoveaError, OSError) as error:
+            log.error("SIGHUP: the certificates stay as they were: %s", error)
+        else:
+            log.info("SIGHUP: the log file and the certificates were opened anew")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop all servers concurrently: they share the time to exit."""

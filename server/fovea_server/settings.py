@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 
 _EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
+OTHER_NAMES = {
+    "model_repository": ("repository", "model_store"),
+    "http_address": ("host",),
+    "http_port": ("port",),
+    "keys_file": ("keys",),
+}
+"""Second names of settings, as flags and as variables."""
+
+# The key and the server of clients, and what docker-compose.yml reads.
+_OF_OTHERS = frozenset(("FOVEA_API_KEY", "FOVEA_URL", "FOVEA_BIND", "FOVEA_EXTRAS"))
+
 
 class ModelControlMode(StrEnum):
     """The choice of the models that are loaded; Triton's words."""
@@ -46,8 +57,17 @@ def _above(port: int, by: int) -> int:
 
 
 class _Environment(EnvSettingsSource):
+    """Reads FOVEA_HTTP_PORT, and FOVEA_PORT where that is not set."""
+
     def __call__(self) -> dict[str, object]:
-        return {k: v for k, v in super().__call__().items() if not links_a_service(k, str(v))}
+        found = {
+            name: self.env_vars[f"fovea_{other}"]
+            for name, others in OTHER_NAMES.items()
+            for other in others
+            if name in self.settings_cls.model_fields and f"fovea_{other}" in self.env_vars
+        }
+        found |= super().__call__()
+        return {k: v for k, v in found.items() if not links_a_service(f"{k}", str(v))}
 
 
 class Listening(BaseSettings):
@@ -408,12 +428,13 @@ def ignored_variables() -> Iterator[tuple[str, bool]]:
     With each comes True for a setting that Kubernetes set to the address of a Service, and False
     for a name that is no setting.
     """
+    known = {*Settings.model_fields, *(other for each in OTHER_NAMES.values() for other in each)}
     for name, value in sorted(os.environ.items()):
-        # The key is that of clients.
-        if name.upper().startswith("FOVEA_") and name != "FOVEA_API_KEY":
-            is_setting = name.lower().removeprefix("fovea_") in Settings.model_fields
-            if is_setting == links_a_service(name, value):
-                yield name, is_setting
+        if name.upper().startswith("FOVEA_") and name not in _OF_OTHERS:
+            setting, linked = name.lower().removeprefix("fovea_"), links_a_service(name, value)
+            # Any Service that is called fovea sets FOVEA_PORT.
+            if setting in Settings.model_fields if linked else setting not in known:
+                yield name, linked
 
 
 def silence_grpc() -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.docs.pages import ROOT, blocks, ported, served
 from tests.system import program
 
-from fovea_server.commands.flags import GROUPS, OTHER_NAMES, WITHOUT_EFFECT
-from fovea_server.settings import Settings, flag
+from fovea_server.commands.flags import GROUPS, WITHOUT_EFFECT
+from fovea_server.settings import OTHER_NAMES, Settings, flag
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -70,7 +70,7 @@ def test_the_table_of_flags_is_complete():
     assert [title for title, _ in rows] == list(GROUPS)
     listed = [name for _, flags in rows for name in re.findall(r"`(--[\w-]+)`", flags)]
     assert sorted(listed) == sorted(
-        [*map(flag, Settings.model_fields), *chain(*OTHER_NAMES.values())]
+        [*map(flag, Settings.model_fields), *map(flag, chain(*OTHER_NAMES.values()))]
     )
     beside = set(re.findall(r"`(--[\w-]+)`", section)) - set(listed)
     assert beside <= {*map(flag, WITHOUT_EFFECT), "--flag"}

@@ -9,7 +9,7 @@ import pytest
 from tests import certificates
 
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.grpc.server import server_credentials
+from fovea_server.grpc.server import server_certificates
 from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -76,4 +76,4 @@ def test_files_that_do_not_do_are_told(make_pair):
         ({"grpc_server_key": certificate, "grpc_server_cert": certificate}, "PEM"),
     ):
         with pytest.raises(InvalidOption, match=told):
-            server_credentials(Settings(grpc_use_ssl=True, **files))
+            server_certificates(Settings(grpc_use_ssl=True, **files))

@@ -32,7 +32,10 @@ def _local(context: typer.Context, folder: Path) -> Path:
 
     With --url no folder is read, whatever the environment says.
     """
-    if context.params.get("url"):
+    variables = (
+        each.resolve_envvar_value(context) for each in context.command.params if each.name == "url"
+    )
+    if context.params.get("url") or (not is_typed(context, "repository") and any(variables)):
         return folder
     if found := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(folder)):
         address = f"{found[1]}://{str(folder)[found.end() :].rpartition('@')[2]}"
@@ -42,6 +45,12 @@ def _local(context: typer.Context, folder: Path) -> Path:
             f"{address} repository`, and after a build back again"
         )
     return folder
+
+
+def _unless_local(context: typer.Context, url: str | None) -> str | None:
+    """Leave FOVEA_URL out where options were typed that only work without a server."""
+    typed = (is_typed(context, name) for name in ("repository", "serve_flags", "over"))
+    return None if not is_typed(context, "url") and any(typed) else url
 
 
 Needs: TypeAlias = Mapping[str, tuple[str, ...]]
@@ -88,8 +97,11 @@ UrlOption = Annotated[
     str | None,
     model_option(
         metavar="URL",
+        envvar="FOVEA_URL",
+        show_envvar=True,
         help="Ask this server, e.g. http://127.0.0.1:8000; FOVEA_API_KEY may have its key.",
         show_default="none",
+        callback=_unless_local,
     ),
 ]
 VersionOption = Annotated[

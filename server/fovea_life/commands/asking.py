@@ -21,7 +21,10 @@ NameArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the 
 ServerOption = Annotated[
     str,
     typer.Option(
-        "--url", metavar="URL", help="Address of the server; FOVEA_API_KEY may have its key."
+        "--url",
+        metavar="URL",
+        envvar="FOVEA_URL",
+        help="Address of the server; FOVEA_API_KEY may have its key.",
     ),
 ]
 SERVER = "http://127.0.0.1:8000"

@@ -18,19 +18,13 @@ from pydantic.fields import FieldInfo
 
 from fovea_server.commands.command import Command
 from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT
-from fovea_server.settings import Settings, flag, ignored_variables
+from fovea_server.settings import OTHER_NAMES, Settings, flag, ignored_variables
 
 if TYPE_CHECKING:
     from typer._click import Context
 
 log = logging.getLogger(__name__)
 
-OTHER_NAMES = {
-    "model_repository": ("--repository", "--model-store"),
-    "http_address": ("--host",),
-    "http_port": ("--port",),
-    "keys_file": ("--keys",),
-}
 # Title of each group in the help, and the first of its settings in the order of `Settings`.
 GROUPS = {
     "Repository and models": "model_repository",
@@ -84,7 +78,7 @@ def _setting(name: str, field: FieldInfo, title: str, *, hidden: bool) -> inspec
     metavar = _metavar(field.annotation)
     option = typer.Option(
         flag(name),
-        *OTHER_NAMES.get(name, ()),
+        *map(flag, OTHER_NAMES.get(name, ())),
         rich_help_panel=title,
         metavar=metavar,
         help=_sentences(field.description or name),
@@ -163,11 +157,9 @@ def warn_of_ignored_variables() -> None:
 
     These are no errors: a platform may add variables of its own beside the operator's.
     """
-    # Flags have second names; their settings do not, but people will try.
     meant = {name: name for name in Settings.model_fields}
-    meant["bind"] = "http_address"  # docker-compose.yml reads FOVEA_BIND
     for name, others in OTHER_NAMES.items():
-        meant |= {other.removeprefix("--").replace("-", "_"): name for other in others}
+        meant |= dict.fromkeys(others, name)
     for variable, linked in ignored_variables():
         if linked:
             log.warning(

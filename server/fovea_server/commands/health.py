@@ -71,12 +71,21 @@ class HealthCommand(SwitchCommand):
             raise
 
 
+def _unless_described(context: typer.Context, url: str | None) -> str | None:
+    """Leave FOVEA_URL out if flags say which server is meant: those were typed, and win."""
+    source = context.get_parameter_source("url")
+    described = (name for name in _SETTINGS if name != _SECRET and context.params.get(name))
+    return None if source is not None and source.name != "COMMANDLINE" and any(described) else url
+
+
 @partial(with_flags, settings=_SETTINGS, hidden=(), listed=False)
 def health(
     url: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
+            envvar="FOVEA_URL",
+            callback=_unless_described,
             help="Ask the server at this address over HTTP, e.g. http://10.0.0.5:8000.",
             show_default="the server on this machine",
         ),

@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import sys
+from collections.abc import Callable
 from threading import Event, Thread
 from types import FrameType
 
@@ -21,6 +22,15 @@ _SPARE_S = 3.0
 _LAST_S = 4.5
 
 
+def has_terminal() -> bool:
+    """Return True if the process belongs to a terminal that is still open."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
 class Leaving:
     """Ends the process `grace_s` and a little after the signal to stop, if it is still there.
 
@@ -31,19 +41,30 @@ class Leaving:
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._told = Event()
+        self._had_terminal = has_terminal()
         # Started now: later there may be no room for a thread.
         Thread(target=self._run, name="leaving", daemon=True).start()
 
     def watch(self) -> None:
-        """Take the signals until a server does."""
+        """Take the signals until a server does; SIGHUP has nothing to reload until then."""
         signal.signal(signal.SIGTERM, self._exit)
         signal.signal(signal.SIGINT, self._exit)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            # A terminal that is closed is a reason to stop as well, and no server takes it.
-            signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        self.watch_hang_ups(lambda: None)
         # Python gives signals back to the kernel while it ends. That would kill the process, and
         # orchestrators would report a failed stop.
         atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+
+    def watch_hang_ups(self, reload: Callable[[], None]) -> None:
+        """Call `reload` at each SIGHUP, but stop where the terminal was closed."""
+
+        def hung_up(number: int, frame: FrameType | None) -> None:
+            if self._had_terminal and not has_terminal():
+                os.kill(os.getpid(), signal.SIGTERM)
+            else:
+                reload()
+
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+            signal.signal(signal.SIGHUP, hung_up)
 
     def begin(self) -> None:
         """Start the time, at the first call."""

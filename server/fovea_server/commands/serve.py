@@ -113,6 +113,7 @@ def _serve(settings: Settings) -> None:
         from fovea_server.serve import make_server
 
         server = make_server(service, leaving.begin)
+        leaving.watch_hang_ups(server.ask_to_reload)
         while settings.exit_on_error and not registry.started:
             time.sleep(0.02)
         if settings.exit_on_error and (failed := registry.unserved):

@@ -62,7 +62,18 @@ class GrpcServer:
         shares_port: bool = False,
     ) -> None:
         self._service = service
-        self._credentials = server_credentials(service.settings)
+        settings = service.settings
+        self._certificates = server_certificates(settings)
+        self._credentials = (
+            None
+            if self._certificates is None
+            else grpc.dynamic_ssl_server_credentials(
+                self._certificates,
+                # Asked at each handshake.
+                lambda: self._certificates,
+                require_client_authentication=settings.grpc_use_ssl_mutual,
+            )
+        )
         self._arrivals = Arrivals(service.budget, service.settings)
         self._inference = inference or Inference(service)
         self._methods, self._interceptors = {**methods(), **replaced}, interceptors
@@ -90,6 +101,11 @@ class GrpcServer:
         await server.start()
         self._server = server
         log.info("gRPC on %s port %d", settings.grpc_address, self.port)
+
+    def reload(self) -> None:
+        """Read the certificates again, for new connections; InvalidOption or OSError: they stay."""
+        if self._certificates is not None:
+            self._certificates = server_certificates(self._service.settings)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, and finish accepted ones within the grace period."""
@@ -200,14 +216,15 @@ def _listen(
     return bound
 
 
-def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """Read the server's credentials for TLS; None where it serves without TLS."""
+def server_certificates(settings: Settings) -> grpc.ServerCertificateConfiguration | None:
+    """Read the files for TLS; None where gRPC is served without. Raises as `check_grpc_files`."""
     check_grpc_files(settings)
     key, certificate = settings.grpc_server_key, settings.grpc_server_cert
-    mutual = settings.grpc_use_ssl_mutual
-    if not (settings.grpc_use_ssl or mutual) or key is None or certificate is None:
+    used = settings.grpc_use_ssl or settings.grpc_use_ssl_mutual
+    if not used or key is None or certificate is None:
         return None
     root = settings.grpc_root_cert
-    trusted = None if root is None else root.read_bytes()
     pair = key.read_bytes(), certificate.read_bytes()
-    return grpc.ssl_server_credentials([pair], trusted, require_client_auth=mutual)
+    return grpc.ssl_server_certificate_configuration(
+        [pair], None if root is None else root.read_bytes()
+    )

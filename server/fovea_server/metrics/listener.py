@@ -64,6 +64,9 @@ class MetricsServer:
         self._server.lifespan = self._config.lifespan_class(self._config)
         await self._server.startup([listener])
 
+    def reload(self) -> None:
+        """Do nothing: it has no certificate."""
+
     @property
     def port(self) -> int:
         """The port that it listens on, once started."""
