@@ -1,10 +1,10 @@
 """Fetches images that requests name by URL, without becoming an open proxy.
 
 Strangers could send a server that fetches for them to addresses that only it can reach. So:
-http and https only; every address that the name resolves to must be public, and the connection
-goes to the very address that was checked (a second look-up could answer differently); each
-redirect is checked again; size and time are bounded; nothing (a cookie, a connection) is kept from
-one request to the next.
+http and https only; every address that the name resolves to must be within reach, and the
+connection goes to the very address that was checked (a second look-up could answer differently);
+each redirect is checked again; size and time are bounded; nothing (a cookie, a connection) is kept
+from one request to the next.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import httpx
 
 from fovea_preprocess.errors import FetchRefused
 from fovea_preprocess.size import size_text
-from fovea_server.http.v1.body import is_public
+from fovea_server.dataplane.reach import OURS, Reach
 
 MAX_REDIRECTS = 3
 
@@ -29,13 +29,13 @@ class Fetcher:
     Args:
         max_bytes: largest image.
         timeout_s: for one image, redirects included.
-        allow_private: also fetch from addresses that are not public.
+        reach: the addresses to fetch from.
     """
 
-    def __init__(self, *, max_bytes: int, timeout_s: float, allow_private: bool) -> None:
+    def __init__(self, *, max_bytes: int, timeout_s: float, reach: Reach) -> None:
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
-        self._allow_private = allow_private
+        self._reach = reach
         # Proxies and .netrc of the environment would undo the address check.
         # A kept connection is found again by its pinned address alone, so one whose certificate
         # was checked for one name would serve another. The time is bounded in `fetch`.
@@ -81,6 +81,7 @@ class Fetcher:
             host = url.raw_host.decode("ascii")
             pinned = url.copy_with(host=await self._checked_address(host))
             headers = {
+                **OURS,
                 "Host": url.netloc.decode("ascii"),
                 # Label Studio refuses to send files to those that accept images alone.
                 "Accept": "image/*, */*;q=0.5",
@@ -128,8 +129,7 @@ class Fetcher:
         except (socket.gaierror, UnicodeError):
             raise FetchRefused(f"the host '{host}' is not known") from None
         addresses = [str(info[4][0]) for info in found]
-        if not self._allow_private and not all(map(is_public, addresses)):
-            raise FetchRefused(f"the host '{host}' is not a public address")
+        self._reach.check(host, addresses)
         return addresses[0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated
 
@@ -60,6 +61,23 @@ def _as_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 HostNames = Annotated[Texts, AfterValidator(_as_names)]
+
+
+def _as_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what is neither a name, nor an address, nor a network."""
+    for host in hosts:
+        try:
+            ip_network(host, strict=False)
+        except ValueError:
+            if host == "*" or not _HOST.fullmatch(host):
+                raise ValueError(
+                    f"'{host}' is neither a name, nor an address, nor a network: write it as "
+                    "camera.lan, 127.0.0.1 or 192.168.1.0/24, without scheme and port"
+                ) from None
+    return tuple(host.lower() for host in hosts)
+
+
+Hosts = Annotated[Texts, AfterValidator(_as_hosts)]
 
 
 def links_a_service(name: str, value: str) -> bool:

@@ -19,7 +19,7 @@ from pydantic_settings import (
 
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.log_lines import LogFormat
-from fovea_server.setting_types import HostNames, Origins, Places, Texts, links_a_service
+from fovea_server.setting_types import HostNames, Hosts, Origins, Places, Texts, links_a_service
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -350,7 +350,12 @@ class Settings(Listening):
     )
     allow_url: bool = Field(False, description="fetch images that requests name by URL")
     url_allow_private: bool = Field(
-        False, description="fetch from private and loopback addresses, too (cameras on the LAN)"
+        False, description="fetch from private addresses, too (cameras on the LAN)"
+    )
+    url_allow_host: Hosts = Field(
+        (),
+        description="name, address or network that is fetched from, too, as 127.0.0.1 or "
+        "192.168.1.0/24; may be repeated",
     )
     url_timeout_s: float = Field(5.0, gt=0, description="seconds for one fetch, with redirects")
 

@@ -23,7 +23,7 @@ FLAGS = (
     "--api=label-studio",
     "--api=frigate-zmq",
     "--allow-url",
-    "--url-allow-private",
+    "--url-allow-host=127.0.0.1",
 )
 
 Run = Callable[[str, Any], Any]

@@ -97,7 +97,7 @@ def test_the_operator_says_where_label_studio_is(api_repository, site, tmp_path)
     flags = (
         "--api=label-studio=yolov8n",
         "--allow-url",
-        "--url-allow-private",
+        "--url-allow-host=127.0.0.1",
         f"--label-studio-url={site.url}",
         "--label-studio-token=a.b.c",
     )

@@ -55,7 +55,7 @@ def serving(demo_repository, tmp_path):
     def serve(text):
         shutil.copytree(demo_repository, tmp_path / "repository")
         (tmp_path / "repository" / "streams.toml").write_text(text)
-        flags = ["--allow-url", "--url-allow-private"]
+        flags = ["--allow-url", "--url-allow-host=127.0.0.1"]
         running.append(start_server(tmp_path / "repository", tmp_path, flags))
         return running[0]
 

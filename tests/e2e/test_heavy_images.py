@@ -194,7 +194,7 @@ def ways(server: RunningServer, image: bytes, address: str) -> dict[str, Callabl
 
 
 @pytest.mark.parametrize(
-    "flags", [("--allow-url", "--url-allow-private", "--api=deepstack", "--api=roboflow")]
+    "flags", [("--allow-url", "--url-allow-host=127.0.0.1", "--api=deepstack", "--api=roboflow")]
 )
 def test_every_way_in_counts(server):
     image = encoded("PNG", SIDE)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.smoke, pytest.mark.real]
 @pytest.fixture
 def server(demo_repository, tmp_path):
     repository = shutil.copytree(demo_repository, tmp_path / "repository")
-    server = start_server(repository, tmp_path, ["--allow-url", "--url-allow-private"])
+    server = start_server(repository, tmp_path, ["--allow-url", "--url-allow-host=127.0.0.1"])
     yield server
     assert server.stop() == 0
 

@@ -21,6 +21,7 @@ from tests.streams.conftest import mjpeg_camera, rtsp_server, write_moving_scene
 from tests.streams.feeds import until
 
 from fovea_preprocess.errors import FetchRefused, InvalidOption, NotFound
+from fovea_server.dataplane.reach import EVERYWHERE, Reach
 from fovea_streams.events.config import EventConfig
 from fovea_streams.frames.address import SourceAddress, checked
 from fovea_streams.frames.camera import Camera, SourceState
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.real
 
 def camera(address, **reading):
     given = {"open_s": 5.0, "stall_s": 2.0, **reading}
-    return Camera(SourceAddress.parse(address), Reading(**given), allow_private=True)
+    return Camera(SourceAddress.parse(address), Reading(**given), reach=EVERYWHERE)
 
 
 async def first(source, count):
@@ -352,25 +353,25 @@ def test_frames_of_8k_are_read(mjpeg):
 
 @pytest.mark.parametrize("address", ["rtsp://localhost/x", "http://[::1]/x", "https://10.0.0.1/x"])
 def test_addresses_that_are_not_public_are_refused(address):
-    with pytest.raises(FetchRefused, match="--url-allow-private"):
-        checked(SourceAddress.parse(address), allow_private=False)
+    with pytest.raises(FetchRefused, match="--url-allow-host"):
+        checked(SourceAddress.parse(address), Reach())
 
 
 def test_each_redirect_is_checked(mjpeg, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "fovea_streams.frames.address.is_public", lambda each: not asked.append(each)
+        "fovea_server.dataplane.reach.is_public", lambda each: not asked.append(each)
     )
-    target = checked(SourceAddress.parse(f"http://{mjpeg}/away"), allow_private=False)
+    target = checked(SourceAddress.parse(f"http://{mjpeg}/away"), Reach())
     assert target.text == f"http://{mjpeg}/video"
     assert len(asked) == 2
     with pytest.raises(FetchRefused, match="redirects more than"):
-        checked(SourceAddress.parse(f"http://{mjpeg}/loop"), allow_private=False)
+        checked(SourceAddress.parse(f"http://{mjpeg}/loop"), Reach())
     with pytest.raises(FetchRefused, match="not HTTP"):
-        checked(SourceAddress.parse(f"http://{mjpeg}/ftp"), allow_private=False)
+        checked(SourceAddress.parse(f"http://{mjpeg}/ftp"), Reach())
     # The decoder follows none: what was checked might redirect the next time.
     away = SourceAddress("http", f"http://{mjpeg}/away", mjpeg)
-    source = Camera(away, Reading(), allow_private=True)
+    source = Camera(away, Reading(), reach=EVERYWHERE)
     assert asyncio.run(reason_of(source))[0] is SourceState.WAITING
 
 
@@ -466,7 +467,7 @@ def test_a_stream_goes_on_whatever_a_frame_fails_of(mjpeg, caplog):
 
     plane = Plane()
     config = StreamConfig.parse("door", {"source": f"http://{mjpeg}/video", "model": "any"})
-    stream = CameraStream(config, plane, SimpleNamespace(of=nullcontext), allow_private=True)
+    stream = CameraStream(config, plane, SimpleNamespace(of=nullcontext), reach=EVERYWHERE)
 
     async def run():
         task = asyncio.create_task(stream.run())

@@ -12,6 +12,7 @@ from tests.built import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
+from fovea_server.dataplane.reach import EVERYWHERE
 from fovea_streams.frames.address import SourceAddress
 from fovea_streams.frames.camera import Camera
 from fovea_streams.frames.reader import Reading
@@ -30,7 +31,7 @@ def clip(shared, tmp_path_factory):
     repository = tmp_path_factory.mktemp("repository")
     build(BuildPlan(shared / "models" / "yolox_nano.onnx", "yolox", repository, "onnxruntime"))
     address = SourceAddress.parse(str(shared / "data" / "video" / "car-detection.mp4"))
-    camera = Camera(address, Reading(every_s=EVERY_S), allow_private=True)
+    camera = Camera(address, Reading(every_s=EVERY_S), reach=EVERYWHERE)
 
     async def seen(engine):
         frames = []

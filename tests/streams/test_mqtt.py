@@ -191,7 +191,7 @@ def test_the_status_is_that_of_the_camera_and_the_model(demo_repository, tmp_pat
         f'[gate]\nsource = "http://127.0.0.1:{camera}/video"\nmodel = "digits"\n'
         f'lines = ["door=0.5,0,0.5,1"]\nmqtt = "{ADDRESS.format(port=port)}"\n'
     )
-    flags = ["--allow-url", "--url-allow-private", "--model-control-mode=explicit"]
+    flags = ["--allow-url", "--url-allow-host=127.0.0.1", "--model-control-mode=explicit"]
 
     async def run():
         messages = []

@@ -25,7 +25,7 @@ from fovea_streams.zones.shape import Shape
 
 pytestmark = pytest.mark.slow
 
-FLAGS = ["--allow-url", "--url-allow-private"]
+FLAGS = ["--allow-url", "--url-allow-host=127.0.0.1"]
 LINE, ZONE = "middle=0.5,0,0.5,1", "floor=0,0.6,1,0.6,1,1,0,1"
 MARK = 255, 200, 0
 

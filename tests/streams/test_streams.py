@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 FLAGS = [
     "--allow-url",
-    "--url-allow-private",
+    "--url-allow-host=127.0.0.1",
     "--model-control-mode=explicit",
     "--load-model=digits",
 ]

@@ -18,6 +18,7 @@ from fovea_engines.commands.options import RepositoryOption, ServedModelArgument
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
 from fovea_preprocess.mistakes import similar_path
+from fovea_server.dataplane.reach import EVERYWHERE
 from fovea_streams.events.feed import EventFeed
 from fovea_streams.events.log import LoggedEvent
 from fovea_streams.events.sender import Sender
@@ -149,7 +150,7 @@ def watch(
             config.check(plane)
         turns = Turns(plane)
         streams = [
-            CameraStream(each, plane, turns, allow_private=True, feed=_feed(each, Path(folder)))
+            CameraStream(each, plane, turns, reach=EVERYWHERE, feed=_feed(each, Path(folder)))
             for each in configs
         ]
         with suppress(KeyboardInterrupt):

@@ -10,7 +10,7 @@ from typing import Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from fovea_preprocess.errors import FetchRefused, InvalidOption
-from fovea_server.http.v1.body import is_public
+from fovea_server.dataplane.reach import OURS, Reach
 
 Kind = Literal["rtsp", "http", "file", "device"]
 
@@ -128,50 +128,47 @@ def _check_characters(text: str) -> None:
         )
 
 
-def checked(address: SourceAddress, *, allow_private: bool) -> SourceAddress:
+def checked(address: SourceAddress, reach: Reach) -> SourceAddress:
     """Return the address to open in place of one of a network, behind all redirects of HTTP.
 
-    It blocks. Where private addresses are not allowed, the very numbers that were checked are
-    opened; redirects of RTSP are refused by the reader.
+    It blocks. The very numbers that were checked are opened, and redirects of RTSP are refused by
+    the reader. Where all private addresses may be reached, RTSP is opened as it is: over UDP, too.
 
     Raises:
-        FetchRefused: it leads to an address that is not public, or to none.
+        FetchRefused: it leads to an address out of reach, or to none.
     """
-    if address.kind in ("file", "device") or allow_private:
+    if address.kind in ("file", "device") or reach.everywhere:
         return address
     if address.kind == "http":
-        return _behind_redirects(address)
-    return address.at(_public_host(address))
+        return _behind_redirects(address, reach)
+    number = _checked_host(address, reach)
+    return address if reach.private else address.at(number)
 
 
-def _public_host(address: SourceAddress) -> str:
+def _checked_host(address: SourceAddress, reach: Reach) -> str:
     host = address.url.hostname or ""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError):
         raise FetchRefused(f"the host '{host}' is not known") from None
     numbers = [str(info[4][0]) for info in found]
-    if not all(map(is_public, numbers)):
-        raise FetchRefused(
-            f"the host '{host}' is not a public address: --url-allow-private lets cameras of the "
-            "local network in"
-        )
+    reach.check(host, numbers)
     return numbers[0]
 
 
-def _behind_redirects(address: SourceAddress) -> SourceAddress:
+def _behind_redirects(address: SourceAddress, reach: Reach) -> SourceAddress:
     # It takes a tenth of a second, which most servers need not pay.
     import httpx
 
     for _ in range(MOST_REDIRECTS + 1):
-        pinned = address.at(_public_host(address))
+        pinned = address.at(_checked_host(address, reach))
         try:
             with (
                 httpx.Client(trust_env=False, follow_redirects=False, timeout=_LOOK_S) as client,
                 client.stream(
                     "GET",
                     pinned.text,
-                    headers={"Host": pinned.name},
+                    headers={**OURS, "Host": pinned.name},
                     extensions={"sni_hostname": address.url.hostname},
                 ) as answer,
             ):
@@ -189,6 +186,6 @@ def _behind_redirects(address: SourceAddress) -> SourceAddress:
     raise FetchRefused(f"the address redirects more than {MOST_REDIRECTS} times")
 
 
-async def opened_at(address: SourceAddress, *, allow_private: bool) -> SourceAddress:
+async def opened_at(address: SourceAddress, reach: Reach) -> SourceAddress:
     """Await `checked`, in a thread."""
-    return await asyncio.to_thread(checked, address, allow_private=allow_private)
+    return await asyncio.to_thread(checked, address, reach)

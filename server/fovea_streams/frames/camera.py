@@ -17,6 +17,7 @@ import numpy as np
 from fovea_preprocess.errors import FetchRefused
 from fovea_preprocess.image import DecodedImage
 from fovea_preprocess.plural import counted
+from fovea_server.dataplane.reach import Reach
 from fovea_streams.frames.address import SourceAddress, opened_at
 from fovea_streams.frames.reader import FrameReader, RawFrame, Reading, SourceFailed
 
@@ -72,12 +73,12 @@ class Camera:
         address: SourceAddress,
         reading: Reading,
         *,
-        allow_private: bool,
+        reach: Reach,
         changed: Callable[[], None] = lambda: None,
         turn: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> None:
         self.address, self.reading = address, reading
-        self._allow_private, self._changed, self._turn = allow_private, changed, turn
+        self._reach, self._changed, self._turn = reach, changed, turn
         self.state, self.reason = SourceState.CONNECTING, ""
         self.came = self.dropped = self.broken = self.reconnects = 0
         self._taken = 0
@@ -88,7 +89,7 @@ class Camera:
         while True:
             self._become(SourceState.CONNECTING, self.reason)
             try:
-                address = await opened_at(self.address, allow_private=self._allow_private)
+                address = await opened_at(self.address, self._reach)
                 async with aclosing(self._connected(address)) as coming:
                     async for frame in coming:
                         wait_s = _FIRST_WAIT_S

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fovea_engines.backends.installing import install_extra
 from fovea_preprocess.errors import InvalidOption
+from fovea_server.dataplane.reach import OURS
 from fovea_streams.frames.address import SourceAddress
 from fovea_streams.frames.relay import RtspRelay
 
@@ -266,7 +267,9 @@ def _options(address: SourceAddress, reading: Reading) -> dict[str, str]:
         formats = sorted(av.formats_available - _PLAYLISTS)
         return options | {"format_whitelist": ",".join(formats)}
     options["format_whitelist"] = _FORMATS
+    headers = dict(OURS)
     if address.name:
         # What it redirected to has been checked, and is opened.
-        options |= {"max_redirects": "0", "headers": f"Host: {address.name}\r\n"}
+        options["max_redirects"], headers["Host"] = "0", address.name
+    options["headers"] = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return options

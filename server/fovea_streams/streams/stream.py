@@ -19,6 +19,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound, Unavailable
 from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.reach import Reach
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 from fovea_server.tensors.results.forms import result_json
 from fovea_streams.events.feed import EventFeed
@@ -83,7 +84,7 @@ class CameraStream:
         plane: DataPlane,
         turns: Turns,
         *,
-        allow_private: bool,
+        reach: Reach,
         feed: EventFeed | None = None,
     ) -> None:
         self.config = config
@@ -99,7 +100,7 @@ class CameraStream:
         self._plane = plane
         self._camera = Camera(
             *(config.address, config.reading),
-            allow_private=allow_private,
+            reach=reach,
             changed=self._log,
             turn=lambda: turns.of(config.model),
         )

@@ -22,6 +22,7 @@ from fovea_preprocess.errors import (
     InvalidOption,
     NotFound,
 )
+from fovea_server.dataplane.reach import EVERYWHERE, Reach
 from fovea_server.dataplane.service import Service
 from fovea_server.statistics.family import Family
 from fovea_server.traffic.call import CALL
@@ -190,7 +191,7 @@ class StreamTable:
         if config.address.kind in ("rtsp", "http") and not self._settings.allow_url:
             raise FetchRefused(
                 "this server opens no addresses: start it with --allow-url, and for cameras of the "
-                "local network with --url-allow-private"
+                "local network that clients add with --url-allow-private"
             )
         most = int(1e6 * self._settings.max_megapixels)
         return replace(config, reading=replace(config.reading, most_pixels=most))
@@ -209,9 +210,11 @@ class StreamTable:
     def _begin(self, config: StreamConfig) -> None:
         if len(self._running) >= MOST:
             raise InvalidOption(f"{MOST} streams are the most that a server runs: remove one")
-        allow = self._settings.url_allow_private
+        # The operator has written the file, and the clients the rest.
+        of_file = config.id in self._of_file and config.id not in self._of_clients
+        reach = EVERYWHERE if of_file else Reach.of(self._settings)
         feed = self._feed(config)
-        stream = CameraStream(config, self._plane, self._turns, allow_private=allow, feed=feed)
+        stream = CameraStream(config, self._plane, self._turns, reach=reach, feed=feed)
         # It outlives the request that made it, whose id and key are not its own.
         task = asyncio.create_task(stream.run(), context=Context())
         self._running[config.id] = stream, task

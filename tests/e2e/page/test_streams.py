@@ -14,7 +14,7 @@ from .conftest import opened, says
 pytestmark = pytest.mark.browser
 
 mjpeg = cameras.mjpeg
-FLAGS = ["--allow-url", "--url-allow-private"]
+FLAGS = ["--allow-url", "--url-allow-host=127.0.0.1"]
 FLOOR = "floor=0,0.6,1,0.6,1,1,0,1:anchor=center"
 
 

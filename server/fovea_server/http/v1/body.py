@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -88,24 +87,6 @@ class Url:
 
 
 Source = bytes | bytearray | Url | FoveaError
-
-
-# All that IANA has given out as public IPv6; outside lie site-local, IPv4-compatible and the like.
-_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# RFC 6052: how a network without IPv4 names an IPv4 host, in the last 32 bits.
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-
-
-def is_public(address: str) -> bool:
-    """Return True for an IP address that is neither of a private network nor of this machine."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped or ip in _NAT64:
-            ip = ipaddress.IPv4Address(ip.packed[-4:])
-        # 6to4 and Teredo tunnel to an IPv4 host of the sender's choice.
-        elif ip not in _GLOBAL_UNICAST or ip.sixtofour or ip.teredo:
-            return False
-    return ip.is_global and not ip.is_multicast
 
 
 def parse_body(

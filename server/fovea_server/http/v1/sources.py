@@ -9,6 +9,7 @@ from typing import Protocol
 from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import FetchRefused, FoveaError, QueueFull
 from fovea_preprocess.size import size_text
+from fovea_server.dataplane.reach import Reach
 from fovea_server.http.v1.body import Source, Url
 from fovea_server.settings import Settings
 
@@ -28,7 +29,7 @@ class ImageFetcher(Protocol):
 class MakeFetcher(Protocol):
     """The ability `fetcher`."""
 
-    def __call__(self, *, max_bytes: int, timeout_s: float, allow_private: bool) -> ImageFetcher:
+    def __call__(self, *, max_bytes: int, timeout_s: float, reach: Reach) -> ImageFetcher:
         """Take up connections."""
 
 
@@ -48,7 +49,7 @@ class ImageSources:
             self._fetcher = make(
                 max_bytes=settings.max_image_bytes,
                 timeout_s=settings.url_timeout_s,
-                allow_private=settings.url_allow_private,
+                reach=Reach.of(settings),
             )
 
     async def fetched(

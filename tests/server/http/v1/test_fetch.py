@@ -11,9 +11,10 @@ import pytest
 
 from fovea_outbound.fetch import Fetcher
 from fovea_preprocess.errors import FetchRefused
-from fovea_server.http.v1.body import is_public
+from fovea_server.dataplane.reach import Reach, is_public
 
 IMAGE = b"image" * 100
+HERE = Reach(named=("127.0.0.0/8", "::1"))
 
 
 REPLIES = {
@@ -76,11 +77,11 @@ def site():
     server.server_close()
 
 
-def fetch_all(*addresses: str, allow_private: bool = True, timeout_s: float = 60) -> list[bytes]:
+def fetch_all(*addresses: str, reach: Reach = HERE, timeout_s: float = 60) -> list[bytes]:
     held: list[int] = []
 
     async def run() -> list[bytes]:
-        fetcher = Fetcher(max_bytes=10_000, timeout_s=timeout_s, allow_private=allow_private)
+        fetcher = Fetcher(max_bytes=10_000, timeout_s=timeout_s, reach=reach)
         try:
             return [await fetcher.fetch(address, held.append) for address in addresses]
         finally:
@@ -89,8 +90,8 @@ def fetch_all(*addresses: str, allow_private: bool = True, timeout_s: float = 60
     return asyncio.run(run())
 
 
-def fetch(address: str, *, allow_private: bool = True, timeout_s: float = 60) -> bytes:
-    return fetch_all(address, allow_private=allow_private, timeout_s=timeout_s)[0]
+def fetch(address: str, *, reach: Reach = HERE, timeout_s: float = 60) -> bytes:
+    return fetch_all(address, reach=reach, timeout_s=timeout_s)[0]
 
 
 def test_fetches_an_image_also_through_a_redirect(site):
@@ -142,8 +143,8 @@ def test_the_time_given_is_the_only_limit(site, monkeypatch):
 )
 def test_private_addresses_are_refused_by_default(site, host):
     port = site.rpartition(":")[2]
-    with pytest.raises(FetchRefused, match=r"not a public address|not known"):
-        fetch(f"http://{host}:{port}/image", allow_private=False)
+    with pytest.raises(FetchRefused, match=r"is this machine|not known"):
+        fetch(f"http://{host}:{port}/image", reach=Reach())
 
 
 @pytest.mark.parametrize(
@@ -194,3 +195,37 @@ def test_other_urls_are_refused(address):
 )
 def test_whatis_public(address, public):
     assert is_public(address) is public
+
+
+@pytest.mark.parametrize(
+    ("address", "private", "named"),
+    [
+        ("10.0.0.1", True, "10.0.0.0/8"),
+        ("100.64.0.1", True, "100.64.0.1"),
+        ("fd12::1", True, "fd12::/16"),
+        ("127.0.0.1", False, "127.0.0.1"),
+        ("0.0.0.0", False, "0.0.0.0"),
+        ("::1", False, "::1"),
+        ("::ffff:127.0.0.1", False, "127.0.0.1"),
+        ("64:ff9b::127.0.0.1", False, "127.0.0.0/8"),
+        ("169.254.169.254", False, "169.254.0.0/16"),
+        ("fe80::1%eth0", False, "fe80::/10"),
+        ("fd00:ec2::254", False, "fd00:ec2::254"),
+        ("100.100.100.200", False, "100.64.0.0/10"),
+        ("2002:7f00:1::1", False, "2002:7f00:1::/48"),
+        ("224.0.0.1", False, "224.0.0.1"),
+    ],
+)
+def test_private_networks_have_no_addresses_of_this_machine(address, private, named):
+    for reach, allowed in (
+        (Reach(), False),
+        (Reach(private=True), private),
+        (Reach(named=(named,)), True),
+        (Reach(named=("camera.lan",)), True),
+        (Reach(private=True, named=("other.lan", "1.2.3.4")), private),
+    ):
+        if allowed:
+            reach.check("Camera.lan", [address])
+        else:
+            with pytest.raises(FetchRefused, match="--url-allow-host"):
+                reach.check("camera.lan", ["93.184.215.14", address])
