@@ -56,7 +56,7 @@ model = "digits-classify"
 name = "again"
 classes = ["5", "9", "1"]
 if = 0.5
-min_size = 16
+min_size = 28
 padding = 0.1
 top_k = 2
 """

@@ -55,6 +55,8 @@ def unintended(found: Iterable[str], intended: Mapping[str, str]) -> str:
 def _is_kept(name: str, before: Any, after: Any) -> bool:
     if name in ADDITIVE and isinstance(before, list) and isinstance(after, list):
         return set(map(str, before)) <= set(map(str, after))
+    if name == "variable" and before is None:
+        return True
     return bool(before == after)
 
 

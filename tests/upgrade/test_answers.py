@@ -12,5 +12,5 @@ OLD = load("answers.json")
 
 @pytest.mark.parametrize("name", OLD)
 def test_http(name: str, answers: Answers) -> None:
-    found = differences(OLD[name], answers[name])
+    found = differences(OLD[name], answers[name], name)
     assert not found, "\n".join(found)

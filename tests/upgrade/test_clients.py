@@ -65,13 +65,13 @@ def by_new_client(server: RunningServer, answers: Answers) -> Answers:
 
 @pytest.mark.parametrize("name", OLD)
 def test_the_old_client_asks_heads_server(name: str, by_old_client: Answers) -> None:
-    found = differences(OLD[name], by_old_client[name])
+    found = differences(OLD[name], by_old_client[name], f"old client, {name}")
     assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("name", OLD)
 def test_heads_client_has_the_same_names(name: str, by_new_client: Answers) -> None:
-    found = differences(OLD[name], by_new_client[name])
+    found = differences(OLD[name], by_new_client[name], f"new client, {name}")
     assert not found, "\n".join(found)
 
 

@@ -25,5 +25,5 @@ def client(server: RunningServer, answers: Answers) -> Iterator[grpc.InferenceSe
 
 @pytest.mark.parametrize("name", OLD)
 def test_grpc(name: str, client: grpc.InferenceServerClient) -> None:
-    found = differences(OLD[name], call(client, CALLS[name]))
+    found = differences(OLD[name], call(client, CALLS[name]), f"gRPC {name}")
     assert not found, "\n".join(found)

@@ -20,13 +20,15 @@ def test_inspect(model: str, fovea: Fovea, unpacked: Path) -> None:
     old = INSPECTED[model]
     assert code == old["code"]
     new = _json(told) if code == 0 else None
-    assert not (found := differences(old["told"], new)), "\n".join(found)
+    assert not (found := differences(old["told"], new, f"inspect {model}")), "\n".join(found)
 
 
 def test_versions(fovea: Fovea, unpacked: Path) -> None:
     code, told, _ = fovea("versions", "digits", "--repository", unpacked, "--json")
     assert code == 0
-    assert not (found := differences(load("versions.json"), _json(told))), "\n".join(found)
+    assert not (found := differences(load("versions.json"), _json(told), "versions")), "\n".join(
+        found
+    )
 
 
 def test_history_goes_on(fovea: Fovea, repository: Path) -> None:

@@ -45,7 +45,9 @@ def test_streams_have_their_settings(server: RunningServer) -> None:
     assert new.keys() == old.keys()
     for name, before in old.items():
         # Addresses and what was counted are of one run.
-        assert not (found := differences(before, new[name], name, momentary=True)), found
+        assert not (found := differences(before, new[name], f"stream {name}", momentary=True)), (
+            found
+        )
         settings = {"model", "fps", "track", "lines", "zones", "debounce", "lost_after", "conf"}
         for key in settings & before.keys():
             assert new[name][key] == before[key], key
@@ -69,7 +71,9 @@ def test_new_events_go_on_with_the_numbers(server: RunningServer) -> None:
         what = (each["kind"], each.get("name"), "frame" in each)
         alike = (one for one in old if (one["kind"], one.get("name"), "frame" in one) == what)
         if before := next(alike, None):
-            assert not (told := differences(before, each, each["kind"], momentary=True)), told
+            assert not (
+                told := differences(before, each, f"event {each['kind']}", momentary=True)
+            ), told
 
 
 def test_a_stream_of_the_record_is_changed_and_kept(server: RunningServer) -> None:
