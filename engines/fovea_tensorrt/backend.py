@@ -113,7 +113,15 @@ def _target(card: EngineCard) -> str:
     return f" for {card.gpu}" if card.gpu else ""
 
 
-TENSORRT = TensorRTBackend(name="tensorrt", distribution="tensorrt", extra="tensorrt")
+TENSORRT = TensorRTBackend(
+    name="tensorrt",
+    # "tensorrt" requires one of the others, which has the module, or is NVIDIA's own wheel with it.
+    distributions=("tensorrt-cu13", "tensorrt-cu12", "tensorrt"),
+    extra="tensorrt",
+)
 TENSORRT_RTX = TensorRTBackend(
-    name="tensorrt-rtx", distribution="tensorrt-rtx-cu13-bindings", extra="rtx", ahead_of_time=True
+    name="tensorrt-rtx",
+    distributions=("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu12-bindings", "tensorrt-rtx"),
+    extra="rtx",
+    ahead_of_time=True,
 )

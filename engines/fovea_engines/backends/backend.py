@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import metadata
@@ -103,8 +104,9 @@ class Backend(ABC):
 
     Attributes:
         name: in cards, in config.pbtxt and of --backend.
-        distribution: contains the runtime.
-        extra: Fovea's extra with that distribution; "" if Fovea requires it.
+        distributions: any of them contains the runtime, or brings it; the first that is installed
+            has its version.
+        extra: Fovea's extra with one of them; "" if Fovea requires the first.
         suffixes: of the files that it opens.
         any_suffix: it also recognises its files under a suffix that no backend has.
         platform: Triton's name of the platform; "" where Triton has none.
@@ -123,7 +125,7 @@ class Backend(ABC):
     """
 
     name: str
-    distribution: str
+    distributions: tuple[str, ...]
     extra: str = ""
     suffixes: tuple[str, ...]
     any_suffix: bool = False
@@ -181,15 +183,15 @@ class Backend(ABC):
     @property
     def info(self) -> BackendInfo:
         """Describe the backend on this machine, without importing its runtime."""
-        try:
-            return BackendInfo(self.name, metadata.version(self.distribution), None)
-        except metadata.PackageNotFoundError:
-            return BackendInfo(self.name, None, f"not installed: {self.installation}")
+        for distribution in self.distributions:
+            with suppress(metadata.PackageNotFoundError):
+                return BackendInfo(self.name, metadata.version(distribution), None)
+        return BackendInfo(self.name, None, f"not installed: {self.installation}")
 
     @property
     def installation(self) -> str:
         """Return the command that installs the runtime."""
-        return install_extra(self.extra) if self.extra else install(self.distribution)
+        return install_extra(self.extra) if self.extra else install(self.distributions[0])
 
 
 class GpuBuffer(Protocol):

@@ -57,7 +57,7 @@ class OnnxRuntimeBackend(Backend):
 
 ONNXRUNTIME = OnnxRuntimeBackend(
     name="onnxruntime",
-    distribution="onnxruntime",
+    distributions=("onnxruntime",),
     suffixes=(".onnx",),
     platform="onnxruntime_onnx",
     several_sizes=True,

@@ -92,7 +92,7 @@ class OpenVinoBackend(Backend):
 
 OPENVINO = OpenVinoBackend(
     name="openvino",
-    distribution="openvino",
+    distributions=("openvino",),
     suffixes=(".xml", ".onnx"),
     precisions=("fp32", "bf16", "fp16", "int8"),
 )

@@ -44,17 +44,19 @@ _MODULES = {
     "tensorrt": "tensorrt",
     "tensorrt-cu12": "tensorrt",
     "tensorrt-cu13": "tensorrt",
+    "tensorrt-rtx": "tensorrt_rtx",
+    "tensorrt-rtx-cu12-bindings": "tensorrt_rtx_bindings",
     "tensorrt-rtx-cu13-bindings": "tensorrt_rtx_bindings",
     "pycuda": "pycuda",
     "cuda-bindings": "cuda",
     "onnxruntime-gpu": "onnxruntime",
 }
 """Distribution -> the module that it brings."""
-# CUDA -> the oldest branch of the driver that runs its programs (NVIDIA's release notes of CUDA).
-_LEAST_DRIVER = {12: 525, 13: 580}
-_OF_CUDA_12 = {"tensorrt-cu12"}
+# CUDA -> the oldest branch of the driver that NVIDIA asks for (prerequisites of TensorRT 11.4).
+_LEAST_DRIVER = {12: 535, 13: 580}
+_OF_CUDA_12 = {"tensorrt-cu12", "tensorrt-rtx-cu12-bindings"}
 # Without a GPU, cuda-bindings and TensorRT for RTX still compile for others; these do nothing.
-_IDLE = {"pycuda", "tensorrt"}
+_IDLE = {"pycuda", "tensorrt", "tensorrt-cu12", "tensorrt-cu13"}
 _HEADERS = Path("usr/local/cuda/include/cuda.h")
 _LEAST_MEMORY = 512 * 2**20
 _LEAST_SHARED_MEMORY = 256 * 2**20

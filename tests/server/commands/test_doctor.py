@@ -181,7 +181,7 @@ def test_tensorrt_for_rtx_is_of_use_without_a_gpu() -> None:
         (replace(HEALTHY, driver="580.65.06"), "--gpus all"),
         (replace(HEALTHY, driver="580.65.06", gpus=GPU), "NVIDIA L4 stays idle"),
         (replace(ON_GPU, driver="570.86.10"), "install R580 or newer"),
-        (replace(ON_GPU, gpu_packages=OF_CUDA_12, driver="520.61.05"), "install R525 or newer"),
+        (replace(ON_GPU, gpu_packages=OF_CUDA_12, driver="530.41.03"), "install R535 or newer"),
         (without("pycuda"), "a CUDA 13 toolkit and a C++ compiler, with which it compiles, then"),
         (without("pycuda"), "install pycuda; or take docker/gpu.Dockerfile"),
         (replace(without("pycuda"), cuda_toolkit="/usr/bin/nvcc"), "which comes as source: "),

@@ -15,6 +15,7 @@ from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import BackendUnavailable
+from fovea_tensorrt.backend import TENSORRT, TENSORRT_RTX
 
 A100, L4, L40S = Gpu("NVIDIA A100", "80"), Gpu("NVIDIA L4", "89"), Gpu("NVIDIA L40S", "89")
 
@@ -85,6 +86,25 @@ def test_tensorrt_was_timed_on_one_gpu(tensorrt, gpu, fits):
             "the engine was built with tensorrt 11.4.0.106 for NVIDIA L4 (compute capability 89), "
             f"and here is tensorrt 11.4.0.106 and {gpu}"
         )
+
+
+@pytest.mark.parametrize(
+    ("distribution", "backend"),
+    [
+        ("tensorrt", TENSORRT),
+        ("tensorrt_cu12", TENSORRT),
+        ("tensorrt_cu13", TENSORRT),
+        ("tensorrt_rtx", TENSORRT_RTX),
+        ("tensorrt_rtx_cu12_bindings", TENSORRT_RTX),
+        ("tensorrt_rtx_cu13_bindings", TENSORRT_RTX),
+    ],
+)
+def test_any_of_its_distributions_is_the_runtime(tmp_path, monkeypatch, distribution, backend):
+    folder = tmp_path / f"{distribution}-10.16.1.11.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Name: {distribution}\nVersion: 10.16.1.11\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert backend.info == BackendInfo(backend.name, "10.16.1.11", None)
 
 
 def test_engines_of_processors_have_none(card):
