@@ -29,7 +29,14 @@ from fovea_engines.detect.tiles import crop, cut, joined
 from fovea_engines.detect.words import TOKENIZER_FILE, WORDS, TextEncoder
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.files import file_sha256
-from fovea_engines.session import Array, Closing, ImageSession, Session, TensorSpec
+from fovea_engines.session import (
+    Array,
+    Closing,
+    ImageSession,
+    Session,
+    TensorSpec,
+    in_order,
+)
 from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import (
     BackendUnavailable,
@@ -81,6 +88,8 @@ class Engine(Closing):
     ) -> None:
         self.card = card
         self.session = session
+        session.inputs = in_order(session.inputs, card.inputs)
+        session.outputs = in_order(session.outputs, card.outputs)
         self.words = words
         self.images = session if isinstance(session, ImageSession) else None
         self.labels = card.labels

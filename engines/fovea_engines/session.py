@@ -61,6 +61,18 @@ class TensorSpec:
         return _numpy_dtype(self.dtype)
 
 
+def in_order(
+    found: tuple[TensorSpec, ...], wanted: tuple[TensorSpec, ...]
+) -> tuple[TensorSpec, ...]:
+    """Return the tensors of a session in the order of the model's.
+
+    TensorRT keeps their names and not their order; OpenVINO may rename them and keeps their order.
+    """
+    by_name = {spec.name: spec for spec in found}
+    names = [spec.name for spec in wanted]
+    return tuple(map(by_name.__getitem__, names)) if by_name.keys() == set(names) else found
+
+
 def batched_outputs(session: Session) -> frozenset[str]:
     """Name the outputs whose first dimension is the batch; others are whole, such as [k, 6]."""
     rows = session.inputs[0].shape[:1]
@@ -70,7 +82,8 @@ def batched_outputs(session: Session) -> frozenset[str]:
 class Session(Closing, Protocol):
     """A loaded engine that owns its memory; a context manager.
 
-    `infer` may be called from several threads at once. Tensors are in the model's order.
+    `infer` may be called from several threads at once. Tensors are in the runtime's order, which an
+    `Engine` makes the model's.
 
     Attributes:
         max_batch: most rows of one call.

@@ -14,13 +14,13 @@ OLD = "1.0.0.7"
 """A release that is not installed."""
 
 
-def rtx_version(repository: Path, model: Path, name: str, **options: object) -> Path:
+def rtx_version(repository: Path, model: Path, name: str, rows: int = 4, **options: object) -> Path:
     """Build the next version of a model for compute capability 80; its folder."""
-    builder = BuilderOptions((Profile(1, 2, 4),), capabilities=("80",))
+    builder = BuilderOptions((Profile(1, min(2, rows), rows),), capabilities=("80",))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(repository.parent / "home"))
         plan = BuildPlan(
-            model, name, repository, "tensorrt-rtx", max_batch=4, builder=builder, **options
+            model, name, repository, "tensorrt-rtx", max_batch=rows, builder=builder, **options
         )
         build(plan)
     return max((repository / name).glob("[0-9]*"))

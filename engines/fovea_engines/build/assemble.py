@@ -24,7 +24,7 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FORMAT, EngineCard, HeadCandidate, Precision
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.locking import temporary_folder
-from fovea_engines.session import Closing, Session
+from fovea_engines.session import Closing, Session, in_order
 from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import (
     BackendError,
@@ -95,8 +95,9 @@ def assemble(
     with _alternative(plan, graph, folder):
         session, judge = _open(plan, prepared, graph, file, precision, gpu, progress)
     weight_bits = plan.weight_bits if precision == "int8" else 8
-    # A runtime may rename outputs, and keeps their order.
-    names = {a.name: b.name for a, b in zip(prepared.outputs, session.outputs, strict=True)}
+    inputs = in_order(session.inputs, prepared.inputs)
+    outputs = in_order(session.outputs, prepared.outputs)
+    names = {a.name: b.name for a, b in zip(prepared.outputs, outputs, strict=True)}
     card = EngineCard(
         format=CARD_FORMAT,
         name=plan.name,
@@ -109,8 +110,8 @@ def assemble(
         onnx_sha256=prepared.sha256,
         files=files,
         max_batch=session.max_batch,
-        inputs=session.inputs,
-        outputs=session.outputs,
+        inputs=inputs,
+        outputs=outputs,
         family=prepared.head.family,
         reason=prepared.head.reason,
         task=prepared.head.task,

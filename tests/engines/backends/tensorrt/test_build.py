@@ -5,6 +5,9 @@ import re
 
 import onnx
 import pytest
+from tests.engines.detect.heads.test_yolo_fastestv2 import network
+from tests.engines.fake_device import FakeDevice
+from tests.engines.fake_runtime import fake_gpu_machine
 
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import open_session
@@ -167,3 +170,21 @@ def test_a_plan_that_does_not_run_where_it_should_is_no_engine(
     assert not (tmp_path / "repository" / "t").exists()
     # One for other GPUs need not run here.
     assert fovea("build", tiny_model, "--name", "t", *RTX[:3], "86")[0] == 0
+
+
+def test_outputs_that_come_in_another_order_keep_their_meaning(tmp_path):
+    """TensorRT promises their names alone: the levels of this head differ in nothing else."""
+    from tests.engines.rtx_repository import rtx_version
+
+    model = network(tmp_path / "levels.onnx")
+    alone = rtx_version(tmp_path / "a", model, "levels", 1, nms_tail=False)
+    with fake_gpu_machine(Gpu(FakeDevice.name, "80")) as machine:
+        machine.model = alone / KEPT_FILE
+        there = rtx_version(tmp_path / "b", model, "levels", 1, nms_tail=False)
+        card = EngineCard.read(there / "card.json")
+        with Engine.open(there) as engine:
+            assert [spec.name for spec in engine.session.outputs] == ["out16", "out32"]
+    assert card.judge is None
+    assert [spec.name for spec in card.outputs] == ["out16", "out32"]
+    assert card.head_outputs == ("out16", "out32")
+    assert card.agreement.quality > 0.99
