@@ -82,6 +82,8 @@ class KernelContext:
         self._addresses: dict[str, int] = {}
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
+        if not 0 <= profile_index < self._engine.num_optimization_profiles:
+            raise RuntimeError("Error in set optimization profile async.")
         self._profile = profile_index
         return True
 

@@ -21,7 +21,7 @@ from fovea_engines.evaluate.samples import image_files
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.figures import Goal, Method
 from fovea_engines.repository.files import json_sha256
-from fovea_engines.repository.options import BuilderOptions, Profile, target
+from fovea_engines.repository.options import BuilderOptions, default_profiles, target
 from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
@@ -104,7 +104,7 @@ class BuildPlan:
         text: network of texts, whose vectors are in the space of this one's.
         tokenizer: tokenizer.json of a network of texts, which `text` is, or the half of the source
             that takes tokens; None takes that beside the source, if the source has such a half.
-        builder: options of backends that take them; None becomes one profile of up to `max_batch`.
+        builder: options of backends that take them; None has the `default_profiles`.
 
     Raises:
         InvalidOption: on construction, when a value is out of its range.
@@ -158,8 +158,7 @@ class BuildPlan:
         if self.builder is not None:
             self._check_builder(self.builder)
         elif self.runtime.takes_builder:
-            profile = Profile(1, self.max_batch, self.max_batch)
-            object.__setattr__(self, "builder", BuilderOptions((profile,)))
+            object.__setattr__(self, "builder", BuilderOptions(default_profiles(self.max_batch)))
         if self.tensorrt is not None:
             self._check_tensorrt(self.tensorrt.resolve())
         if not 0 <= self.max_drop <= 1:

@@ -46,7 +46,13 @@ from fovea_engines.repository.card import Precision
 from fovea_engines.repository.composites import composite_file, read_composite
 from fovea_engines.repository.figures import Goal
 from fovea_engines.repository.labels import find_labels
-from fovea_engines.repository.options import BuilderOptions, Plugin, Profile, parse_capabilities
+from fovea_engines.repository.options import (
+    BuilderOptions,
+    Plugin,
+    Profile,
+    default_profiles,
+    parse_capabilities,
+)
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidOption
 
@@ -386,7 +392,7 @@ def _builder_options(
     if not profile and not plugin and (workspace, level, capability) == (None, 3, None):
         return None
     return BuilderOptions(
-        profiles=tuple(map(Profile.parse, profile or [f"1,{max_batch or 1},{max_batch or 1}"])),
+        profiles=tuple(map(Profile.parse, profile or ())) or default_profiles(max_batch or 1),
         workspace=None if workspace is None else workspace << 20,
         level=level,
         capabilities=() if capability is None else parse_capabilities(capability),

@@ -176,7 +176,7 @@ ProfileOption = Annotated[
         metavar="MIN,OPT,MAX",
         help="Smallest and largest batch, and between them the one that is optimised. May be "
         "repeated.",
-        show_default="1,N,N of --max-batch",
+        show_default="1,1,1 and 2,N,N of --max-batch",
     ),
 ]
 WorkspaceOption = Annotated[

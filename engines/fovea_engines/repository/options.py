@@ -42,6 +42,15 @@ class Profile:
         return cls(*map(int, text.split(",")))
 
 
+def default_profiles(max_batch: int) -> tuple[Profile, ...]:
+    """Return profiles of up to `max_batch` rows: TensorRT times kernels for the usual batch alone.
+
+    A single image, which most requests have, is not to run kernels that were chosen for many.
+    """
+    single = Profile(1, 1, 1)
+    return (single,) if max_batch == 1 else (single, Profile(2, max_batch, max_batch))
+
+
 @dataclass(frozen=True, slots=True)
 class Plugin:
     """A library of plugins: its absolute path at build, with links resolved, and its digest."""
