@@ -13,9 +13,10 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_preprocess.errors import BuildError, InvalidModel, InvalidOption, UnsupportedModel
 from fovea_tensorrt.caches import timing_cache
+from fovea_tensorrt.cuda.quiet import QUIET
 from fovea_tensorrt.layers import engine_layers, network_layers
 from fovea_tensorrt.layers_file import PlanLayers
-from fovea_tensorrt.log import without_noise
+from fovea_tensorrt.log import out_of_memory, without_noise
 from fovea_tensorrt.monitor import Phases, progress_monitor, run_cancellable
 from fovea_tensorrt.plugins import load_plugins
 from fovea_tensorrt.runtime import Runtime
@@ -84,7 +85,8 @@ def build_plan(
     """
     runtime.check_capabilities(options.capabilities)
     load_plugins(runtime, options.plugins)
-    phases = Phases(progress or Progress())
+    progress = progress or Progress()
+    phases = Phases(progress)
     with runtime.log.collect() as messages:
         builder = runtime.builder()
         network = parse_network(runtime, builder, model)
@@ -94,13 +96,14 @@ def build_plan(
         # A TensorRT that compiles for absent GPUs times nothing.
         file = None if runtime.ahead_of_time else timings
         with nullcontext() if file is None else timing_cache(config, file):
-            plan = run_cancellable(
-                lambda: builder.build_serialized_network(network, config), phases
-            )
+            with QUIET.synchronising():
+                plan = run_cancellable(
+                    lambda: builder.build_serialized_network(network, config), phases
+                )
             if plan is None:
                 raise _failure(messages)
     data = bytes(memoryview(plan))
-    layers = None if runtime.ahead_of_time else engine_layers(runtime, data)
+    layers = None if runtime.ahead_of_time else engine_layers(runtime, data, progress)
     return Plan(data, layers or network_layers(network))
 
 
@@ -121,16 +124,17 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
 
 def _failure(messages: Sequence[str]) -> BuildError:
     texts = [text for text in map(without_noise, messages) if text]
+    # Each kernel that did not fit is a message of its own, and the last is that none is left.
+    if (short := next(filter(out_of_memory, texts), None)) is not None:
+        return BuildError(
+            f"the GPU has too little free memory for this build ({short}): free some, or give "
+            "less --workspace"
+        )
     reason = texts[-1] if texts else "it does not say why"
     if re.search("no runners that implement|any implementation for node", reason):
         return UnsupportedModel(
             f"TensorRT has no kernel for a part of the model ({reason}): export the model without "
             "it, or give more --workspace"
-        )
-    if re.search("out of ?memory|insufficient memory", reason, re.IGNORECASE):
-        return BuildError(
-            f"the GPU has too little free memory for this build ({reason}): free some, or give "
-            "less --workspace"
         )
     return BuildError(f"TensorRT gives no plan: {reason}")
 
@@ -205,12 +209,11 @@ def _check_shape(name: str, shape: tuple[int, ...], profiles: Sequence[Profile])
         )
     if not shape or shape[0] == -1:
         return
-    for profile in profiles:
-        if profile.max != shape[0]:
-            raise InvalidOption(
-                f"profile {profile} does not fit input {name!r}, whose batch is fixed to "
-                f"{shape[0]}: leave --profile out, or export with a dynamic batch"
-            )
+    if max(profile.max for profile in profiles) != shape[0]:
+        raise InvalidOption(
+            f"profile {' and '.join(map(str, profiles))} does not fit input {name!r}, whose batch "
+            f"is fixed to {shape[0]}: leave --profile out, or export with a dynamic batch"
+        )
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:

@@ -68,8 +68,9 @@ def timing_cache(config: Any, file: Path) -> Iterator[None]:
         timing_cache = config.create_timing_cache(b"")
         config.set_timing_cache(timing_cache, ignore_mismatch=False)
     yield
-    with suppress(OSError):
-        write_whole(file, bytes(memoryview(timing_cache.serialize())))
+    if (found := timing_cache.serialize()) is not None:
+        with suppress(OSError):
+            write_whole(file, bytes(memoryview(found)))
 
 
 def known_kernels(engine: Path) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,7 +23,10 @@ from fovea_tensorrt.caches import (
 )
 from fovea_tensorrt.cuda.driver import Device, megabytes, open_device
 from fovea_tensorrt.cuda.letterbox import open_letterbox, write_letterbox
+from fovea_tensorrt.cuda.quiet import QUIET
+from fovea_tensorrt.cuda.resources import let_go
 from fovea_tensorrt.layers_file import LAYERS_FILE
+from fovea_tensorrt.log import out_of_memory
 from fovea_tensorrt.plan_file import PlanFile, read_plan_file
 from fovea_tensorrt.plugins import load_plugins
 from fovea_tensorrt.runtime import Runtime, load_runtime
@@ -34,7 +36,8 @@ from fovea_tensorrt.session import (
     TensorRTSession,
 )
 
-_OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
+# OLD_CUDA_DRIVER, as TensorRT for RTX names it.
+_OLD_DRIVER = "old cuda driver"
 
 
 def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) -> Path:
@@ -85,46 +88,55 @@ def open_engine(
     try:
         load_plugins(runtime, plugins)
         with device.current():
-            engine = _load(runtime, file, device)
-            known = known_kernels(path)
-            runtime_config, runtime_cache = runtime.runtime_config(engine, known)
-            letterbox = open_letterbox(path.parent, device)
-            kind: type[TensorRTSession] = (
-                TensorRTSession if letterbox is None else TensorRTImageSession
-            )
-            session = kind(
-                engine,
-                device,
-                runtime.trt,
-                max_batch=max_batch,
-                slots=streams or SLOTS,
-                runtime_config=runtime_config,
-                runtime_cache=runtime_cache,
-                letterbox=letterbox,
-            )
-            if runtime_cache is not None:
-                # By now every batch size has run once.
-                keep_kernels(runtime_cache, path, known)
-    except BaseException:
+            return _open(runtime, file, device, max_batch, streams or SLOTS)
+    except BaseException as error:
+        with QUIET.synchronising():
+            let_go(error)
         device.close()
         raise
+
+
+def _open(
+    runtime: Runtime, file: PlanFile, device: Device, max_batch: int, slots: int
+) -> TensorRTSession:
+    with QUIET.synchronising():
+        engine = _load(runtime, file, device)
+        known = known_kernels(file.path)
+        runtime_config, runtime_cache = runtime.runtime_config(engine, known)
+        letterbox = open_letterbox(file.path.parent, device)
+    kind: type[TensorRTSession] = TensorRTSession if letterbox is None else TensorRTImageSession
+    session = kind(
+        engine,
+        device,
+        runtime.trt,
+        max_batch=max_batch,
+        slots=slots,
+        runtime_config=runtime_config,
+        runtime_cache=runtime_cache,
+        letterbox=letterbox,
+    )
+    if runtime_cache is not None:
+        # By now every batch size has run once.
+        keep_kernels(runtime_cache, file.path, known)
     return session
 
 
 def _load(runtime: Runtime, file: PlanFile, device: Device) -> Any:
     with file.plan() as data, runtime.log.collect() as messages:
-        if (reason := runtime.objection(data)) is not None:
-            raise BackendUnavailable(f"{file.path} was not built for {device.name}: {reason}")
-        engine = runtime.trt.Runtime(runtime.logger).deserialize_cuda_engine(data)
-    if engine is None and _OUT_OF_MEMORY.search(" ".join(messages)):
+        reason = runtime.objection(data)
+        if reason is None:
+            deserializer = runtime.deserializer()
+            engine = deserializer.deserialize_cuda_engine(data)
+            if engine is not None:
+                return engine
+    reason = reason or " ".join(messages) or "it does not say why"
+    if out_of_memory(reason):
         free, total = device.memory()
         raise OutOfMemory(
             f"{file.path} does not fit: {device.name} has {megabytes(free)} of "
             f"{megabytes(total)} free; unload a model, or stop what else uses the GPU"
         )
-    if engine is None:
-        raise BackendUnavailable(
-            f"TensorRT {runtime.version} cannot load {file.path} on {device.name} "
-            f"({' '.join(messages) or 'it does not say why'}): build it here"
-        )
-    return engine
+    remedy = "update NVIDIA's driver" if _OLD_DRIVER in reason else "build it here"
+    raise BackendUnavailable(
+        f"TensorRT {runtime.version} cannot load {file.path} on {device.name} ({reason}): {remedy}"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -11,10 +12,13 @@ from typing import Any
 from fovea_engines.repository.options import Profile
 from fovea_preprocess.errors import InferenceFailed, UnsupportedModel
 from fovea_tensorrt.cuda.driver import Device
+from fovea_tensorrt.cuda.quiet import QUIET
 from fovea_tensorrt.cuda.resources import Graph, Stream
 from fovea_tensorrt.tensors import Tensor
 
 log = logging.getLogger(__name__)
+
+_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +104,14 @@ class Contexts:
         """Create an `IExecutionContext` that will run in a stream; without addresses and memory."""
         with self._creating:
             context = self._engine.create_execution_context(self._runtime_config)
-        made = (
-            context is not None
-            and context.set_optimization_profile_async(bucket.profile, stream.handle)
-            and all(context.set_input_shape(t.name, t.shape(bucket.rows)) for t in self._inputs)
-        )
+        try:
+            made = (
+                context is not None
+                and context.set_optimization_profile_async(bucket.profile, stream.handle)
+                and all(context.set_input_shape(t.name, t.shape(bucket.rows)) for t in self._inputs)
+            )
+        except RuntimeError:  # so the bindings say that a profile cannot be set
+            made = False
         if not made:
             raise InferenceFailed(
                 f"TensorRT made no context for batches of {bucket.rows}; the log says why. It may "
@@ -112,9 +119,13 @@ class Contexts:
             )
         return context
 
+    def close(self) -> None:
+        """Let go of the engine, even if this is referenced."""
+        self._engine = self._runtime_config = None
+
 
 class Recorder:
-    """Records CUDA graphs; after the first failure, never again.
+    """Records CUDA graphs; once the same one was refused twice, never again.
 
     A graph saves the launch of every single kernel, which matters for small models on fast GPUs.
     """
@@ -124,18 +135,42 @@ class Recorder:
         self._wanted = wanted
 
     def record(self, stream: Stream, enqueue: Callable[[], None]) -> Graph | None:
-        """Record the work of `enqueue` in a stream; return None where that fails."""
-        if not self._wanted:
-            return None
-        try:
-            with self._device.capture(stream) as capture:
-                enqueue()
-            return capture.graph()
-        except InferenceFailed as error:
+        """Record the work of `enqueue` in a stream; None where that fails, or cannot be done now.
+
+        Raises:
+            InferenceFailed: after a refusal the work cannot be run either.
+        """
+        reason = ""
+        for _ in range(_TRIES if self._wanted else 0):
+            with QUIET.recording() as free:
+                if not free:
+                    return None
+                try:
+                    with self._device.capture(stream) as capture:
+                        enqueue()
+                    return capture.graph()
+                except InferenceFailed as error:
+                    # As text: an error references the context.
+                    reason = str(error)
+            _run_after_refusal(stream, enqueue)
+        if reason:
             self._wanted = False
-            # As text: a handler may keep the error, whose frames reference the context.
-            log.warning("this engine runs without CUDA graphs, kernel by kernel: %s", str(error))
-            return None
+            log.warning("this engine runs without CUDA graphs, kernel by kernel: %s", reason)
+        return None
+
+
+def _run_after_refusal(stream: Stream, enqueue: Callable[[], None]) -> None:
+    """Run work whose recording was refused, so that TensorRT's CUDA runtime reports it no more.
+
+    That keeps the error for whichever of its calls comes next, and cannot be reached from here.
+    """
+    with QUIET.synchronising():
+        with suppress(InferenceFailed):
+            enqueue()
+            stream.synchronize()
+            return
+        enqueue()
+        stream.synchronize()
 
 
 class Lane:
@@ -143,19 +178,27 @@ class Lane:
 
     A graph is bound to the state of the context it was recorded from, so there is one context per
     size, and none is switched between sizes and profiles. The context comes with profile, shapes,
-    addresses and memory set, and runs once to begin with.
+    addresses and memory set, and runs once to begin with. Its graph is recorded by `record`, or by
+    `enqueue` where that was not possible yet.
     """
 
     def __init__(self, context: Any, stream: Stream, recorder: Recorder) -> None:
         self._context = context
         self._stream = stream
+        self._recorder = recorder
+        self._graph: Graph | None = None
         # The first run loads kernels and sizes scratch memory, which cannot be recorded.
         self._execute()
         stream.synchronize()
-        self._graph = recorder.record(stream, self._execute)
+
+    def record(self) -> None:
+        """Record the graph, unless it is there; see `Recorder.record`."""
+        if self._graph is None:
+            self._graph = self._recorder.record(self._stream, self._execute)
 
     def enqueue(self) -> None:
         """Enqueue one batch."""
+        self.record()
         if self._graph is None:
             self._execute()
         else:

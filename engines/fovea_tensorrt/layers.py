@@ -12,7 +12,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from fovea_engines.progress import Progress
 from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import BackendUnavailable
+from fovea_tensorrt.cuda.quiet import QUIET
 from fovea_tensorrt.layers_file import PlanLayer, PlanLayers
 from fovea_tensorrt.runtime import Runtime, dtype_name, tensor_spec
 
@@ -31,14 +34,52 @@ _FORMATS = (
 )
 
 
-def engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
-    """Return the layers of a plan, fused as they run; None if the plan cannot be loaded here."""
+def engine_layers(runtime: Runtime, plan: bytes, progress: Progress) -> PlanLayers | None:
+    """Return the layers of a plan, fused as they run, at the best batch of its first profile.
+
+    None if TensorRT does not list them: a plan that took minutes to build is not lost for that.
+    """
+    try:
+        with QUIET.synchronising():
+            return _engine_layers(runtime, plan)
+    # TensorRT 8.6 wrote JSON that was none, and text that is no UTF-8 (NVIDIA/TensorRT#2779).
+    except (BackendUnavailable, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        progress.note(f"the layers are those of the network, as the engine lists none: {error}")
+        return None
+
+
+def _engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
     trt = runtime.trt
-    engine = trt.Runtime(runtime.logger).deserialize_cuda_engine(plan)
+    deserializer = runtime.deserializer()
+    engine = deserializer.deserialize_cuda_engine(plan)
     if engine is None:
         return None
     inspector = engine.create_engine_inspector()
+    # Without one, TensorRT 10 does not know the formats of tensors with a dynamic batch.
+    context = _context(engine, trt)
+    if context is not None:
+        inspector.execution_context = context
     return inspected_layers(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+
+def _context(engine: Any, trt: Any) -> Any:
+    """Return a context with the best shapes of the first profile; None where TensorRT makes none.
+
+    It has no memory to compute in; the first context of an engine takes that profile by itself.
+    """
+    runtime_config = engine.create_runtime_config()
+    strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
+    runtime_config.set_execution_context_allocation_strategy(strategy)
+    context = engine.create_execution_context(runtime_config)
+    if context is None:
+        return None
+    for name in map(engine.get_tensor_name, range(engine.num_io_tensors)):
+        fed = engine.get_tensor_mode(name).name == "INPUT"
+        if fed and -1 in tuple(engine.get_tensor_shape(name)):
+            _, best, _ = engine.get_tensor_profile_shape(name, 0)
+            if not context.set_input_shape(name, tuple(best)):
+                return None
+    return context
 
 
 def inspected_layers(text: str) -> PlanLayers | None:
@@ -46,7 +87,8 @@ def inspected_layers(text: str) -> PlanLayers | None:
 
     TensorRT 11 has "DataType" and "Format" where 10 has "Format/Datatype".
     """
-    layers = json.loads(text).get("Layers", [])
+    # Names of layers may have control characters in them.
+    layers = json.loads(text, strict=False).get("Layers", [])
     if not all(isinstance(layer, dict) for layer in layers) or not layers:
         return None
     return PlanLayers("engine", tuple(map(_inspected_layer, layers)))
@@ -57,15 +99,24 @@ def _inspected_layer(layer: Mapping[str, Any]) -> PlanLayer:
     outputs = tuple(map(_inspected_tensor, layer.get("Outputs", [])))
     # A layer's precision is that of its inputs, or without inputs that of its outputs.
     precision = next((tensor.dtype for tensor in (*inputs, *outputs)), "")
-    return PlanLayer(layer["Name"], layer.get("LayerType", ""), precision, inputs, outputs)
+    if not precision:
+        precision = _dtype(layer.get("Weights", {}).get("Type", ""))
+    name, kind = layer.get("Name", ""), layer.get("LayerType", "")
+    return PlanLayer(name, kind, precision, inputs, outputs)
 
 
 def _inspected_tensor(tensor: Mapping[str, Any]) -> TensorSpec:
     # TensorRT's own documentation writes both "Datatype" and "DataType".
     fields = {key.lower(): value for key, value in tensor.items()}
     text = fields.get("datatype") or fields.get("format/datatype", "")
-    dtype = next((name for pattern, name in _FORMATS if re.search(pattern, text, re.I)), text)
-    return TensorSpec(fields.get("name", ""), dtype, tuple(fields.get("dimensions", ())))
+    return TensorSpec(fields.get("name", ""), _dtype(text), tuple(fields.get("dimensions", ())))
+
+
+def _dtype(text: str) -> str:
+    """Return numpy's name of an inspector's type; empty for "N/A due to dynamic shapes"."""
+    if text.startswith("N/A"):
+        return ""
+    return next((name for pattern, name in _FORMATS if re.search(pattern, text, re.I)), text)
 
 
 _MULTIPLYING = ("convolution", "deconvolution", "matrix_multiply")

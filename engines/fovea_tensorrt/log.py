@@ -18,6 +18,9 @@ collected.addHandler(logging.NullHandler())
 _NO_DRIVER = "checkMacros.cpp::catchCudaError"
 # As in " In validate at /_src/optimizer/api/network.cpp:4023".
 _SOURCE = re.compile(r" In \S+ at /_src/[^\s)]+")
+_OUT_OF_MEMORY = re.compile(
+    r"out ?of ?memory|insufficient (gpu )?memory|memory is insufficient", re.IGNORECASE
+)
 
 
 class Log:
@@ -66,6 +69,11 @@ def logger(trt: Any, to: Log) -> Any:
                 to.write(message.strip(), level)
 
     return Logger()
+
+
+def out_of_memory(text: str) -> bool:
+    """Return True if a message of TensorRT says that memory is short."""
+    return _OUT_OF_MEMORY.search(text) is not None
 
 
 def without_noise(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any, TypeVar
 from fovea_engines.progress import Progress
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -32,6 +35,7 @@ class Phases:
         self._progress = progress
         self._open: dict[str, _Phase] = {}
         self._cancelled = False
+        self._shown = True
         self._lock = Lock()
 
     def start(self, name: str, parent: str | None, steps: int) -> None:
@@ -61,7 +65,14 @@ class Phases:
             self._report()
 
     def _report(self) -> None:
-        self._progress.now(self._text())
+        if not self._shown:
+            return
+        # TensorRT takes an exception of its monitor for the wish to stop the build.
+        try:
+            self._progress.now(self._text())
+        except Exception as error:  # noqa: BLE001  whatever it is, the build goes on
+            log.warning("the phases of the build are not shown any more: %s", str(error))
+            self._shown = False
 
     def _text(self) -> str:
         if not self._open:
@@ -97,7 +108,7 @@ def progress_monitor(trt: Any, phases: Phases) -> Any:
 def run_cancellable(work: Callable[[], T], phases: Phases) -> T:
     """Run a build in another thread, so that Ctrl-C stops it; raised after it has stopped.
 
-    TensorRT calls its monitor in the building thread, and ignores exceptions of the monitor.
+    TensorRT calls its monitor in the building thread, where Ctrl-C raises nothing.
     """
     done: Future[T] = Future()
 

@@ -9,7 +9,8 @@ the others of this package use what all three have. A test looks up every name i
   ``hasattr(trt, "ComputeCapability")``;
 - objects are called by their class: `builder` Builder, `config` IBuilderConfig, `network`
   INetworkDefinition, `parser` OnnxParser, `layer` ILayer, `tensor` ITensor, `engine` ICudaEngine,
-  `context` IExecutionContext, `inspector` EngineInspector, `timing_cache` ITimingCache.
+  `context` IExecutionContext, `inspector` EngineInspector, `timing_cache` ITimingCache,
+  `deserializer` Runtime.
 """
 
 from __future__ import annotations
@@ -121,6 +122,18 @@ class Runtime:
                     "it takes an NVIDIA GPU and its driver; --backend tensorrt-rtx builds without"
                 ) from error
 
+    def deserializer(self) -> Any:
+        """Create a `trt.Runtime`; `BackendUnavailable` if CUDA does not start."""
+        trt = self.trt
+        with self.log.collect() as messages:
+            try:
+                return trt.Runtime(self.logger)
+            except TypeError as error:
+                raise BackendUnavailable(
+                    f"TensorRT {self.version} does not start here ({' '.join(messages) or error}): "
+                    "`fovea doctor` says whether the driver is as new as the CUDA it takes"
+                ) from error
+
     def network(self, builder: Any) -> Any:
         """Create a strongly typed `INetworkDefinition`: every tensor has the model's type."""
         trt = self.trt
@@ -147,8 +160,8 @@ class Runtime:
     def objection(self, plan: bytes | memoryview) -> str | None:
         """Return TensorRT's reason why a plan cannot be loaded, if it can check beforehand."""
         trt = self.trt
-        runtime = trt.Runtime(self.logger)
-        validity_of = getattr(runtime, "get_engine_validity", None)
+        deserializer = self.deserializer()
+        validity_of = getattr(deserializer, "get_engine_validity", None)
         if validity_of is None:
             return None
         with self.log.collect() as messages:

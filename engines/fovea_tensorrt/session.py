@@ -18,6 +18,8 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import PlacedImage, Placer
 from fovea_tensorrt.cuda.driver import Device
 from fovea_tensorrt.cuda.letterbox import LetterboxKernel
+from fovea_tensorrt.cuda.quiet import QUIET
+from fovea_tensorrt.cuda.resources import let_go
 from fovea_tensorrt.lanes import (
     Bucket,
     Contexts,
@@ -83,28 +85,34 @@ class TensorRTSession(Closing):
         with device.current(), ExitStack() as made:
             if letterbox is not None:
                 made.enter_context(closing(letterbox))
-            inputs = read_inputs(engine, batched=max_batch > 0)
-            buckets = choose_buckets(read_profiles(engine, inputs), max(1, max_batch))
-            self._largest = buckets[-1].rows
-            images = 0 if letterbox is None else staging_bytes(letterbox.spec, self._largest)
-            contexts = Contexts(engine, inputs, trt, runtime_config)
-            outputs = _outputs(engine, device, contexts, buckets[-1], batched=max_batch > 0)
-            activations = engine.device_memory_size_v2
-            buffers = self._largest * sum(t.row_bytes for t in (*inputs, *outputs)) + images
-            check_memory(device, slots, activations, buffers, self._largest)
-            recorder = Recorder(device, wanted=graphs)
-            for _ in range(slots):
-                slot = Slot(
-                    device,
-                    contexts,
-                    inputs,
-                    outputs,
-                    buckets,
-                    activations,
-                    recorder,
-                    letterbox,
-                )
-                self._free.put(made.enter_context(closing(slot)))
+            with QUIET.synchronising():
+                inputs = read_inputs(engine, batched=max_batch > 0)
+                buckets = choose_buckets(read_profiles(engine, inputs), max(1, max_batch))
+                self._largest = buckets[-1].rows
+                images = 0 if letterbox is None else staging_bytes(letterbox.spec, self._largest)
+                contexts = Contexts(engine, inputs, trt, runtime_config)
+                made.callback(contexts.close)
+                outputs = _outputs(engine, device, contexts, buckets[-1], batched=max_batch > 0)
+                activations = engine.device_memory_size_v2
+                buffers = self._largest * sum(t.row_bytes for t in (*inputs, *outputs)) + images
+                check_memory(device, slots, activations, buffers, self._largest)
+                recorder = Recorder(device, wanted=graphs)
+                pool = []
+                for _ in range(slots):
+                    slot = Slot(
+                        device,
+                        contexts,
+                        inputs,
+                        outputs,
+                        buckets,
+                        activations,
+                        recorder,
+                        letterbox,
+                    )
+                    pool.append(made.enter_context(closing(slot)))
+            for slot in pool:
+                slot.record()
+                self._free.put(slot)
             self._made = made.pop_all()
         self._outputs = outputs
         self.inputs = tuple(tensor.spec for tensor in inputs)
@@ -132,6 +140,8 @@ class TensorRTSession(Closing):
                 try:
                     yield slot
                 except InferenceFailed as error:
+                    with QUIET.synchronising():
+                        let_go(error)
                     self._check_device(error)
                     raise
         finally:
@@ -172,7 +182,7 @@ class TensorRTSession(Closing):
                 self._free.get()
             # Callers that still wait for a slot receive None, and pass it on to the next.
             self._free.put(None)
-            with closing(self._device), self._device.current():
+            with closing(self._device), self._device.current(), QUIET.synchronising():
                 self._made.close()
                 self._runtime_cache = None
 

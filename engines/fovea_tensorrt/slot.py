@@ -8,12 +8,13 @@ from contextlib import ExitStack, closing, suppress
 import numpy as np
 
 from fovea_engines.session import Array
-from fovea_preprocess.errors import BackendError, InvalidModel, OutOfMemory
+from fovea_preprocess.errors import BackendError, InferenceFailed, InvalidModel, OutOfMemory
 from fovea_preprocess.plural import counted
 from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_tensorrt.cuda.driver import Device, megabytes
 from fovea_tensorrt.cuda.letterbox import LetterboxKernel, packed_size
+from fovea_tensorrt.cuda.quiet import QUIET
 from fovea_tensorrt.cuda.resources import Stream
 from fovea_tensorrt.lanes import Bucket, Contexts, Lane, Recorder
 from fovea_tensorrt.tensors import Tensor
@@ -179,6 +180,11 @@ class Slot:
                 self._lanes[bucket] = self._open(bucket)
             self._made = made.pop_all()
 
+    def record(self) -> None:
+        """Record the graphs of all lanes, where that is possible now."""
+        for lane in self._lanes.values():
+            lane.record()
+
     def run(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
         """Compute a batch that fits the largest bucket; all arrays are [rows, ...]."""
 
@@ -215,7 +221,8 @@ class Slot:
 
     def _enqueue(self, bucket: Bucket, rows: int, send: Callable[[Bucket], None]) -> None:
         if bucket not in self._lanes:
-            self._lanes[bucket] = self._open(bucket)
+            with QUIET.synchronising():
+                self._lanes[bucket] = self._open(bucket)
         send(bucket)
         self._lanes[bucket].enqueue()
         for buffer in self._outputs:
@@ -225,7 +232,11 @@ class Slot:
         context = self._contexts.make(bucket, self._stream)
         context.set_device_memory(self._activations.address, self._activations.size)
         for buffer in (*self._inputs, *self._outputs):
-            context.set_tensor_address(buffer.tensor.name, buffer.memory.address)
+            if not context.set_tensor_address(buffer.tensor.name, buffer.memory.address):
+                raise InferenceFailed(
+                    f"TensorRT does not take the memory of tensor {buffer.tensor.name!r}; the log "
+                    "says why"
+                )
         return Lane(context, self._stream, self._recorder)
 
     def _drain(self, *buckets: Bucket) -> None:
@@ -235,7 +246,7 @@ class Slot:
             self._stream.synchronize()
         for bucket in buckets:
             if lane := self._lanes.pop(bucket, None):
-                with suppress(BackendError):
+                with suppress(BackendError), QUIET.synchronising():
                     lane.close()
 
     def close(self) -> None:

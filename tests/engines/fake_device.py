@@ -5,6 +5,7 @@ is against the rules raises `Misuse` at once, or is noted in `misuse` where a st
 """
 
 import threading
+import weakref
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -86,11 +87,17 @@ class FakeCapture:
     def __init__(self, device: "FakeDevice") -> None:
         self._device = device
         self.work: list[Work] | None = None
+        self.valid = True
 
     def graph(self) -> FakeGraph:
         if self.work is None:
             raise Misuse("graph() inside the block that records")
         return FakeGraph(self._device, self.work)
+
+
+# Under way in any thread: all devices are the same GPU, as the code opens it once for each session.
+_recordings: list[FakeCapture] = []
+_recording = threading.Lock()
 
 
 class FakeDevice:
@@ -100,8 +107,10 @@ class FakeDevice:
         alive: how many there are of everything that must be given back.
         misuse: what streams found to be against the rules.
         copied: bytes by direction.
+        living: engines and contexts, which must go before the device.
         trace: (operation, stream) in the order in which they began.
         before: called in a stream's thread before each operation; a test may wait in it.
+        recording: called while something is recorded.
     """
 
     name = "Fake GPU"
@@ -113,6 +122,8 @@ class FakeDevice:
         self.copied: Counter[str] = Counter()
         self.trace: list[tuple[str, int]] = []
         self.before: Callable[[str, FakeStream], None] = lambda operation, stream: None
+        self.recording: Callable[[], None] = lambda: None
+        self.living: weakref.WeakSet[object] = weakref.WeakSet()
         self.closed = False
         self.lost = False
         self._total = total
@@ -141,6 +152,15 @@ class FakeDevice:
     def fail_if_told(self, operation: str, when: str) -> None:
         if self.lost or self.told_to_fail(operation, when):
             raise InferenceFailed(f"{operation} failed, as it was told to")
+
+    def synchronise(self) -> None:
+        """Wait for all streams: that fails, and so do all recordings that are under way."""
+        with _recording:
+            for each in _recordings:
+                each.valid = False
+            under_way = len(_recordings)
+        if under_way:
+            raise InferenceFailed("operation not permitted when stream is capturing")
 
     def check_current(self, what: str) -> None:
         if self.closed:
@@ -256,10 +276,17 @@ class FakeDevice:
         self.fail_if_told("capture", "enqueue")
         capture = FakeCapture(self)
         stream.recording = recorded = []
+        with _recording:
+            _recordings.append(capture)
         try:
+            self.recording()
             yield capture
         finally:
             stream.recording = None
+            with _recording:
+                _recordings.remove(capture)
+        if not capture.valid:
+            raise InferenceFailed("operation failed due to a previous error during capture")
         capture.work = recorded
 
     def kernel(self, image: bytes, name: str) -> NoReturn:
@@ -270,6 +297,8 @@ class FakeDevice:
         alive = {kind: count for kind, count in self.alive.items() if count}
         if alive:
             raise Misuse(f"the device was closed before {alive}")
+        if self.living:
+            raise Misuse(f"the device was closed under {list(self.living)}")
         self.closed = True
 
     def __enter__(self):

@@ -58,5 +58,5 @@ def open_images(
     with made.device.current():
         letterbox = LetterboxKernel(made.device, compiled, spec)
     return TensorRTImageSession(
-        made, made.device, fake_tensorrt, letterbox, max_batch=max_batch, slots=slots
+        made.load(), made.device, fake_tensorrt, letterbox, max_batch=max_batch, slots=slots
     )

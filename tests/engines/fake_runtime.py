@@ -3,6 +3,7 @@
 Plans are built for real, and "loading" one gives a `FakeEngine` of a model that the test names.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 from tests.engines import fake_tensorrt
 from tests.engines.fake_device import FakeDevice
-from tests.engines.fake_tensorrt import FakeEngine, FakeRuntimeConfig
+from tests.engines.fake_tensorrt import FakeEngine, FakeLoaded, FakeRuntimeConfig
 
 from fovea_engines.device import Gpu
+from fovea_preprocess.errors import InferenceFailed
 from fovea_tensorrt.runtime import RTX, Runtime, load_runtime
 
 HERE = Gpu(FakeDevice.name, "89")
@@ -58,18 +60,34 @@ class FakeModule:
 
     ExecutionContextAllocationStrategy = fake_tensorrt.ExecutionContextAllocationStrategy
 
-    def __init__(self, trt: object, load: Callable[[], FakeEngine | None]) -> None:
-        self._trt, self._load = trt, load
+    def __init__(self, trt: object, machine: "FakeGpuMachine") -> None:
+        self._trt, self._machine = trt, machine
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._trt, name)
 
-    def Runtime(self, logger: object) -> "FakeModule":  # noqa: N802  TensorRT's name
-        return self
+    def Runtime(self, logger: object) -> "FakeRuntime":  # noqa: N802  TensorRT's name
+        if not self._machine.starts:
+            raise TypeError("pybind11::init(): factory function returned nullptr")
+        return FakeRuntime(self._trt, self._machine)
 
-    def deserialize_cuda_engine(self, plan: memoryview) -> FakeEngine | None:
+
+class FakeRuntime:
+    """A `Runtime` of RTX."""
+
+    def __init__(self, trt: object, machine: "FakeGpuMachine") -> None:
+        self._trt, self._machine = trt, machine
+
+    def get_engine_validity(self, buffer: memoryview) -> tuple[object, int]:
+        assert bytes(buffer[:4]) == b"vtrt"
+        self._machine.checked.append(len(buffer))
+        kinds = self._trt.EngineValidity
+        found = self._machine.invalid
+        return kinds.INVALID if found else kinds.VALID, found
+
+    def deserialize_cuda_engine(self, plan: memoryview) -> FakeLoaded | None:
         assert bytes(plan[:4]) == b"vtrt"
-        return self._load()
+        return self._machine.load()
 
 
 class FakeGpuMachine:
@@ -78,30 +96,49 @@ class FakeGpuMachine:
     Attributes:
         model: ONNX file; None lets TensorRT refuse every plan.
         rows: most that a plan takes.
+        starts: whether CUDA does.
+        invalid: bits of `EngineInvalidityDiagnostics` that every plan has.
+        said: TensorRT's message where it refuses a plan.
+        checked: bytes of the plans whose validity was asked for.
         engines: that were loaded.
-        devices: that were opened.
+        devices: that were opened; `prepare` is called with each, and `recording` while it records.
     """
 
     def __init__(self, model: Path | None = None, rows: int = 4) -> None:
         self.model, self.rows = model, rows
+        self.starts, self.invalid, self.said = True, 0, ""
+        self.checked: list[int] = []
         self.engines: list[FakeRtxEngine] = []
         self.devices: list[FakeDevice] = []
+        self.prepare: Callable[[FakeDevice], None] = lambda device: None
+        self.recording: Callable[[FakeDevice], None] = lambda device: None
         real = load_runtime(RTX)
-        self.runtime = Runtime(RTX, FakeModule(real.trt, self._load), real.logger, real.log)
+        self.runtime = Runtime(RTX, FakeModule(real.trt, self), real.logger, real.log)
 
     def open_device(self) -> FakeDevice:
-        self.devices.append(FakeDevice())
-        return self.devices[-1]
+        device = FakeDevice()
+        self.prepare(device)
+        device.recording = lambda: self.recording(device)
+        self.devices.append(device)
+        return device
 
-    def _load(self) -> FakeEngine | None:
-        if self.model is None:
+    def load(self) -> FakeLoaded | None:
+        """Load a plan onto the device that was opened last."""
+        device = self.devices[-1]
+        device.check_current("deserialize_cuda_engine")
+        try:
+            device.synchronise()
+        except InferenceFailed as error:
+            self.said = str(error)
+        if self.model is None or self.said:
+            self.runtime.log.write(self.said, logging.ERROR)
             return None
-        engine = FakeRtxEngine(self.model, self.devices[-1])
+        engine = FakeRtxEngine(self.model, device)
         [name] = engine.inputs()
         row = engine.get_tensor_shape(name)[1:]
         engine.profiles = [{name: tuple((rows, *row) for rows in (1, 2, self.rows))}]
         self.engines.append(engine)
-        return engine
+        return engine.load()
 
 
 @contextmanager

@@ -9,9 +9,25 @@ from tests.engines import fake_tensorrt
 from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_tensorrt import FakeEngine
 
+from fovea_tensorrt.cuda.resources import let_go
 from fovea_tensorrt.session import TensorRTSession
 
 COLUMNS = 4
+
+# What fails of a load, as it is enqueued or run, and how many of it went well before. A recording
+# that is refused is run plainly, twice: the third refusal is one too many.
+LOAD_FAULTS = [
+    ("context", "enqueue", 0),
+    ("context", "enqueue", 3),
+    ("profile", "enqueue", 1),
+    ("address", "enqueue", 2),
+    ("refuse", "enqueue", 0),
+    ("refuse", "enqueue", 3),
+    ("refuse", "enqueue", 8),
+    ("execute", "run", 0),
+    ("execute", "run", 3),
+    ("copy_in", "run", 1),
+]
 
 
 def rows(count: int, seed: int = 0) -> np.ndarray:
@@ -54,6 +70,11 @@ def engine(
 def open_session(
     made: FakeEngine, *, max_batch: int, slots: int = 2, graphs: bool = True
 ) -> TensorRTSession:
-    return TensorRTSession(
-        made, made.device, fake_tensorrt, max_batch=max_batch, slots=slots, graphs=graphs
-    )
+    """As `open_engine` opens one, but that the device stays open where it fails."""
+    try:
+        return TensorRTSession(
+            made.load(), made.device, fake_tensorrt, max_batch=max_batch, slots=slots, graphs=graphs
+        )
+    except BaseException as error:
+        let_go(error)
+        raise

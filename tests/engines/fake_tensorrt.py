@@ -1,11 +1,14 @@
 """A stand-in for TensorRT that computes with ONNX Runtime on the memory of `FakeDevice`.
 
-It has TensorRT's names, refuses what TensorRT refuses by the same answers (False or None), and
-raises `Misuse` where the real one would compute nonsense.
+It has TensorRT's names, refuses what TensorRT refuses by the same answers (False, None, or what its
+bindings raise: python/src/infer/pyCore.cpp of github.com/NVIDIA/TensorRT), and raises `Misuse`
+where the real one would compute nonsense. Where TensorRT promises nothing it is unkind: tensors
+come in another order than the model's, and whatever may synchronise the GPU does.
 """
 
 import threading
 import weakref
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -13,6 +16,8 @@ import numpy as np
 import onnxruntime
 from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_stream import Misuse
+
+from fovea_preprocess.errors import InferenceFailed
 
 ExecutionContextAllocationStrategy = Enum(
     "ExecutionContextAllocationStrategy", ["STATIC", "ON_PROFILE_CHANGE", "USER_MANAGED"]
@@ -46,8 +51,21 @@ class FakeRuntimeConfig:
         self.strategy = strategy
 
 
+class Dims(Sequence):
+    """TensorRT's `Dims`, which is no tuple and equals none."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._shape = tuple(shape)
+
+    def __len__(self) -> int:
+        return len(self._shape)
+
+    def __getitem__(self, index):
+        return self._shape[index]
+
+
 class FakeEngine:
-    """An `ICudaEngine`.
+    """What a plan holds: `load` gives an `ICudaEngine` of it.
 
     Args:
         model: an ONNX file.
@@ -58,6 +76,7 @@ class FakeEngine:
     Attributes:
         runs: (stream, first dimension of the first input, profile) of all executions, in order.
         contexts: those that are alive.
+        recordable: whether its work fits into a CUDA graph.
         types, locations, formats: what is said of a tensor, by name, in place of what is so.
     """
 
@@ -73,6 +92,7 @@ class FakeEngine:
         self.device = device
         self.profiles = list(profiles)
         self.device_memory_size_v2 = workspace
+        self.recordable = True
         self._making = threading.Lock()
         self.runs: list[tuple[int, int, int]] = []
         self.contexts: weakref.WeakSet[FakeContext] = weakref.WeakSet()
@@ -91,8 +111,11 @@ class FakeEngine:
     def num_optimization_profiles(self) -> int:
         return max(1, len(self.profiles))
 
+    def load(self) -> "FakeLoaded":
+        return FakeLoaded(self)
+
     def get_tensor_name(self, index: int) -> str:
-        return list(self._nodes)[index]
+        return list(self._nodes)[::-1][index]
 
     def get_tensor_mode(self, name: str):
         return TensorIOMode.INPUT if name in self._inputs else TensorIOMode.OUTPUT
@@ -115,7 +138,7 @@ class FakeEngine:
     def create_runtime_config(self) -> FakeRuntimeConfig:
         return FakeRuntimeConfig()
 
-    def create_execution_context(self, runtime_config: FakeRuntimeConfig):
+    def make_context(self, loaded: "FakeLoaded", runtime_config: FakeRuntimeConfig):
         self.device.check_current("create_execution_context")
         if runtime_config.strategy is not ExecutionContextAllocationStrategy.USER_MANAGED:
             raise Misuse("this context would take memory of its own")
@@ -124,9 +147,12 @@ class FakeEngine:
         if not self._making.acquire(blocking=False):
             raise Misuse("two threads make contexts of one engine at once")
         try:
-            context = FakeContext(self)
+            self.device.synchronise()
+            context = FakeContext(loaded)
             self.contexts.add(context)
             return context
+        except InferenceFailed:
+            return None
         finally:
             self._making.release()
 
@@ -150,11 +176,34 @@ class FakeEngine:
         return self._output_shapes[key]
 
 
+class FakeLoaded:
+    """An `ICudaEngine`: it is there until the code that was given it lets go of it."""
+
+    def __init__(self, made: FakeEngine) -> None:
+        self._made = made
+        made.device.living.add(self)
+
+    def __getattr__(self, name: str):
+        return getattr(self._made, name)
+
+    def create_execution_context(self, runtime_config: FakeRuntimeConfig):
+        return self._made.make_context(self, runtime_config)
+
+    def get_tensor_shape(self, name: str) -> Dims:
+        return Dims(self._made.get_tensor_shape(name))
+
+    def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Dims]:
+        return list(map(Dims, self._made.get_tensor_profile_shape(name, profile_index)))
+
+
 class FakeContext:
     """An `IExecutionContext` without memory of its own."""
 
-    def __init__(self, engine: FakeEngine) -> None:
-        self._engine = engine
+    def __init__(self, loaded: FakeLoaded) -> None:
+        self._loaded, self._engine = loaded, loaded._made
+        engine = self._engine
+        engine.device.living.add(self)
+        self._ran = False
         self._profile = 0
         self._shapes: Shapes = {}
         self._addresses: dict[str, int] = {}
@@ -167,8 +216,9 @@ class FakeContext:
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
         self._engine.device.stream_of(stream_handle).check("set_optimization_profile_async")
-        if not 0 <= profile_index < self._engine.num_optimization_profiles:
-            return False
+        known = 0 <= profile_index < self._engine.num_optimization_profiles
+        if not known or self._engine.device.told_to_fail("profile", "enqueue"):
+            raise RuntimeError("Error in set optimization profile async.")
         self._changes += 1
         self._profile = profile_index
         return True
@@ -184,14 +234,16 @@ class FakeContext:
         self._shapes[name] = tuple(shape)
         return True
 
-    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+    def get_tensor_shape(self, name: str) -> Dims:
         if name in self._shapes:
-            return self._shapes[name]
+            return Dims(self._shapes[name])
         if len(self._shapes) < len(self._engine.inputs()):
-            return self._engine.get_tensor_shape(name)
-        return self._engine.output_shapes(self._shapes)[name]
+            return Dims(self._engine.get_tensor_shape(name))
+        return Dims(self._engine.output_shapes(self._shapes)[name])
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
+        if self._engine.device.told_to_fail("address", "enqueue"):
+            return False
         self._changes += 1
         self._addresses[name] = memory
         return True
@@ -211,6 +263,16 @@ class FakeContext:
         )
         if not ready or engine.device.told_to_fail("refuse", "enqueue"):
             return False
+        stream = engine.device.stream_of(stream_handle)
+        if stream.recording is not None and not (self._ran and engine.recordable):
+            return False
+        if not self._ran:
+            # It loads its kernels.
+            try:
+                engine.device.synchronise()
+            except InferenceFailed:
+                return False
+            self._ran = True
         changes = self._changes
         alive = weakref.ref(self)
 
@@ -220,7 +282,7 @@ class FakeContext:
                 raise Misuse("a context that was changed or dropped is run")
             context._compute(stream_handle)
 
-        engine.device.stream_of(stream_handle).enqueue("execute", compute)
+        stream.enqueue("execute", compute)
         return True
 
     def _compute(self, stream: int) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
+from threading import Lock
 from typing import Any
 
 from fovea_engines.backends.installing import install
 from fovea_engines.device import gpu_here
 from fovea_engines.session import Closing
-from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
+from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, OutOfMemory
 from fovea_tensorrt.cuda.resources import (
     AllocatedMemory,
     Capture,
@@ -45,9 +46,26 @@ def open_device(index: int = 0) -> Device:
         count = driver.Device.count()
         if not 0 <= index < count:
             raise BackendUnavailable(f"there is no GPU {index}; there are {count}, the first is 0")
+        _retain(index)
         return Device(driver, driver.Device(index))
-    except driver.Error as error:
+    except (driver.Error, InferenceFailed) as error:
         raise BackendUnavailable(f"no GPU can be used ({error}): {_ADVICE}") from error
+
+
+_retained: set[int] = set()
+_retaining = Lock()
+
+
+def _retain(index: int) -> None:
+    """Keep a GPU's primary context for the life of the process.
+
+    With its last user it would end under the kernels that TensorRT has cached in it, and under
+    whatever an error still references (NVIDIA/TensorRT#1632).
+    """
+    with _retaining:
+        if index not in _retained:
+            driver_call("cuDevicePrimaryCtxRetain", driver_call("cuDeviceGet", index))
+            _retained.add(index)
 
 
 class Device(Closing):
@@ -135,7 +153,7 @@ class Device(Closing):
         return Kernel(self._driver, image, name)
 
     def close(self) -> None:
-        """Release the device. Calling it again does nothing."""
+        """Release the device; its context stays. Calling it again does nothing."""
         if self._context is None:
             return
         context, self._context = self._context, None

@@ -209,5 +209,6 @@ def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
     try:
         return LetterboxKernel(device, kernel, spec)
     except InferenceFailed as error:
-        log.warning("%s: %s; until then the host letterboxes", file, error)
+        # As text: a handler may keep the error, whose frames reference the engine.
+        log.warning("%s: %s; until then the host letterboxes", file, str(error))
         return None

@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from traceback import clear_frames
 from typing import Any
 
 import numpy as np
@@ -238,6 +239,13 @@ def _abandon(stream: Stream) -> None:
     except InferenceFailed:
         return
     driver_call("cuGraphDestroy", graph)
+
+
+def let_go(error: BaseException | None) -> None:
+    """Drop what the frames of an error reference: an engine, which must go before its device."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 _FAULTED = "a GPU that has faulted refuses everything from then on: if it does, restart the process"

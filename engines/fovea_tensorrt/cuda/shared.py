@@ -88,4 +88,4 @@ def _close(device: Device, taken: Iterable[Stream | PinnedMemory | DeviceMemory]
             for each in taken:
                 each.close()
     except BackendError as error:
-        log.warning("a buffer of another process could not be closed: %s", error)
+        log.warning("a buffer of another process could not be closed: %s", str(error))

@@ -16,6 +16,7 @@ CLASSES = {
     "builder": "Builder",
     "config": "IBuilderConfig",
     "context": "IExecutionContext",
+    "deserializer": "Runtime",
     "engine": "ICudaEngine",
     "error": "ParserError",
     "inspector": "EngineInspector",

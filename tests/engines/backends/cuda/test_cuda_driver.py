@@ -5,6 +5,7 @@ from importlib import resources
 
 import pytest
 
+from fovea_engines.device import Gpu
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_tensorrt.cuda.driver import open_device
 from fovea_tensorrt.cuda.resources import Capture
@@ -18,6 +19,56 @@ def test_without_a_gpu_the_reason_says_what_to_do():
     else:
         pytest.skip("there is a GPU")
     assert any(advice in reason for advice in ("pip install", "driver", "nvidia-smi"))
+
+
+class FakePycuda:
+    """As much of `pycuda.driver` as a device asks for; its contexts count their users."""
+
+    Error, MemoryError = RuntimeError, MemoryError
+
+    def __init__(self):
+        self.users = 0
+
+    def init(self):
+        pass
+
+    def name(self):
+        return "Fake GPU"
+
+    def compute_capability(self):
+        return 8, 9
+
+    def retain_primary_context(self):
+        self.users += 1
+        return self
+
+    def push(self):
+        assert self.users, "the context is gone"
+
+    def detach(self):
+        self.users -= 1
+
+
+def test_a_context_outlives_the_devices_that_use_it(monkeypatch):
+    """pycuda and a GPU are not here: their calls are counted."""
+    driver = FakePycuda()
+    driver.Device = type("Device", (), {"__new__": lambda *_: driver, "count": lambda: 1})
+
+    def call(name, *arguments):
+        if name == "cuDevicePrimaryCtxRetain":
+            driver.users += 1
+        return 0
+
+    module = "fovea_tensorrt.cuda.driver"
+    monkeypatch.setattr(f"{module}._pycuda", lambda: driver)
+    monkeypatch.setattr(f"{module}.gpu_here", lambda: Gpu("Fake GPU", "89"))
+    monkeypatch.setattr(f"{module}.driver_call", call)
+    monkeypatch.setattr(f"{module}._retained", set())
+    for _ in range(3):
+        with open_device() as first, open_device():
+            assert first.name == "Fake GPU"
+            assert driver.users == 3
+        assert driver.users == 1
 
 
 def test_a_graph_is_there_when_its_block_has_ended():

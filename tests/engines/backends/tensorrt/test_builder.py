@@ -17,14 +17,17 @@ from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import (
     BackendUnavailable,
+    BuildError,
     InvalidModel,
     InvalidOption,
     UnsupportedModel,
 )
-from fovea_tensorrt.builder import build_plan
+from fovea_tensorrt.builder import _failure, build_plan
 from fovea_tensorrt.runtime import RTX, TENSORRT, load_runtime
 
 SQUARE = ["batch", 3, 8, 8]
+# With it TensorRT ends, whatever the reason is that each kernel was left out for.
+NONE = "Could not find any implementation for node /model.0/conv/Conv."
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +178,29 @@ def test_what_parses_and_cannot_be_built_is_told(runtime):
     proto.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
     with pytest.raises(UnsupportedModel, match=r"no kernel .*nms.*export the model without"):
         build_plan(proto.SerializeToString(), for_two(Profile(1, 1, 1)), runtime)
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind", "says"),
+    [
+        (
+            [
+                "Tactic Device request: 3000MB Available: 900MB. Device memory is insufficient.",
+                NONE,
+            ],
+            BuildError,
+            "less --workspace",
+        ),
+        (["CUDA error 2: out of memory (cudaMalloc)", NONE], BuildError, "less --workspace"),
+        (["OutOfMemory Error in requestTrtMemory", NONE], BuildError, "less --workspace"),
+        ([NONE], UnsupportedModel, "TensorRT has no kernel for a part of the model"),
+        ([], BuildError, "gives no plan: it does not say why"),
+    ],
+)
+def test_memory_that_is_short_is_told_before_what_follows_from_it(messages, kind, says):
+    failure = _failure(messages)
+    assert type(failure) is kind
+    assert says in str(failure)
 
 
 @pytest.mark.parametrize("data", [b"", b"no model at all"])

@@ -108,6 +108,22 @@ def test_timings_are_read_and_written(runtime, tmp_path, before):
         assert len(file.read_bytes()) > len(before or b"")
 
 
+def test_timings_that_tensorrt_does_not_give_are_not_kept(tmp_path):
+    class Nothing:
+        def create_timing_cache(self, blob):
+            return self
+
+        def set_timing_cache(self, timing_cache, ignore_mismatch):
+            return True
+
+        def serialize(self):
+            return None
+
+    with timing_cache(Nothing(), tmp_path / "cache"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.filterwarnings("ignore:.*Timing cache operations are no-ops:DeprecationWarning")
 def test_timings_of_a_failed_build_are_not_kept(runtime, tmp_path):
     config = runtime.builder().create_builder_config()

@@ -1,16 +1,19 @@
 """The layer list of a plan: written at build without a GPU, and read again."""
 
 import json
+from enum import Enum
 from io import StringIO
 
 import numpy as np
 import onnx
 import pytest
 from rich.console import Console
+from tests.engines import fake_tensorrt
 from tests.engines.real import prepared, ranges
 from tests.engines.rtx import trt  # noqa: F401  skips where TensorRT for RTX is not installed
 
 from fovea_engines.backends.backend import Encoding
+from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_engines.session import TensorSpec
 from fovea_lab.commands.inspect import layer_table, layers_summary
@@ -24,7 +27,8 @@ from fovea_tensorrt.layers import (
     engine_layers,
     inspected_layers,
 )
-from fovea_tensorrt.runtime import RTX, load_runtime
+from fovea_tensorrt.log import Log
+from fovea_tensorrt.runtime import RTX, TENSORRT, Runtime, load_runtime
 
 pytestmark = pytest.mark.real
 
@@ -129,13 +133,116 @@ def test_what_the_inspector_says_is_read(said, dtype):
     )
 
 
+def test_a_precision_that_depends_on_shapes_is_that_of_the_weights():
+    """As TensorRT 10 says it of an engine with a dynamic batch, if it has no context."""
+    unknown = ("Format/Datatype", "N/A due to dynamic shapes")
+    text = json.loads(inspected(unknown))
+    text["Layers"][0]["Weights"] = {"Type": "Int8", "Count": 432}
+    [layer, _] = inspected_layers(json.dumps(text)).layers
+    assert layer.precision == "int8"
+    assert (layer.inputs[0].dtype, layer.outputs[0].dtype) == ("", "")
+    [layer, _] = inspected_layers(inspected(unknown)).layers
+    assert layer.precision == ""
+
+
 @pytest.mark.parametrize("text", ['{"Layers": ["conv", "relu"]}', '{"Layers": []}', "{}"])
 def test_an_engine_without_detail_has_no_list(text):
     assert inspected_layers(text) is None
 
 
 def test_what_cannot_be_loaded_has_no_list():
-    assert engine_layers(load_runtime(RTX), b"no plan") is None
+    assert engine_layers(load_runtime(RTX), b"no plan", Progress()) is None
+
+
+class InspectedTrt:
+    """TensorRT 10 whose `Runtime` gives an engine, and whose inspector says a text or raises.
+
+    Its objects are as those of the bindings: `execution_context` is set, or not.
+    """
+
+    ExecutionContextAllocationStrategy = fake_tensorrt.ExecutionContextAllocationStrategy
+    LayerInformationFormat = Enum("LayerInformationFormat", ["ONELINE", "JSON"])
+    __version__ = "10.16.1.11"
+    execution_context = None
+
+    def __init__(self, engine, says):
+        self._engine, self._says = engine, says
+
+    def Runtime(self, logger):  # noqa: N802  TensorRT's name
+        return self
+
+    def deserialize_cuda_engine(self, plan):
+        return self
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    def create_engine_inspector(self):
+        return self
+
+    def get_engine_information(self, format):
+        return self._says(self.execution_context)
+
+
+@pytest.fixture
+def lists(made, device):
+    """The layers of an engine with a dynamic batch, by what its inspector says."""
+
+    def lists(says, progress=None):
+        runtime = Runtime(TENSORRT, InspectedTrt(made.load(), says), None, Log())
+        with device.current():
+            return engine_layers(runtime, b"", progress or Progress())
+
+    return lists
+
+
+def test_layers_are_asked_for_with_shapes(lists):
+    def says(context):
+        shapes = () if context is None else tuple(context.get_tensor_shape("x"))
+        known = "Int8" if shapes == (4, 4) else "N/A due to dynamic shapes"
+        return inspected(("Format/Datatype", known))
+
+    assert lists(says).layers[0].precision == "int8"
+
+
+def test_layers_without_a_context_are_listed_too(lists, device):
+    device.fail("context", "enqueue")
+    assert lists(lambda context: inspected(("DataType", "Half"))).layers[0].precision == "float16"
+
+
+def test_control_characters_and_layers_without_a_name_do_not_matter(lists):
+    text = inspected(("DataType", "Half")).replace("/act/Relu", "/act\x02\n/Relu")
+    assert lists(lambda context: text).layers[0].name == "/conv/Conv + /act\x02\n/Relu"
+    assert lists(lambda context: text.replace('"Name"', '"Title"')).layers[0].name == ""
+
+
+def no_text(context):
+    return b"\xff".decode()
+
+
+def no_inspector(context):
+    raise AttributeError("'NoneType' object has no attribute 'get_engine_information'")
+
+
+def not_set(context):
+    raise RuntimeError("Error in set optimization profile async.")
+
+
+@pytest.mark.parametrize("says", [lambda context: "{no JSON", no_text, no_inspector, not_set])
+def test_a_list_that_cannot_be_had_is_noted(lists, says):
+    progress = Noted()
+    assert lists(says, progress) is None
+    [note] = progress.notes
+    assert note.startswith("the layers are those of the network, as the engine lists none: ")
+
+
+class Noted(Progress):
+    def __init__(self):
+        super().__init__()
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
 
 
 def test_an_input_that_is_left_out(tmp_path):

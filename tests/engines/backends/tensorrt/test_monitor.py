@@ -65,6 +65,22 @@ def test_a_step_of_a_phase_that_has_ended_does_no_harm(told):
     assert told.texts == [""]
 
 
+def test_a_build_goes_on_where_its_phases_cannot_be_shown(told, caplog):
+    """TensorRT cancels a build whose monitor raises."""
+
+    def closed(text):
+        raise BrokenPipeError("the terminal is gone")
+
+    told.now = closed
+    phases = Phases(told)
+    phases.start("Building engine", None, 6)
+    assert phases.step("Building engine", 0)
+    phases.finish("Building engine")
+    assert caplog.messages == [
+        "the phases of the build are not shown any more: the terminal is gone"
+    ]
+
+
 def test_phases_of_many_threads(told):
     phases = Phases(told)
 

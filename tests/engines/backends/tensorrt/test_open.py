@@ -1,17 +1,26 @@
 """Plans that were built for real are opened on the stand-in for a GPU."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
 from tests.drawn import draw
 from tests.engines.fake_device import FakeDevice
-from tests.engines.fake_runtime import FakeModule
+from tests.engines.fake_session import LOAD_FAULTS
 from tests.engines.rtx_repository import tamper
 
 from fovea_engines.engine import Engine
-from fovea_preprocess.errors import BackendUnavailable, InvalidModel, OutOfMemory
+from fovea_preprocess.errors import (
+    BackendUnavailable,
+    InferenceFailed,
+    InvalidModel,
+    OutOfMemory,
+)
 from fovea_tensorrt.backend import CACHE_FILE
+
+# It only bounds how long a load is given to spoil a recording.
+SOON_S = 1
 
 
 def test_it_finds_what_its_source_finds(machine, folder, built_repository):
@@ -65,19 +74,80 @@ def test_a_gpu_without_the_memory(machine, folder, monkeypatch):
     assert not (folder / CACHE_FILE).exists()
 
 
-def test_what_tensorrt_objects_to_is_not_loaded(machine, folder, monkeypatch):
-    seen = []
-
-    def validity(self, plan):
-        seen.append(len(plan))
-        found = self.EngineInvalidityDiagnostics.OLD_CUDA_DRIVER
-        return self.EngineValidity.INVALID, int(found)
-
-    monkeypatch.setattr(FakeModule, "get_engine_validity", validity, raising=False)
-    with pytest.raises(BackendUnavailable, match="was not built for Fake GPU: old cuda driver"):
+@pytest.mark.parametrize(
+    ("reason", "error", "says"),
+    [
+        ("VERSION_MISMATCH", BackendUnavailable, r"\(version mismatch\): build it here"),
+        ("UNSUPPORTED_CC", BackendUnavailable, r"\(unsupported cc\): build it here"),
+        ("OLD_CUDA_DRIVER", BackendUnavailable, r"\(old cuda driver\): update NVIDIA's driver"),
+        ("OLD_CUDA_RUNTIME", BackendUnavailable, r"\(old cuda runtime\): build it here"),
+        ("INSUFFICIENT_GPU_MEMORY", OutOfMemory, "does not fit: Fake GPU has 1,073.7 MB of"),
+        ("MALFORMED_ENGINE", BackendUnavailable, r"\(malformed engine\): build it here"),
+        ("CUDA_ERROR", BackendUnavailable, r"cannot load .* on Fake GPU \(cuda error\)"),
+    ],
+)
+def test_what_tensorrt_objects_to_is_not_loaded(machine, folder, reason, error, says):
+    machine.invalid = int(getattr(machine.runtime.trt.EngineInvalidityDiagnostics, reason))
+    with pytest.raises(error, match=says):
         Engine.open(folder)
-    assert seen == [(folder / "model.plan").stat().st_size]
+    assert machine.checked == [(folder / "model.plan").stat().st_size]
     assert machine.engines == []
+
+
+@pytest.mark.parametrize(
+    ("said", "error"), [("CUDA error: out of memory", OutOfMemory), ("no", BackendUnavailable)]
+)
+def test_what_tensorrt_says_of_a_plan_that_it_does_not_load(machine, folder, said, error):
+    machine.said = said
+    with pytest.raises(error, match="unload a model" if error is OutOfMemory else r"\(no\)"):
+        Engine.open(folder)
+
+
+def test_where_cuda_does_not_start(machine, folder):
+    machine.starts = False
+    with pytest.raises(
+        BackendUnavailable, match=r"does not start here \(.*nullptr\): `fovea doctor"
+    ):
+        Engine.open(folder)
+
+
+@pytest.mark.parametrize(("operation", "when", "after"), LOAD_FAULTS)
+def test_a_load_that_fails_lets_go_of_the_engine_before_the_device(
+    machine, folder, operation, when, after
+):
+    """Whoever keeps the error, as a server does that reports it, keeps no engine."""
+    machine.prepare = lambda device: device.fail(operation, when, after, times=3)
+    with pytest.raises(InferenceFailed):
+        Engine.open(folder)
+    assert len(machine.engines) == 1
+    [device] = machine.devices
+    assert device.closed
+    assert not device.living
+    machine.prepare = lambda device: None
+    Engine.open(folder).close()
+
+
+def test_two_loads_do_not_spoil_each_others_recordings(machine, folder, caplog):
+    """The other begins while one records."""
+    with ThreadPoolExecutor(1) as pool:
+        others = []
+
+        def meanwhile(device):
+            if not others:
+                others.append(pool.submit(Engine.open, folder))
+                # It is over at once where it does not wait for the recording.
+                wait(others, SOON_S)
+
+        machine.recording = meanwhile
+        with Engine.open(folder) as one, others[0].result() as other:
+            for engine in (one, other):
+                [image] = engine.session.inputs
+                for rows in (1, 1, 2, 2, 4, 4):
+                    zeros = np.zeros((rows, *image.shape[1:]), image.dtype)
+                    engine.session.infer({image.name: zeros})
+            # What had to wait for the other load was recorded with the first batches.
+            assert [device.alive["graph"] for device in machine.devices] == [3 * 2, 3 * 2]
+    assert "without CUDA graphs" not in caplog.text
 
 
 def test_plugins_of_the_card_come_first(machine, folder, tmp_path):

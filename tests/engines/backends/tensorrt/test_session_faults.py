@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.engines import fake_tensorrt
 from tests.engines.fake_device import fake_gpu
-from tests.engines.fake_session import answer, engine, open_session, rows
+from tests.engines.fake_session import LOAD_FAULTS, answer, engine, open_session, rows
 
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, OutOfMemory
 from fovea_tensorrt.session import TensorRTSession
@@ -66,13 +66,10 @@ def test_a_part_that_fails_fails_the_batch_it_was_split_from(made, device):
         np.testing.assert_array_equal(session.infer({"x": rows(20)})["y"], answer(rows(20)))
 
 
-@pytest.mark.parametrize(
-    ("operation", "after"),
-    # The second that is enqueued is the one that is captured.
-    [("capture", 0), ("refuse", 1)],
-)
-def test_without_graphs_where_they_cannot_be_captured(made, device, caplog, operation, after):
-    device.fail(operation, "enqueue", after)
+@pytest.mark.parametrize("reason", ["no capture", "not recordable"])
+def test_without_graphs_where_they_cannot_be_captured(made, device, caplog, reason):
+    made.recordable = reason == "no capture"
+    device.fail("capture", "enqueue", times=0 if made.recordable is False else 2)
     with caplog.at_level(logging.WARNING), open_session(made, max_batch=8) as session:
         assert device.alive["graph"] == 0
         served(session)
@@ -85,26 +82,24 @@ def test_without_graphs_where_they_cannot_be_captured(made, device, caplog, oper
     assert len(made.contexts) == 0
 
 
+@pytest.mark.parametrize("refused", [0, 3, 7])
+def test_a_recording_that_was_refused_once_is_tried_again(made, device, caplog, refused):
+    device.fail("capture", "enqueue", after=refused)
+    with caplog.at_level(logging.WARNING), open_session(made, max_batch=8) as session:
+        assert device.alive["graph"] == 4 * 2
+        served(session)
+    assert caplog.records == []
+
+
 def test_there_is_a_graph_for_every_bucket_of_every_slot(made, device):
     with open_session(made, max_batch=8, slots=3):
         assert device.alive["graph"] == len(made.contexts) == 4 * 3
 
 
-@pytest.mark.parametrize(
-    ("operation", "when", "after"),
-    [
-        ("context", "enqueue", 0),
-        ("context", "enqueue", 6),
-        ("refuse", "enqueue", 0),
-        ("refuse", "enqueue", 10),
-        ("execute", "run", 0),
-        ("execute", "run", 5),
-        ("copy_in", "run", 1),
-    ],
-)
+@pytest.mark.parametrize(("operation", "when", "after"), LOAD_FAULTS)
 def test_a_load_that_fails_leaves_nothing(made, device, operation, when, after):
     """At the first such step, or where some contexts and graphs are there already."""
-    device.fail(operation, when, after)
+    device.fail(operation, when, after, times=3)
     with pytest.raises(InferenceFailed):
         open_session(made, max_batch=8)
     assert not device.closed
@@ -151,7 +146,9 @@ def test_closing_again_does_nothing_and_a_closed_session_says_so(made):
 
 def test_contexts_compute_in_memory_that_the_session_gives_them(made):
     config = made.create_runtime_config()
-    with TensorRTSession(made, made.device, fake_tensorrt, max_batch=8, runtime_config=config):
+    with TensorRTSession(
+        made.load(), made.device, fake_tensorrt, max_batch=8, runtime_config=config
+    ):
         assert config.strategy is fake_tensorrt.ExecutionContextAllocationStrategy.USER_MANAGED
 
 
