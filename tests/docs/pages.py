@@ -31,4 +31,4 @@ def served(line: str, port: int) -> Iterator[None]:
         yield
     finally:
         server.terminate()
-        assert server.wait(30) == 0
+        assert server.wait(120) == 0

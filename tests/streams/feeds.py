@@ -35,6 +35,6 @@ def numbers(log):
 
 async def until(there):
     """Wait for a condition on the loop."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not there():
             await asyncio.sleep(0.01)

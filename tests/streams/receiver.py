@@ -28,7 +28,7 @@ class Receiver:
         return [orjson.loads(body) for _, body in self.taken]
 
     def wait_for(self, count):
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while (came := len({head["webhook-id"] for head, _ in list(self.taken)})) < count:
             assert time.monotonic() < until, f"{came} of {count} came"
             time.sleep(0.01)

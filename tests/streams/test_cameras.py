@@ -38,9 +38,9 @@ def camera(address, **reading):
 
 
 async def first(source, count):
-    """So many frames; TimeoutError after 30 s."""
+    """So many frames; TimeoutError after two minutes."""
     frames = []
-    async with asyncio.timeout(30), aclosing(source.frames()) as coming:
+    async with asyncio.timeout(120), aclosing(source.frames()) as coming:
         async for frame in coming:
             frames.append(frame)
             if len(frames) == count:
@@ -59,7 +59,7 @@ async def reason_of(source):
     source._changed = look
     task = asyncio.create_task(first(source, 1000))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             return await said
     finally:
         task.cancel()

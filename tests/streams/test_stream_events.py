@@ -199,7 +199,7 @@ def test_a_stream_without_an_event_is_followed(server):
                 assert answer.status_code == 200
                 assert stream(server, "quiet")["id"] == "quiet"
         with followed(server, "quiet", additional_headers=head) as line:
-            assert line.ping().wait(20)
+            assert line.ping().wait(120)
             assert stream(server, "quiet")["id"] == "quiet"
 
 
