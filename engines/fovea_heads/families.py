@@ -43,7 +43,7 @@ from fovea_heads.pictures import (
 )
 from fovea_heads.pose import YoloV8Pose, YoloV10Pose
 from fovea_heads.reading import Ctc, CtcLogits, LprNet
-from fovea_heads.retinaface import RetinaFace, RetinaFace1Mb, RetinaPlate
+from fovea_heads.retinaface import RetinaFace, RetinaFace1Mb, RetinaPlate, RetinaPlateLarge
 from fovea_heads.retinaface_slim import RetinaFaceSlim
 from fovea_heads.rfdetr import RfDetr, RfDetrBackgroundFirst, RfDetrBackgroundLast
 from fovea_heads.rfdetr_more import (
@@ -140,6 +140,7 @@ FAMILIES: tuple[type[Head], ...] = (
     RetinaFace1Mb,
     RetinaFaceSlim,
     RetinaPlate,
+    RetinaPlateLarge,
     UltraFace,
     BlazeFace,
     CenterFace,

@@ -20,6 +20,9 @@ from fovea_heads.scored_boxes import Level, ScoredBoxes
 
 # Less than between the sides of priors that are published, and more than in trained detectors.
 _MOVES = 0.25
+# Priors that are published have at most 2.5 times the sides of others. Further off, the boxes do
+# not follow any object: as where a model sees nothing and says the same of all cells.
+_MOST_TIMES = 4.0
 
 CENTRE_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
 """Factors of the offsets, which SSD's implementation has beside its paper (arXiv 1512.02325)."""
@@ -90,16 +93,28 @@ class RetinaFace(ScoredBoxes):
         if (reason := no_shares(scores)) is not None:
             return f"of the scores, {reason}"
         reason = no_logarithms(offsets[:, 2:], 2) or no_offsets(self.firsts(offsets)[:, :2], 0)
-        return reason or self._other_priors(self.moved(outputs))
+        return reason or self._other_priors(self.times(outputs))
 
-    def _other_priors(self, moved: float | None) -> str | None:
-        if (reason := moving(moved, _MOVES)) is None or moved is None:
+    def _other_priors(self, times: float | None) -> str | None:
+        moved = None if times is None else 1 - 1 / times
+        if (reason := moving(moved, _MOVES)) is None:
             return None
-        return f"{reason}, so that the sides of its priors are {1 / (1 - moved):.2g} times these"
+        return f"{reason}, so that the sides of its priors are {times:.2g} times these"
+
+    def times(self, outputs: Mapping[str, Array]) -> float | None:
+        """Return how many times these the sides of the model's priors are; None if nothing tells.
+
+        As `movement` says, the centres of neighbouring cells that find the same move by 1 - 1 / it.
+        """
+        moved = self.moved(outputs)
+        share = None if moved is None else 1 - moved
+        if share is None or not 1 / _MOST_TIMES <= share <= _MOST_TIMES:
+            return None
+        return 1 / share
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
         """Return whether there is a face, which tells one family's priors from another's."""
-        return self.moved(outputs) is not None
+        return self.times(outputs) is not None
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
         """Return all levels as one."""
@@ -148,6 +163,14 @@ class RetinaPlate(RetinaFace):
     points: ClassVar[Skeleton] = Skeleton(
         ("bottom right", "bottom left", "top left", "top right"), ((0, 1), (1, 2), (2, 3), (3, 0))
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RetinaPlateLarge(RetinaPlate):
+    """Decodes the detectors of License-Plate-Detector (zeusees), whose priors are larger."""
+
+    family: ClassVar[str] = "retinaface-plate-large"
+    priors: ClassVar[tuple[tuple[int, ...], ...]] = ((24, 48), (96, 192), (384, 768))
 
 
 @lru_cache(maxsize=64)

@@ -507,7 +507,7 @@ export interface ImageMatches {
   error?: ErrorDetail;
 }
 
-/** One version of a model. */
+/** One version of a model in the repository; it need not be loaded. */
 export interface ModelVersion {
   version: string;
   state: State;

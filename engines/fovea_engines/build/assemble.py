@@ -21,7 +21,13 @@ from fovea_engines.device import Gpu, gpu_here, processor_name, sets_for
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.progress import Progress
-from fovea_engines.repository.card import CARD_FORMAT, EngineCard, HeadCandidate, Precision
+from fovea_engines.repository.card import (
+    CARD_FORMAT,
+    NOTHING_SEEN,
+    EngineCard,
+    HeadCandidate,
+    Precision,
+)
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Closing, Session, in_order
@@ -98,6 +104,7 @@ def assemble(
     inputs = in_order(session.inputs, prepared.inputs)
     outputs = in_order(session.outputs, prepared.outputs)
     names = {a.name: b.name for a, b in zip(prepared.outputs, outputs, strict=True)}
+    unseen = NOTHING_SEEN if prepared.head.unseen and not prepared.unproven else None
     card = EngineCard(
         format=CARD_FORMAT,
         name=plan.name,
@@ -132,7 +139,7 @@ def assemble(
         unproven=prepared.unproven,
         head_candidates=tuple(starmap(HeadCandidate, prepared.head.candidates)),
         preprocess_from=prepared.preprocess_from,
-        head_doubt=prepared.head.doubt,
+        head_doubt=prepared.head.doubt or unseen,
     )
     return Engine(card, session)
 

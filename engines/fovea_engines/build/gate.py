@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Set
 from contextlib import ExitStack, suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,8 +108,8 @@ def measure_engine(
         with progress.phase("tensorrt"):
             half().check_overflow(exported, prepared.preprocess, plan.check_images)
             with candidate(plan, prepared, exported, graphs.precision, Encoding.SIGNED) as other:
-                ranked = outputs_after(exported, RANKING)
-                found = check_agreement(other, plan.source, plan.check_images, ranked)
+                ranked, source = outputs_after(exported, RANKING), prepared.compared_with(plan)
+                found = check_agreement(other, source, plan.check_images, ranked)
         card = replace(card, tensorrt=found)
     if truth is None:
         return card
@@ -151,9 +152,9 @@ def _agreement(
     engine: Engine,
 ) -> Agreement:
     """Measure the agreement with the source, after checking that the fused parts change nothing."""
-    ranked = outputs_after(prepared.graph, RANKING)
+    ranked, source = outputs_after(prepared.graph, RANKING), prepared.compared_with(plan)
     if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
-        return check_agreement(engine.largest, plan.source, plan.check_images, ranked)
+        return check_agreement(engine.largest, source, plan.check_images, ranked)
     precision, encoding = graphs.precision, plan.encodings[0]
     with ExitStack() as opened:
         core = opened.enter_context(candidate(plan, prepared, graphs.served, precision, encoding))
@@ -161,13 +162,13 @@ def _agreement(
         if plan.emulates(encoding):
             whole = opened.enter_context(candidate(plan, fused, fused.graph, precision, encoding))
         check_fused(core, whole, plan.check_images)
-        agreement = check_agreement(core, plan.source, plan.check_images, ranked)
+        agreement = check_agreement(core, source, plan.check_images, ranked)
         measurable = isinstance(engine.head, Detector) and engine.card.judge is None
         if whole is engine or not measurable:
             return agreement
         # The engine runs on this machine, so its own detections are measured.
-        source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
-        found = compare_engines(source, engine, plan.check_images)
+        whole_source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
+        found = compare_engines(whole_source, engine, plan.check_images)
         return found if found.detections else agreement
 
 
@@ -187,7 +188,7 @@ def _agreement_of_sizes(
     extremes = least_size(spec, 1, _LONG), least_size(spec, _LONG, 1)
     sizes = dict.fromkeys([*(size for size, _ in seen.most_common(_MOST_SIZES)), *extremes])
     sizes.pop((spec.height, spec.width), None)
-    source = load(plan.source).proto
+    source = load(plan.source).proto if prepared.source is None else deepcopy(prepared.source)
     pin_inputs(source, plan.size)
     reference, ranked = any_size(source).dynamic(), outputs_after(prepared.graph, RANKING)
     return {

@@ -118,7 +118,7 @@ class Judge:
         outputs = [output.name for output in prepared.outputs]
         self._samples = list(
             read_samples(
-                plan.source,
+                prepared.compared_with(plan),
                 prepared.preprocess.largest,
                 outputs,
                 plan.check_images,

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import onnx
@@ -15,12 +16,13 @@ from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import over_own
 from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.heads.recognition import Recognition
+from fovea_engines.detect.heads.recognition import Recognition, outputs_text
 from fovea_engines.detect.heads.signature import image_layout, image_sides
 from fovea_engines.detect.image_inputs import beside_image, origin_of
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import Observer, working_size
+from fovea_engines.evaluate.observe import Observer, with_batch, working_size
 from fovea_engines.graph.as_written import as_written
+from fovea_engines.graph.batch_axis import NO_BATCH, add_batch
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import control_flow, normalise, open_size
 from fovea_engines.graph.own_normalisation import own_normalisation
@@ -53,6 +55,7 @@ class PreparedModel:
         metadata: the exporter's own.
         quantised: the exporter has written Q/DQ nodes into it.
         unproven: operators of TensorRT's plugins, with which nothing else computes the graph.
+        source: what engines are compared with; None for the source file as it is.
     """
 
     graph: onnx.ModelProto
@@ -67,6 +70,11 @@ class PreparedModel:
     metadata: dict[str, str]
     quantised: bool
     unproven: tuple[str, ...] = ()
+    source: onnx.ModelProto | None = None
+
+    def compared_with(self, plan: BuildPlan) -> Path | onnx.ModelProto:
+        """Return what engines are compared with: the source of the plan, run unchanged."""
+        return plan.source if self.source is None else self.source
 
 
 def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
@@ -91,7 +99,15 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         inputs, outputs, metadata = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
         _check_batch(inputs[0].shape[0], plan.max_batch)
     with progress.phase("head"):
-        head, observe = _recognised(plan, graph, trained, beside)
+        known, head, observe = with_batch(
+            graph, lambda each: _recognised(plan, each, trained, beside)
+        )
+        compared = None
+        if known is not graph:
+            graph, compared = known, load(plan.source).proto
+            add_batch(compared)
+            outputs = graph_outputs(graph)
+            progress.note(f"{NO_BATCH}: those of the engine are {outputs_text(outputs)}")
         given = None if plan.preprocess is None else trained
         judge: PreprocessingJudge = load_point(Group.ABILITIES, "preprocessing")
         preprocess, origin = judge.settle(head, inputs, metadata, observe, given, own)
@@ -122,6 +138,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         metadata,
         quantised,
         unproven,
+        compared,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.detect.heads.recognition import Recognition
-from fovea_engines.detect.heads.signature import STRIDES, cells
+from fovea_engines.detect.heads.signature import OTHERS, STRIDES, cells
 from fovea_engines.detect.image_inputs import beside_image
 from fovea_engines.evaluate.reference import Outputs, Reference, unsound_with
 from fovea_engines.evaluate.samples import read_rows, sample_images
 from fovea_engines.graph.as_written import as_written
+from fovea_engines.graph.batch_axis import NO_BATCH, add_batch, lacks_batch
 from fovea_engines.graph.normalise import open_size, pin_inputs
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
@@ -107,11 +109,45 @@ def recognise_graph(
         if (pinned := _pinned(model, size)) is not None:
             observe = Observer(pinned, trained)
             if observe(None):
-                seen = graph_inputs(pinned), graph_outputs(pinned), metadata_of(pinned)
-                head = recognise(*seen, family, observe, beside=beside)
+
+                def told(graph: onnx.ModelProto) -> tuple[Recognition, Observer]:
+                    seen = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
+                    observe = Observer(graph, trained)
+                    return recognise(*seen, family, observe, beside=beside), observe
+
+                _, head, _ = with_batch(pinned, told)
                 return as_written(head, model), size
     facts = graph_inputs(model), graph_outputs(model), metadata_of(model)
     return as_written(recognise(*facts, family, lambda _: (), beside=beside), model), None
+
+
+def with_batch(
+    graph: onnx.ModelProto, told: Callable[[onnx.ModelProto], tuple[Recognition, Observer]]
+) -> tuple[onnx.ModelProto, Recognition, Observer]:
+    """Recognise the head of a graph by `told`; if none fits, of one whose outputs have a batch.
+
+    Returns that graph, or the given one, with its head and with what has seen its outputs. Raises
+    as `told`.
+    """
+    refused: UnsupportedModel | None = None
+    try:
+        head, observe = told(graph)
+    except UnsupportedModel as error:
+        if OTHERS not in str(error):
+            raise
+        refused = error
+    else:
+        if head.family or head.open or not head.verdicts:
+            return graph, head, observe
+    if not lacks_batch(graph):
+        if refused is not None:
+            raise refused
+        return graph, head, observe
+    made = deepcopy(graph)
+    add_batch(made)
+    other, seen = told(made)
+    other = replace(other, reason=f"{other.reason}; {NO_BATCH}")
+    return (made, other, seen) if other.family or other.open else (graph, other, observe)
 
 
 def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:

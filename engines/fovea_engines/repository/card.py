@@ -44,6 +44,8 @@ from fovea_preprocess.spec import PreprocessSpec
 
 CARD_FORMAT: Final = 1
 CARD_FILE = "card.json"
+NOTHING_SEEN: Final = "no image showed anything that the model finds"
+"""The doubt of a head against which no number could speak."""
 
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 
@@ -89,7 +91,7 @@ class EngineCard:
         sizes: agreement at some of the sizes, as "384x640" (height x width), where the engine takes
             several; `agreement` is that at the largest, and `accuracy` has that "at one size", too.
         head_doubt: what speaks against a family that --head named all the same, or --force-head
-            forced; None where nothing does.
+            forced, or `NOTHING_SEEN`; None where nothing does.
         preprocess_from: the origin of the preprocessing, for people: "by the family yolov8", "by
             --preprocess", "a guess: ..."; None in cards of earlier builds, and where the model
             takes no images.
@@ -229,14 +231,21 @@ class EngineCard:
 
     @property
     def guess(self) -> str | None:
-        """Warn of a preprocessing that is a guess; None where it is known."""
-        if not (self.preprocess_from or "").startswith("a guess"):
-            return None
-        return (
-            "UNVERIFIED: the preprocessing is a guess, which the agreement cannot show, as engine "
-            "and source model get the same. Compare one image's answer with that of the training "
-            "program, then build with --preprocess."
-        )
+        """Warn of a head or a preprocessing that is a guess; None where both are known."""
+        warnings = []
+        if self.head_doubt == NOTHING_SEEN:
+            warnings.append(
+                f"UNVERIFIED: {NOTHING_SEEN}, so nothing has checked that it is of the family "
+                f"{self.family}: boxes may have another size. Build with --images that show what "
+                "it finds."
+            )
+        if (self.preprocess_from or "").startswith("a guess"):
+            warnings.append(
+                "UNVERIFIED: the preprocessing is a guess, which the agreement cannot show, as "
+                "engine and source model get the same. Compare one image's answer with that of the "
+                "training program, then build with --preprocess."
+            )
+        return "\n".join(warnings) or None
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types."""

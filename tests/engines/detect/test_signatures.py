@@ -228,6 +228,9 @@ TABLE = {
     "RetinaFace": ((image(),), retinaface, {}, "retinaface"),
     "RetinaFace of 1 MB": ((image(),), lambda: retinaface(128), {}, "retinaface-1mb"),
     "RetinaFace of plates": ((image(),), lambda: retinaface(points=4), {}, "retinaface-plate"),
+    "RetinaFace of larger plates": (
+        (image(),), lambda: retinaface(192 * 2, points=4), {}, "retinaface-plate-large"
+    ),
     "RetinaFace of priors of one's own": (
         (image(),), lambda: retinaface(400), {}, "moves by 0.36 of a cell"
     ),

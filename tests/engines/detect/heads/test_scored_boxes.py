@@ -255,6 +255,25 @@ def test_a_plate_has_its_corners():
     assert head.decode(outputs, 0, PredictOptions(conf=0.95)).keypoints.shape == (0, 4, 3)
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_cells_that_all_say_the_same_tell_nothing_of_priors(noise):
+    """So does a network that sees values out of its range, whose boxes go with the cells."""
+    random, side = np.random.default_rng(0), 320
+    count = sum(2 * (side // stride) ** 2 for stride in (8, 16, 32))
+    loc = random.normal((0.3, -0.2, 0.5, 0.1), noise, (count, 4))
+    plate = np.full(count, 0.6)
+    tables = {
+        "loc": loc,
+        "conf": np.stack([1 - plate, plate], axis=1),
+        "landm": np.zeros((count, 8)),
+    }
+    outputs = {name: np.float32(table)[None] for name, table in tables.items()}
+    named = told(outputs, family="retinaface-plate", size=(side, side))
+    assert (named.family, named.unseen) == ("retinaface-plate", True)
+    found = told(outputs, size=(side, side))
+    assert (found.open, found.unseen) == (("retinaface-plate", "retinaface-plate-large"), True)
+
+
 def test_a_slim_retinaface_of_four_levels():
     """Decoded plainly, prior by prior: there is no trained file here."""
     priors = {8: (10, 16, 24), 16: (32, 48), 32: (64, 96), 64: (128, 192, 256)}
