@@ -55,14 +55,17 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip --python /opt/fovea/bin/python install --require-hashes \
     --requirement "locks/$TENSORRT.txt" --requirement locks/pycuda.txt
 RUN python -m pip --python /opt/fovea/bin/python install --no-deps /src/wheels/fovea_serve-*.whl
-RUN /src/slim.sh /opt/fovea
+# For which GPUs the image builds engines: all, none (it serves only), or compute capabilities, as
+# in "89 90". TensorRT has a library for each, 2 GB together.
+ARG BUILDS_FOR=all
+RUN /src/slim.sh /opt/fovea "$BUILDS_FOR"
 RUN /opt/tools/bin/cyclonedx-py environment --output-reproducible \
     --output-file /opt/fovea/sbom.cdx.json /opt/fovea/bin/python
 
 FROM ${PYTHON}
 # A fixed, numeric user: Kubernetes' runAsNonRoot needs the number, volumes need it to stay.
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin fovea \
-    && install --directory --owner=10001 --group=10001 /repository /keys
+    && install --directory --owner=10001 --group=10001 /repository /keys /tmp/.cache /tmp/.cache/fovea
 COPY --from=builder /opt/fovea /opt/fovea
 COPY --chmod=755 docker/entrypoint.sh /usr/local/bin/fovea-entrypoint
 # The root may be mounted read-only: nothing is written outside /repository, /tmp, and /keys where

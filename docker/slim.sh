@@ -1,5 +1,6 @@
 #!/bin/sh
-# Removes what neither serving nor building needs from a virtual environment: slim.sh FOLDER
+# Removes what neither serving nor building needs from a virtual environment: slim.sh FOLDER [GPUS]
+# GPUS are those to build TensorRT's engines for: all, none, or compute capabilities ("89 90").
 # Each line names what it removes; tests/images build, serve and evaluate with what is left.
 set -eu
 cd "$1"/lib/python3*/site-packages
@@ -17,5 +18,20 @@ rm -rf onnx/backend/test openvino/include
 # Of these packages alone: elsewhere a folder of that name may be imported.
 find numpy sympy mpmath -type d -name tests -prune -exec rm -rf {} +
 find . -type f \( -name '*.h' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.pyi' \) -delete
+# Kernels from which TensorRT builds engines: for Windows, and for other GPUs.
+gpus=${2:-all}
+for library in tensorrt_libs/libnvinfer_builder_resource_*; do
+    gpu=${library#*_resource_}
+    gpu=${gpu%%.*}
+    case $gpu in
+        win*) wanted=none ;;
+        ptx*) wanted=$([ "$gpus" = none ] || echo all) ;;
+        *) wanted=$gpus ;;
+    esac
+    case " $wanted " in
+        " all " | *" ${gpu#sm} "*) ;;
+        *) rm -f "$library" ;;
+    esac
+done
 # Debug information, which fills nine tenths of these files.
 strip --strip-unneeded uvloop/*.so ml_dtypes/*.so rapidjson*.so

@@ -6,7 +6,9 @@ read-only: none of that fails a build or a start.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -19,6 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from fovea_tensorrt.backend import CACHE_FILE
 from fovea_tensorrt.runtime import Runtime
+
+log = logging.getLogger(__name__)
 
 _MOST_BUILDS = 256
 _DURATIONS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
@@ -74,19 +78,36 @@ def timing_cache(config: Any, file: Path) -> Iterator[None]:
 
 
 def known_kernels(engine: Path) -> bytes:
-    """Return the kernels that TensorRT-RTX compiled beside an engine file; empty without any."""
+    """Return the kernels that TensorRT-RTX has compiled for an engine file; empty without any."""
+    found = [file for file in _kernel_files(engine) if file.is_file()]
     try:
-        return engine.with_name(CACHE_FILE).read_bytes()
+        return max(found, key=lambda file: file.stat().st_mtime).read_bytes() if found else b""
     except OSError:
         return b""
 
 
 def keep_kernels(runtime_cache: Any, engine: Path, known: bytes) -> None:
-    """Write a session's compiled kernels beside its engine file, unless they are `known`."""
+    """Write a session's compiled kernels beside its engine file, unless they are `known`.
+
+    Where that cannot be written, as in a container whose repository is read-only, they go to the
+    user's folder.
+    """
     found = runtime_cache.serialize()
-    if found is not None and (kernels := bytes(memoryview(found))) != known:
-        with suppress(OSError):
-            write_whole(engine.with_name(CACHE_FILE), kernels)
+    if found is None or (kernels := bytes(memoryview(found))) == known:
+        return
+    for file in _kernel_files(engine):
+        try:
+            write_whole(file, kernels)
+        except OSError as error:
+            log.info("kernels cannot be kept in %s: %s", file, error.strerror)
+        else:
+            return
+    log.warning("the kernels of %s cannot be kept: every start compiles them again", engine)
+
+
+def _kernel_files(engine: Path) -> tuple[Path, Path]:
+    name = hashlib.sha256(str(engine.resolve()).encode()).hexdigest()[:16]
+    return engine.with_name(CACHE_FILE), cache_folder() / f"{name}.cache"
 
 
 def last_duration(builds: Path, key: str) -> float | None:

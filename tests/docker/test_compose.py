@@ -83,7 +83,8 @@ def test_the_repository_and_the_keys_are_the_volumes_and_are_declared(
 ) -> None:
     service = compose["services"][name]
     mounts = dict(mount.split(":") for mount in service["volumes"])
-    assert mounts == {"repository": "/repository", "keys": "/keys"}
+    caches = {"cache": "/tmp/.cache/fovea"} if name == "gpu" else {}
+    assert mounts == {"repository": "/repository", "keys": "/keys", **caches}
     assert set(mounts) <= set(compose["volumes"])
     # Without a value it is the one of the shell, if there is one.
     assert service["environment"] == {

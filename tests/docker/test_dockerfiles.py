@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,9 @@ def test_the_entrypoint_takes_options_and_subcommands(root: Path, tmp_path: Path
     assert run("build", "a b.onnx") == "fovea build a b.onnx"
 
 
-def test_only_tests_of_named_packages_are_removed(root: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def slim(root: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Removes from a virtual environment, whose packages it returns."""
     packages = tmp_path / "venv/lib/python3.13/site-packages"
     for name in ("numpy/_core/tests", "sympy/core/tests", "mpmath/tests", "plugin/tests"):
         (packages / name).mkdir(parents=True)
@@ -130,6 +133,38 @@ def test_only_tests_of_named_packages_are_removed(root: Path, tmp_path: Path) ->
     strip.parent.mkdir()
     strip.symlink_to("/bin/true")
     path = f"{strip.parent}:{os.environ['PATH']}"
-    command = [root / "docker/slim.sh", tmp_path / "venv"]
-    subprocess.run(command, env=os.environ | {"PATH": path}, check=True)
+
+    def slim(*arguments: str) -> Path:
+        command = [root / "docker/slim.sh", tmp_path / "venv", *arguments]
+        subprocess.run(command, env=os.environ | {"PATH": path}, check=True)
+        return packages
+
+    return slim
+
+
+@pytest.mark.parametrize(
+    ("gpus", "left"),
+    [
+        ((), {"ptx", "sm75", "sm89", "sm100", "sm120"}),
+        (("all",), {"ptx", "sm75", "sm89", "sm100", "sm120"}),
+        (("89 100",), {"ptx", "sm89", "sm100"}),
+        (("none",), set()),
+    ],
+)
+def test_kernels_to_build_from_are_those_of_the_gpus(
+    slim: Callable[..., Path], tmp_path: Path, gpus: tuple[str, ...], left: set[str]
+) -> None:
+    """Their names are those of the libraries of TensorRT 10.16."""
+    libraries = tmp_path / "venv/lib/python3.13/site-packages/tensorrt_libs"
+    libraries.mkdir()
+    (libraries / "libnvinfer.so.11").touch()
+    for name in ("ptx", "sm75", "sm89", "sm100", "sm120", "win", "win_sm89"):
+        (libraries / f"libnvinfer_builder_resource_{name}.so.11.4.0").touch()
+    slim(*gpus)
+    names = {f"libnvinfer_builder_resource_{name}.so.11.4.0" for name in left}
+    assert {each.name for each in libraries.iterdir()} == {"libnvinfer.so.11", *names}
+
+
+def test_only_tests_of_named_packages_are_removed(slim: Callable[..., Path]) -> None:
+    packages = slim()
     assert {str(each.relative_to(packages)) for each in packages.rglob("tests")} == {"plugin/tests"}

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from tests.docker.dockerfile import Instruction, all_of, read_dockerfile
 
+from fovea_tensorrt.caches import cache_folder
+
 pytestmark = pytest.mark.real
 
 
@@ -21,11 +23,16 @@ def cpu(root: Path) -> list[Instruction]:
 def test_both_are_built_alike(gpu: list[Instruction], cpu: list[Instruction]) -> None:
     done = {run.text for run in all_of(cpu, "RUN")}
     others = [run for run in all_of(gpu, "RUN") if run.stage > 0 and run.text not in done]
-    compiled, installing = others
+    compiled, installing, slimmed, folders = others
+    assert slimmed.text == '/src/slim.sh /opt/fovea "$BUILDS_FOR"'
+    # Beside the folders of the other, that of the cache, so that a volume there is the user's.
+    assert folders.text.endswith(
+        f" {Path('/tmp') / cache_folder().relative_to(Path.home()).parent}"
+    )
     assert compiled.text.endswith("install --no-deps /src/wheels/pycuda-*.whl")
     assert '--requirement "locks/$TENSORRT.txt"' in installing.text
-    [argument] = [argument for argument in all_of(gpu, "ARG") if argument.stage > 0]
-    assert argument.text == "TENSORRT=tensorrt"
+    given = [argument.text for argument in all_of(gpu, "ARG") if argument.stage > 0]
+    assert given == ["TENSORRT=tensorrt", "BUILDS_FOR=all"]
 
 
 def test_both_have_the_same_python_and_debian(

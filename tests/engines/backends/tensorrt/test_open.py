@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,12 @@ from fovea_tensorrt.backend import CACHE_FILE
 
 # It only bounds how long a load is given to spoil a recording.
 SOON_S = 1
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
 
 
 def test_it_finds_what_its_source_finds(machine, folder, built_repository):
@@ -52,10 +59,20 @@ def test_kernels_are_kept_once_every_batch_size_has_run(machine, folder, monkeyp
     assert set(ran) == {1, 2, 4}
 
 
-def test_where_kernels_cannot_be_kept_it_serves(machine, folder):
+def test_kernels_of_a_repository_that_cannot_be_written_are_kept_elsewhere(machine, folder, caplog):
     (folder / CACHE_FILE).mkdir()  # in the way of the file, also for root
+    for _ in range(2):
+        Engine.open(folder).close()
+    assert [each.config.cache.known for each in machine.engines] == [b"", b"kernels"]
+    assert "cannot be kept" not in caplog.text
+
+
+def test_where_kernels_cannot_be_kept_it_serves(machine, folder, home, caplog):
+    (folder / CACHE_FILE).mkdir()
+    home.write_text("no folder")
     with Engine.open(folder) as engine:
         assert len(engine.detect(draw(64, 80, 0)))
+    assert "cannot be kept: every start compiles them again" in caplog.text
     assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
 
 
