@@ -310,7 +310,9 @@ def _stream(work: Path, data: Path, address: str) -> None:
             events = work / "repository" / ".streams" / "porch"
             _until(lambda: _crossings(events) >= 2)
             _until(lambda: client.get("/v1/streams/recording").json()["state"] == "ended")
-            write(data / "streams.json", client.get("/v1/streams").json())
+            seen = client.get("/v1/streams").text.replace(address, recorded.CAMERA)
+            seen = seen.replace(str(data / "clip.mp4"), recorded.CLIP)
+            write(data / "streams.json", json.loads(seen))
         _until(lambda: len([*(work / "captures").rglob("predictions.json")]) == 2)
 
 
