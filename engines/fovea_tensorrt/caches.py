@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, mkdtemp
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -29,8 +29,14 @@ _DURATIONS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
 def cache_folder() -> Path:
-    """Return the user's folder for timings and durations, which hold for all repositories."""
-    return Path.home() / ".cache" / "fovea" / "tensorrt"
+    """Return the user's folder for timings and durations, which hold for all repositories.
+
+    A user without a home, as in pods of OpenShift, gets a new one.
+    """
+    try:
+        return Path.home() / ".cache" / "fovea" / "tensorrt"
+    except RuntimeError:
+        return Path(mkdtemp(prefix="fovea-tensorrt-"))
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,7 +94,7 @@ def promote(
         "max_p99": parse_share("--max-p99", max_p99),
         "max_disagreement": parse_share("--max-disagreement", max_disagreement),
     }
-    asked = checked(Promotion, {**given, "who": getpass.getuser(), "why": why})
+    asked = checked(Promotion, {**given, "who": _user(), "why": why})
     done = _changed(context, repository, url, model, asked)
     if as_json:
         _print(done)
@@ -118,7 +119,7 @@ def rollback(
 
     Example: fovea rollback yolov8n --url http://127.0.0.1:8000
     """
-    asked = Rollback(who=getpass.getuser(), why=why)
+    asked = Rollback(who=_user(), why=why)
     done = _changed(context, repository, url, model, asked)
     *_, before, last = done.events
     if as_json:
@@ -175,6 +176,14 @@ def history(
         )
         if canary.waits_for is not None:
             typer.echo(f"It waits for {canary.waits_for}, and goes back if they do not come.")
+
+
+def _user() -> str:
+    """Return the name of the user, or the number if it has no name, as in pods of OpenShift."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _time(at: datetime) -> str:
