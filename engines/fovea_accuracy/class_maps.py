@@ -17,7 +17,7 @@ from fovea_accuracy.yolo import CLASSES_FILE
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.maps import NOTHING, ClassMap
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import image_files, read_image
+from fovea_engines.evaluate.samples import image_files, is_image, read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import MapAccuracy
 from fovea_engines.repository.files import file_sha256, json_sha256
@@ -106,8 +106,8 @@ class ClassMaps:
 
 def holds_maps(data: Path) -> bool:
     """Return whether a folder has PNG files, and no labels of boxes."""
-    texts = {path.name for path in data.glob("*.txt")} - {CLASSES_FILE}
-    return not texts and any(data.glob("*.png"))
+    texts = {path.name for path in data.glob("[!.]*.txt")} - {CLASSES_FILE}
+    return not texts and any(map(is_image, data.glob("*.png")))
 
 
 def read_class_maps(data: Path, images: Path | None = None) -> ClassMaps:
@@ -116,7 +116,7 @@ def read_class_maps(data: Path, images: Path | None = None) -> ClassMaps:
     The images have the same names before the dot, and lie in `images` beside the folder, unless
     another is given. NotFound: an image is missing.
     """
-    pairs = pairs_of(data, sorted(data.glob("*.png")), images)
+    pairs = pairs_of(data, sorted(filter(is_image, data.glob("*.png"))), images)
     names = read_labels(data / CLASSES_FILE) if (data / CLASSES_FILE).is_file() else None
     return ClassMaps(data, pairs, names)
 

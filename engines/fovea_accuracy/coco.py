@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from fovea_accuracy.labelled_image import LabelledImage, Outline, check_box
+from fovea_engines.repository.files import text_of
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 # Limit of a side or an area in pixels: a larger value means a broken file, and would overflow
@@ -108,9 +109,11 @@ def _by_id(categories: Iterable[_Category]) -> list[_Category]:
 
 def _parse(data: Path) -> _File:
     try:
-        return _ADAPTER.validate_json(data.read_bytes())
+        return _ADAPTER.validate_json(text_of(data.read_bytes()))
     except OSError as error:
         raise NotFound(f"{data} cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InvalidOption(f"{data} is no COCO file: it is not text in UTF-8") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"

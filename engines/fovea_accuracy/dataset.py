@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import yaml
 
 from fovea_accuracy.coco import coco_class_names, read_coco
 from fovea_accuracy.labelled_image import LabelledImage as LabelledImage
@@ -27,11 +28,13 @@ class Dataset:
     Attributes:
         path: the COCO file, or the folder of YOLO labels.
         class_names: by class id; None where nothing names them.
+        split: of the images, as val; None where they have none.
     """
 
     path: Path
     images: tuple[LabelledImage, ...]
     class_names: tuple[str, ...] | None
+    split: str | None = None
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -127,7 +130,7 @@ class Dataset:
 def read_dataset(data: Path, images: Path | None = None) -> Dataset:
     """Read a COCO JSON file, YOLO's data.yaml, or a folder of YOLO label files.
 
-    Such a folder may hold them as `labels` or `labels/val`.
+    Such a folder may hold them as `labels` or `labels/val`, or a data.yaml that names its splits.
 
     Class ids are those of YOLO labels, or the positions of COCO's categories in the order of their
     ids; `Dataset.for_model` maps them to a model's. The images are in the folder `images`; None
@@ -140,11 +143,11 @@ def read_dataset(data: Path, images: Path | None = None) -> Dataset:
     """
     if images is not None and not images.is_dir():
         raise NotFound(f"{images} is not a folder of images")
-    names: tuple[str, ...] | None
     if data.is_dir() or (data.is_file() and is_yaml(data)):
-        labelled, names = read_yolo(data, images)
+        labelled, names, split = read_yolo(data, images)
     elif data.is_file():
         labelled, names = read_coco(data, data.parent if images is None else images)
+        split = None
     else:
         raise NotFound(
             f"{data} is not there: labels are a COCO JSON file, a data.yaml, or a folder of YOLO "
@@ -153,7 +156,7 @@ def read_dataset(data: Path, images: Path | None = None) -> Dataset:
     if not any((~image.crowd).any() for image in labelled):
         seen = counted(len(labelled), "image")
         raise InvalidOption(f"{data} has no object to find on its {seen}")
-    return Dataset(data, tuple(labelled), names)
+    return Dataset(data, tuple(labelled), names, split)
 
 
 def read_class_names(data: Path) -> tuple[str, ...] | None:
@@ -166,4 +169,17 @@ def numbered_alike(names: Sequence[str], labels: Sequence[str | None]) -> bool:
     if len(names) != len(labels):
         return False
     known = sum(label is not None for label in labels)
-    return 2 * sum(ours == theirs for ours, theirs in zip(names, labels, strict=True)) > known
+    return 2 * sum(map(_alike, names, labels)) > known
+
+
+def _alike(name: str, label: str | None) -> bool:
+    """Compare a class of labels with a model's, which may have been read from YAML.
+
+    A trainer that reads `names: [no, yes]` calls the classes False and True.
+    """
+    if name == label:
+        return True
+    try:
+        return str(yaml.safe_load(name)) == label
+    except (yaml.YAMLError, ValueError):
+        return False

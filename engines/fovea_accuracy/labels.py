@@ -34,11 +34,13 @@ from fovea_accuracy.label_tables import Judged as Judged
 from fovea_accuracy.label_tables import TextLabels as TextLabels
 from fovea_accuracy.pictures import PicturePairs as PicturePairs
 from fovea_accuracy.pictures import holds_pictures, paint_with, read_pictures
+from fovea_accuracy.yolo import is_dataset
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.plural import counted
 
 Labels = Dataset | ClassFolders | ClassMaps | TextLabels | AttributeLabels | PicturePairs
 """Each kind is of one task, or of those that find objects, or compare whole images."""
@@ -81,14 +83,21 @@ def read_labelled(data: Path, images: Path | None = None) -> Labels:
     """Read images in a folder for each class, maps, pictures, tables, or objects."""
     if data.is_file() and data.suffix in SUFFIXES:
         return read_table(data, images)
-    if data.is_dir() and not (data / "labels").is_dir():
-        if not any(data.glob("*.txt")) and (found := read_class_folders(data)) is not None:
+    if data.is_dir() and not (data / "labels").is_dir() and not is_dataset(data):
+        if not any(data.glob("[!.]*.txt")) and (found := read_class_folders(data)) is not None:
             return found
         if holds_pictures(data, images):
             return read_pictures(data, images)
         if holds_maps(data):
             return read_class_maps(data, images)
     return read_dataset(data, images)
+
+
+def described(labelled: Labels) -> str:
+    """Say how many images are measured, and of which split."""
+    images = counted(len(labelled.paths), "image")
+    split = labelled.split if isinstance(labelled, Dataset) else None
+    return images if split is None else f"{images} of {split}"
 
 
 def check_task(labelled: Labels, task: str) -> None:

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cv2
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from fovea_accuracy.data_yaml import (
+    DATA_YAML,
+    SPLITS,
+    DataYaml,
+    Pair,
+    paired,
+    swapped,
+)
 from fovea_accuracy.labelled_image import LabelledImage, check_box
 from fovea_engines.detect.rotated import regular
-from fovea_engines.evaluate.samples import image_files, read_image
+from fovea_engines.evaluate.samples import images_below, is_hidden, read_image
+from fovea_engines.repository.files import text_of
 from fovea_engines.repository.labels import read_labels
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 # LabelImg, Label Studio and darknet leave this file among or above the label files.
 CLASSES_FILE = "classes.txt"
-# What of a data.yaml, or of a folder of labels, is evaluated: the first that is there.
-_SPLITS = ("val", "test", "train")
-
 # Values are 0 to 1, but rounding puts some slightly outside.
 _ROUNDING = 1e-3
 _MOST_CLASSES = 1_000_000
@@ -31,6 +35,14 @@ _MOST_CLASSES = 1_000_000
 _BOX = 5
 
 Outline = NDArray[np.float64]
+
+
+class YoloLabels(NamedTuple):
+    """Labelled images, the names of their classes if any are given, and their split."""
+
+    images: list[LabelledImage]
+    names: tuple[str, ...] | None
+    split: str | None
 
 
 class _Row(NamedTuple):
@@ -42,9 +54,7 @@ class _Row(NamedTuple):
     keypoints: NDArray[np.float64]
 
 
-def read_yolo(
-    data: Path, folder: Path | None
-) -> tuple[list[LabelledImage], tuple[str, ...] | None]:
+def read_yolo(data: Path, folder: Path | None) -> YoloLabels:
     """Read a folder of YOLO label files, one that holds it as `labels`, or a data.yaml.
 
     A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
@@ -52,47 +62,24 @@ def read_yolo(
     ``class cx cy w h x y v x y v ...`` with as many keypoints, whose v is COCO's visibility.
     Coordinates are 0 to 1 of the upright image. An image without a label file, or with an empty
     one, has no objects. The images are by default in `images` in place of `labels` in the path, as
-    for YOLO itself, or beside the labels.
-
-    Returns the images by name, and the names in the data.yaml, or in classes.txt if it exists.
+    for YOLO itself, or beside the labels. Folders in these folders are read, too.
     """
-    labels, beside = _folders(data)
-    folder = beside if folder is None else folder
-    files = {p.stem: p for p in sorted(labels.glob("*.txt")) if p.name != CLASSES_FILE}
+    split: str | None
+    if is_yaml(data) or is_dataset(data):
+        described = DataYaml.read(data if is_yaml(data) else data / DATA_YAML)
+        pairs, split = described.pairs(folder), described.split
+    else:
+        pairs, split = _in_folders(data, folder)
+    files = {image: file for image, file in pairs if file.is_file()}
     if not files:
-        raise NotFound(f"{labels} has no YOLO label file (*.txt): name the folder that has them")
-    names = yolo_class_names(data)
-    images = image_files(folder, sys.maxsize)
-    if orphans := sorted(files.keys() - {image.stem for image in images}):
         raise NotFound(
-            f"{files[orphans[0]]}: there is no image {folder / orphans[0]}.jpg (or .png ...): "
-            "name the folder of the images with --images"
+            f"{data}: none of its {len(pairs)} images has a YOLO label file, as "
+            f"{pairs[0].labels}: name the folder that has them"
         )
-    known = None if names is None else len(names)
+    names = yolo_class_names(data)
     points = _keypoints_of_each(files.values())
-    return [_labelled(image, files.get(image.stem), known, points) for image in images], names
-
-
-def _folders(data: Path) -> tuple[Path, Path]:
-    """Return the folders of the label files and of the images."""
-    if is_yaml(data):
-        document = _document(data)
-        root = data.parent / str(document.get("path") or "")
-        # As YOLO's own programs do, where the path is one of another machine.
-        root = root if root.is_dir() else data.parent
-        split = next((name for name in _SPLITS if document.get(name)), None)
-        if split is None or not isinstance(document[split], str):
-            raise InvalidOption(f"{data} names no folder of images as {', '.join(_SPLITS)}")
-        images = root / document[split]
-        if not images.is_dir():
-            raise NotFound(
-                f"{data}: its {split} images are not in {images}; --data LABELS names them"
-            )
-        return _swapped(images, "images", "labels"), images
-    labels = data / "labels" if (data / "labels").is_dir() else data
-    if not any(labels.glob("*.txt")):
-        labels = next((labels / name for name in _SPLITS if (labels / name).is_dir()), labels)
-    return labels, _swapped(labels, "labels", "images")
+    images = [_labelled(image, files.get(image), names, points) for image, _ in pairs]
+    return YoloLabels(images, names, split)
 
 
 def is_yaml(data: Path) -> bool:
@@ -100,37 +87,53 @@ def is_yaml(data: Path) -> bool:
     return data.suffix.lower() in (".yaml", ".yml")
 
 
-def _document(file: Path) -> dict[str, Any]:
-    try:
-        document = yaml.safe_load(file.read_bytes())
-    except (OSError, yaml.YAMLError) as error:
-        raise InvalidOption(f"{file} cannot be read as YAML: {error}") from None
-    if not isinstance(document, dict):
-        raise InvalidOption(f"{file} is no data.yaml: it has no `val` and `names`")
-    return document
+def is_dataset(data: Path) -> bool:
+    """Return True for a folder that a data.yaml in it describes, as those of Roboflow."""
+    return (data / DATA_YAML).is_file() and not (data / "labels").is_dir()
 
 
 def yolo_class_names(data: Path) -> tuple[str, ...] | None:
     """Return the class names of YOLO labels; None where nothing names them."""
     if is_yaml(data):
-        names = _document(data).get("names")
-        if isinstance(names, dict):
-            names = [names.get(number) for number in range(len(names))]
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        if (names := DataYaml.read(data).names) is None:
             raise InvalidOption(f"{data}: `names` is no list of class names")
-        return tuple(names)
+        return names
     files = (data / "labels" / CLASSES_FILE, data / CLASSES_FILE)
-    file = next((file for file in files if file.is_file()), None)
-    return None if file is None else read_labels(file)
+    if (file := next(filter(Path.is_file, files), None)) is not None:
+        return read_labels(file)
+    described = data / DATA_YAML
+    return DataYaml.read(described).names if described.is_file() else None
 
 
-def _swapped(folder: Path, name: str, other: str) -> Path:
-    """Replace the last part of a path that has this name; YOLO finds labels of images so."""
-    parts = list(folder.absolute().parts)
-    if name not in parts:
-        return folder
-    parts[len(parts) - 1 - parts[::-1].index(name)] = other
-    return Path(*parts)
+def _in_folders(data: Path, folder: Path | None) -> tuple[list[Pair], str | None]:
+    """Pair the images of a folder with the label files of another; return their split, too."""
+    labels, split = data / "labels" if (data / "labels").is_dir() else data, None
+    if not any(labels.glob("[!.]*.txt")) and (found := _split_of(labels)) is not None:
+        labels, split = found, found.name
+        labels = labels / "labels" if (labels / "labels").is_dir() else labels
+    files = {
+        path.relative_to(labels).with_suffix("")
+        for path in labels.rglob("*.txt")
+        if path.name != CLASSES_FILE and not is_hidden(path, labels)
+    }
+    if not files:
+        raise NotFound(f"{labels} has no YOLO label file (*.txt): name the folder that has them")
+    folder = swapped(labels, "labels", "images") if folder is None else folder
+    pairs = [Pair(image, paired(image, folder, labels)) for image in images_below(folder)]
+    known = {pair.labels for pair in pairs}
+    for name in sorted(files):
+        if (file := labels / f"{name}.txt") not in known:
+            raise NotFound(
+                f"{file}: there is no image {folder / name}.jpg (or .png ...): name the folder of "
+                "the images with --images"
+            )
+    return pairs, split
+
+
+def _split_of(labels: Path) -> Path | None:
+    """Return the folder of the split that is measured, as val or val2017; None without splits."""
+    named = {path.name.rstrip("0123456789"): path for path in labels.glob("*") if path.is_dir()}
+    return next((named[name] for name in SPLITS if name in named), None)
 
 
 def _keypoints_of_each(files: Iterable[Path]) -> int:
@@ -154,11 +157,11 @@ def _keypoints_on(words: list[str]) -> int:
 
 
 def _labelled(
-    image: Path, file: Path | None, num_classes: int | None, points: int
+    image: Path, file: Path | None, names: Sequence[str] | None, points: int
 ) -> LabelledImage:
     # Only decoding shows the size of the upright image.
     height, width, _ = read_image(image).shape
-    rows = [] if file is None else _read_rows(file, width, height, num_classes, points)
+    rows = [] if file is None else _read_rows(file, width, height, names, points)
     shapes = [row.outline for row in rows]
     boxes = np.array([_around(shape) for shape in shapes], np.float32).reshape(-1, 4)
     polygons = tuple([row.outline.ravel().tolist()] for row in rows if row.drawn)
@@ -179,20 +182,20 @@ def _labelled(
 
 def _lines(file: Path) -> list[str]:
     try:
-        return file.read_text(encoding="utf-8-sig").splitlines()
+        return text_of(file.read_bytes()).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{file} is not a text file of YOLO labels ({error})") from error
 
 
 def _read_rows(
-    file: Path, width: int, height: int, num_classes: int | None, points: int
+    file: Path, width: int, height: int, names: Sequence[str] | None, points: int
 ) -> list[_Row]:
     rows = []
     for number, line in enumerate(_lines(file), start=1):
         if not (words := line.split()):
             continue
         where = f"{file}, line {number}"
-        class_id = _class_id(where, words[0], num_classes)
+        class_id = _class_id(where, words[0], names)
         end = _BOX if points else len(words)
         outline = _outline(where, words[1:end]) * [width, height]
         check_box(where, _around(outline), width, height)
@@ -202,16 +205,17 @@ def _read_rows(
     return rows
 
 
-def _class_id(where: str, word: str, num_classes: int | None) -> int:
+def _class_id(where: str, word: str, names: Sequence[str] | None) -> int:
     try:
         value = float(word)
     except ValueError:
         value = math.nan
     if not value.is_integer() or not 0 <= value < _MOST_CLASSES:
         raise InvalidOption(f"{where}: {word!r} is not a class id, a whole number from 0 up")
-    if num_classes is not None and value >= num_classes:
+    if names is not None and value >= len(names):
         raise InvalidOption(
-            f"{where}: there is no class {word}, only 0 to {num_classes - 1} in {CLASSES_FILE}"
+            f"{where}: there is no class {word}, only 0 to {len(names) - 1} have names in "
+            f"{CLASSES_FILE} or {DATA_YAML}"
         )
     return int(value)
 

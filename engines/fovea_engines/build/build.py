@@ -87,7 +87,7 @@ def _build(
 ) -> EngineCard:
     # Checked before a calibration that takes minutes.
     plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
-    labelled = None if plan.data is None else label_reader().read_labelled(plan.data, plan.images)
+    labelled = None if plan.data is None else _labelled(plan.data, plan.images, progress)
     prepared = prepare(plan, progress)
     check_settled(plan, prepared)
     if plan.labels and prepared.head.nameless:
@@ -185,6 +185,13 @@ def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> Engin
     if reason := objection(card, plan.max_drop):
         raise Disagreement(f"version {version} of {plan.name} would not be built again: {reason}")
     return card
+
+
+def _labelled(data: Path, images: Path | None, progress: Progress) -> Labels:
+    reader = label_reader()
+    labelled = reader.read_labelled(data, images)
+    progress.note(f"accuracy is measured on {reader.described(labelled)}")
+    return labelled
 
 
 def _for_model(labelled: Labels, prepared: PreparedModel) -> Labels:

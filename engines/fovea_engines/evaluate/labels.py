@@ -40,6 +40,9 @@ class LabelReader(Protocol):
     def read_class_names(self, data: Path) -> tuple[str, ...] | None:
         """Return the names of classes that labels have; None where nothing names them."""
 
+    def described(self, labelled: Labels) -> str:
+        """Say how many images are measured, and of which split."""
+
     def check_task(self, labelled: Labels, task: str) -> None:
         """Refuse, as InvalidOption, labels of another task than a model's."""
 

@@ -33,11 +33,30 @@ def image_files(folder: Path, most: int) -> list[Path]:
     """List at most `most` images of a folder, evenly over their names; InvalidOption if none."""
     if not folder.is_dir():
         raise InvalidOption(f"{folder} is not a folder of images")
-    files = sorted(p for p in folder.glob("*") if _is_image(p))
-    if not files:
-        raise InvalidOption(f"{folder} has no image ({', '.join(sorted(IMAGE_SUFFIXES))})")
+    files = _some(folder, folder.glob("*"))
     taken = np.linspace(0, len(files) - 1, min(most, len(files))).round().astype(int)
     return [files[i] for i in taken]
+
+
+def images_below(folder: Path) -> list[Path]:
+    """List all images of a folder and of those in it; InvalidOption if there are none.
+
+    Hidden folders hold copies and thumbnails.
+    """
+    if not folder.is_dir():
+        raise InvalidOption(f"{folder} is not a folder of images")
+    return _some(folder, (path for path in folder.rglob("*") if not is_hidden(path, folder)))
+
+
+def is_hidden(path: Path, folder: Path) -> bool:
+    """Return whether a path below a folder is hidden, or lies in a folder that is."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def _some(folder: Path, paths: Iterable[Path]) -> list[Path]:
+    if not (files := sorted(filter(is_image, paths))):
+        raise InvalidOption(f"{folder} has no image ({', '.join(sorted(IMAGE_SUFFIXES))})")
+    return files
 
 
 def images_sha256(files: Iterable[Path]) -> str:
@@ -50,11 +69,16 @@ def images_sha256(files: Iterable[Path]) -> str:
 
 def has_images(folder: Path) -> bool:
     """Return whether a folder holds images, by their names."""
-    return folder.is_dir() and any(map(_is_image, folder.glob("*")))
+    return folder.is_dir() and any(map(is_image, folder.glob("*")))
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
+def is_image(path: Path) -> bool:
+    """Return whether a path is a file with the name of an image.
+
+    Hidden files are none: a Mac leaves a `._a.jpg`, which holds no pixels, beside each `a.jpg`.
+    """
+    hidden = path.name.startswith(".")
+    return path.suffix.lower() in IMAGE_SUFFIXES and not hidden and path.is_file()
 
 
 def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tuple[str, Pixels]]:

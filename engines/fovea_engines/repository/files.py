@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import errno
 import hashlib
@@ -59,6 +60,12 @@ def swap(one: Path, other: Path) -> None:
     if libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error), str(other))
+
+
+def text_of(content: bytes) -> str:
+    """Decode a text that people wrote: UTF-8, or what a byte order mark says, as of Windows."""
+    marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if marked else "utf-8-sig")
 
 
 def file_sha256(path: Path) -> str:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from fovea_engines.repository.files import text_of
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 LABELS_FILE = "labels.txt"
@@ -38,7 +39,7 @@ def set_of(classes: int | None) -> str | None:
 def read_labels(path: Path) -> tuple[str, ...]:
     """Read class names by id, without blank lines at the end; `InvalidOption` if there are none."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = text_of(path.read_bytes())
     except FileNotFoundError as error:
         raise NotFound(f"{path} is not there") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fovea_accuracy.dataset import Dataset
 from fovea_engines.repository.accuracy import Accuracy, AnyAccuracy
 from fovea_files.chosen import Chosen
 from fovea_files.confusion import Confusion
@@ -40,11 +41,18 @@ class EvalReport:
     best: bool
 
     @property
+    def split(self) -> str | None:
+        """The split of the images, as val."""
+        labelled = self.chosen.labelled
+        return labelled.split if isinstance(labelled, Dataset) else None
+
+    @property
     def title(self) -> str:
         """The model, the images, and how many classes are not measured."""
         engine = f", {self.backend} {self.precision}" if self.backend else ""
         images = counted(self.accuracy.images, "image")
-        title = f"{self.model} version {self.version}{engine}: {images}"
+        of = f" of {self.split}" if self.split else ""
+        title = f"{self.model} version {self.version}{engine}: {images}{of}"
         if left_out := len(self.chosen.left_out):
             title += f", without {counted(left_out, 'class')} of the labels"
         return title
@@ -56,6 +64,7 @@ class EvalReport:
             "version": self.version,
             "backend": self.backend,
             "precision": self.precision,
+            "split": self.split,
             **asdict(self.accuracy),
             "left_out": dict(self.chosen.left_out),
         }
@@ -87,6 +96,12 @@ def show(report: EvalReport) -> None:
     if isinstance(accuracy, Accuracy):
         title += f", measured by the overlap of {accuracy.compared}"
     console.print(Text(title, style="bold"))
+    if report.split == "train":
+        console.print(
+            "The labels name no split but train: a model that was trained on these images finds "
+            "them better than others",
+            soft_wrap=True,
+        )
     if report.chosen.note:
         console.print(Text(report.chosen.note), soft_wrap=True)
     totals = Table(show_header=False)

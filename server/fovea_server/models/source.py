@@ -112,7 +112,7 @@ class Repositories:
         for root in (root.resolve() for root in self._roots):
             if _is_model(root):
                 return f"{root.name} is a model's folder: serve its parent, or give --model-name"
-            if file := min(root.glob("*.onnx"), default=None):
+            if file := min(root.glob("[!.]*.onnx"), default=None):
                 return f"{file.name} lies there: `fovea build` makes an engine of it"
         return "make one with `fovea build`, then start again"
 

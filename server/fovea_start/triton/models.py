@@ -124,7 +124,7 @@ def _candidates(kind: str, config: ModelConfig, folder: Path, version: Path) -> 
         for name in _DALI_SOURCES:
             yield from (version / name, folder / name)
         for place in (version, folder):
-            yield from sorted(path for path in place.glob("*.py") if path.name != "__init__.py")
+            yield from sorted(path for path in place.glob("[!.]*.py") if path.name != "__init__.py")
     elif kind in _FILES:
         name = config.default_model_filename or _FILES[kind]
         yield from (version / name, version / name / name)

@@ -316,12 +316,126 @@ def test_a_data_yaml_as_yolo_is_trained_with(tmp_path, names, path):
     np.testing.assert_allclose(found.images[0].boxes, [[5, 2.5, 15, 7.5]])
 
 
+def dataset_at(folder: Path, *names: str) -> None:
+    """Write images of 20 x 10 pixels at these paths, and labels of class 1 as YOLO has them."""
+    for name in names:
+        image = folder / name
+        labels = folder / name.replace("images/", "labels/").replace(".png", ".txt")
+        for file in (image, labels):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 10)).save(image)
+        labels.write_text("1 0.5 0.5 0.5 0.5\n")
+
+
+TRAIN = "train/images/t.png"
+
+
+@pytest.mark.parametrize(
+    ("text", "split", "found"),
+    [
+        ("{train: train/images, valid: valid/images}", "valid", ["valid/images/a.png"]),
+        ("{train: train/images, validation: valid/images}", "validation", ["valid/images/a.png"]),
+        ("{train: train/images, val: , test: valid/images}", "test", ["valid/images/a.png"]),
+        ("{train: ../train/images, val: ../valid/images}", "val", ["valid/images/a.png"]),
+        ("{val: 'valid\\images'}", "val", ["valid/images/a.png"]),
+        ("{val: list.txt}", "val", ["valid/images/a.png", "images/x/y/b.png"]),
+        ("{path: valid, val: ../list.txt}", "val", ["valid/images/a.png", "images/x/y/b.png"]),
+        ("{val: [images, valid/images]}", "val", ["images/x/y/b.png", "valid/images/a.png"]),
+        ("{val: images}", "val", ["images/x/y/b.png"]),
+        ("{val: null, train: train/images}", "train", [TRAIN]),
+    ],
+)
+def test_the_split_of_a_data_yaml(tmp_path, text, split, found):
+    dataset_at(tmp_path, TRAIN, "valid/images/a.png", "images/x/y/b.png")
+    (tmp_path / "list.txt").write_bytes("\ufeff./valid/images/a.png\r\n\nimages/x/y/b.png".encode())
+    names = text.replace("}", ", names: [no, 'on']}")
+    (tmp_path / "data.yaml").write_text(f"\ufeff{names}", "utf-8")
+    read = read_dataset(tmp_path / "data.yaml")
+    assert (read.split, read.class_names) == (split, ("no", "on"))
+    assert [str(each.resolve().relative_to(tmp_path)) for each in read.paths] == found
+    assert all(each.class_ids.tolist() == [1] for each in read.images)
+
+
+@pytest.mark.parametrize(
+    ("names", "read"),
+    [
+        ("[0, 1]", ("0", "1")),
+        ("[no, 1.50]", ("no", "1.50")),
+        ("{1: 2024-01-01, 0: 010}", ("010", "2024-01-01")),
+        ("{0: a, 2: c}", ("a", "1", "c")),
+    ],
+)
+def test_names_are_as_they_are_written(tmp_path, names, read):
+    dataset_at(tmp_path, "images/a.png")
+    (tmp_path / "data.yaml").write_text(f"{{val: images, names: {names}}}")
+    assert read_dataset(tmp_path / "data.yaml").class_names == read
+    # So are those of the file beside a folder of labels.
+    assert read_dataset(tmp_path).class_names == read
+
+
+def test_a_trainer_calls_no_and_yes_false_and_true(tmp_path):
+    dataset_at(tmp_path, "images/a.png")
+    (tmp_path / "data.yaml").write_text("{val: images, names: [no, yes]}")
+    read = read_dataset(tmp_path / "data.yaml").for_model(("False", "True"))
+    assert (read.class_names, read.images[0].class_ids.tolist()) == (("False", "True"), [1])
+
+
+def test_a_folder_of_roboflow_is_read_by_its_data_yaml(tmp_path):
+    dataset_at(tmp_path, TRAIN, "valid/images/a.png")
+    (tmp_path / "README.roboflow.txt").write_text("...")
+    text = "{train: ../train/images, val: ../valid/images, names: [x, y]}"
+    (tmp_path / "data.yaml").write_text(text)
+    read = read_labelled(tmp_path)
+    assert (read.split, [path.name for path in read.paths]) == ("val", ["a.png"])
+
+
+@pytest.mark.parametrize("split", ["val", "valid", "val2017", "test", "train"])
+def test_folders_of_labels_are_of_a_split(tmp_path, split):
+    other = "train2017" if split != "train" else "unlabelled"
+    dataset_at(tmp_path, *(f"images/{name}/{name}.png" for name in (split, other)))
+    read = read_dataset(tmp_path)
+    assert (read.split, [path.stem for path in read.paths]) == (split, [split])
+
+
+def test_labels_in_folders_and_files_of_a_mac(tmp_path):
+    dataset_at(tmp_path, "images/cam 1/a.png", "images/b.png")
+    for hidden in ("images/._b.png", "labels/._b.txt", "labels/cam 1/._a.txt", "images/.x/c.png"):
+        (tmp_path / hidden).parent.mkdir(exist_ok=True)
+        (tmp_path / hidden).write_bytes(b"\0\5\x16\7")
+    read = read_dataset(tmp_path)
+    assert [path.name for path in read.paths] == ["b.png", "a.png"]
+    assert all(len(each.boxes) == 1 for each in read.images)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_byte_order_marks(images, tmp_path, encoding):
+    (tmp_path / "val.json").write_text(json.dumps(coco()), encoding)
+    assert len(read_dataset(tmp_path / "val.json", images).images) == 2
+    for name, text in {"labels/a.txt": "0 0.5 0.5 0.2 0.4", "classes.txt": "katze\nhünd"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding)
+    assert read_dataset(tmp_path).class_names == ("katze", "hünd")
+
+
+def test_what_predict_writes_is_read_with_the_images_of_another_folder(images, tmp_path):
+    """Its data.yaml names images/ beside labels/, which need not be there."""
+    out = tmp_path / "out"
+    (out / "labels").mkdir(parents=True)
+    (out / "labels" / "a.txt").write_text("0 0.5 0.5 0.2 0.4")
+    (out / "data.yaml").write_text('train: images\nval: images\nnames:\n  0: "cat"\n')
+    for data in (out, out / "data.yaml"):
+        read = read_dataset(data, images)
+        assert (read.class_names, [len(each.boxes) for each in read.images]) == (("cat",), [1, 0])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("[1", "cannot be read as YAML"),
         ("5", "is no data.yaml"),
-        ("{val: [a, b], names: [x]}", "names no folder of images"),
+        ("{val: [a, b], names: [x]}", "its val images are not in"),
+        ("{nc: 2, names: [x, y]}", "names no folder of images"),
+        ("{val: {a: b}, names: [x]}", "`val` is no folder"),
         ("{val: nowhere, names: [x]}", "its val images are not in"),
     ],
 )

@@ -93,7 +93,7 @@ def test_both_forms_of_labels_give_the_same_document(fovea):
         assert code == 0, err
         document = json.loads(out)
         assert list(document) == [
-            "model", "version", "backend", "precision",
+            "model", "version", "backend", "precision", "split",
             "images", "map50_95", "map50", "per_class", "by_size",
             "overlap", "box_map50_95", "box_map50",
             "left_out", "operating_point", "classes", "confusion",
@@ -104,6 +104,18 @@ def test_both_forms_of_labels_give_the_same_document(fovea):
         assert list(document["by_size"]) == ["small", "medium", "large"]
         figures.append(document["map50_95"])
     assert figures == pytest.approx(figures[:1] * 3, abs=1e-6)
+
+
+@pytest.mark.parametrize("split", ["valid", "test", "train"])
+def test_the_split_is_named(fovea, place, tmp_path, split):
+    (tmp_path / "data.yaml").write_text(
+        f"{{path: {place}, {split}: images, names: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]}}"
+    )
+    code, out, err = fovea("digits", "--data", tmp_path / "data.yaml")
+    assert code == 0, err
+    assert f"2 images of {split}" in out
+    assert ("no split but train" in out) == (split == "train")
+    assert json.loads(fovea("digits", "--data", tmp_path, "--json")[1])["split"] == split
 
 
 def test_objects_precision_recall_and_confusions(fovea, place, tmp_path):

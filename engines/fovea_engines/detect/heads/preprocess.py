@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast, get_args
@@ -140,7 +141,8 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
             f"--preprocess {name!r} is none of {', '.join(NAMES)}, nor a .json file"
         )
     try:
-        fields = _Trained.model_validate_json(path.read_bytes()).model_dump(exclude_unset=True)
+        text = path.read_bytes().removeprefix(BOM_UTF8)
+        fields = _Trained.model_validate_json(text).model_dump(exclude_unset=True)
     except OSError as error:
         raise NotFound(
             f"--preprocess {path} cannot be read ({error.strerror}): name a JSON file, or one of "
