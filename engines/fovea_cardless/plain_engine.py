@@ -118,10 +118,12 @@ def _card(
         import onnx
 
         from fovea_engines.graph.as_written import as_written
+        from fovea_engines.graph.external_data import read_external_data
 
-        recognition = as_written(
-            recognition, onnx.load(folder / file, load_external_data=recognition.resizes)
-        )
+        model = onnx.load(folder / file, load_external_data=False)
+        if recognition.resizes:
+            read_external_data(model, folder / file)
+        recognition = as_written(recognition, model)
     try:
         fields = {**recognition.own_preprocess, **own}
         preprocess = _preprocess(recognition.family, image, metadata, fields)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx
 
+from fovea_engines.graph.external_data import read_external_data
 from fovea_engines.graph.plugin_operators import mark_plugins
 from fovea_preprocess.entry_points import Group
 from fovea_preprocess.entry_points import load as load_point
@@ -78,14 +79,12 @@ def load(path: Path) -> SourceModel:
         expand(proto)
     mark_plugins(proto)
     digest = hashlib.sha256(data)
-    external = [t for t in proto.graph.initializer if t.data_location == t.EXTERNAL]
+    external = read_external_data(proto, path)
     try:
-        onnx.load_external_data_for_model(proto, str(path.parent))
         onnx.checker.check_model(proto)
-    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+    except (onnx.checker.ValidationError, ValueError) as error:
         raise InvalidModel(
-            f"{path} is not valid ONNX: {_first_line(error)}; export it again, and keep "
-            "external data beside it"
+            f"{path} is not valid ONNX: {_first_line(error)}; export it again"
         ) from error
     for tensor in external:
         digest.update(tensor.raw_data)

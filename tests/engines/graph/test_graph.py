@@ -1,5 +1,7 @@
 """Loading and normalising: what is read, what is refused and with which words."""
 
+import os
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -77,6 +79,63 @@ def test_external_data_is_read_and_counts(tiny_model, tmp_path):
     (tmp_path / "w.bin").unlink()
     with pytest.raises(InvalidModel, match="external data"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("folder", "store"),
+    [
+        ("hub/snapshots/abc/onnx", "hub/blobs"),
+        ("project/models", "project/.dvc/cache/files/md5/4f"),
+        ("flat", "flat/weights"),
+        ("elsewhere", "private"),
+        ("hard", None),
+    ],
+)
+def test_weights_behind_links_are_those_of_the_files(tiny_model, tmp_path, folder, store):
+    place = tmp_path / folder
+    place.mkdir(parents=True)
+    external = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    onnx.save(onnx.load(tiny_model), place / "m.onnx", **external)
+    expected = load(place / "m.onnx").sha256
+    for number, name in enumerate(("m.onnx", "w.bin")):
+        if store is None:
+            (tmp_path / name).hardlink_to(place / name)
+            continue
+        kept = tmp_path / store / f"4f2a{number}"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        (place / name).rename(kept)
+        (place / name).symlink_to(os.path.relpath(kept, place))
+    if store == "private":
+        with pytest.raises(InvalidModel, match=r"w\.bin is a link to .*4f2a1.*: replace it by"):
+            load(place / "m.onnx")
+    else:
+        assert load(place / "m.onnx").sha256 == expected
+
+
+@pytest.mark.parametrize(
+    ("location", "length", "said"),
+    [
+        ("../w.bin", 4, "not in its folder"),
+        ("/etc/passwd", 4, "not in its folder"),
+        ("", 4, "not in its folder"),
+        ("w.bin", 4, "is missing"),
+        ("m.onnx", 10**6, "too short"),
+        ("m.onnx", "many", "cannot be read"),
+    ],
+)
+def test_external_data_that_is_not_there(tiny_model, tmp_path, location, length, said):
+    model = onnx.load(tiny_model)
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.ClearField("float_data")
+    tensor.data_location = tensor.EXTERNAL
+    for key, value in (("location", location), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "w.bin").write_bytes(bytes(100))
+    (tmp_path / "in" / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(InvalidModel, match=said):
+        load(tmp_path / "in" / "m.onnx")
 
 
 def test_size_is_fixed_and_the_batch_stays_dynamic(tmp_path):
