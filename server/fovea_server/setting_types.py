@@ -17,6 +17,8 @@ _OF_KUBERNETES = re.compile(
     r"FOVEA_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
 _HOST = re.compile(r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+ROOT_PATH = re.compile(r"(?:/[A-Za-z0-9_.~-]+){1,20}/?")
+"""The path below which a proxy serves this server."""
 _ORIGIN = re.compile(r"\*|(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+")
 
 
@@ -78,6 +80,15 @@ def _as_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Hosts = Annotated[Texts, AfterValidator(_as_hosts)]
+
+
+def _as_path(path: str) -> str:
+    if path and not ROOT_PATH.fullmatch(path):
+        raise ValueError(f"'{path}' is no path: write it as /vision")
+    return path
+
+
+RootPath = Annotated[str, AfterValidator(_as_path)]
 
 
 def links_a_service(name: str, value: str) -> bool:

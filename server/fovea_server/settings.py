@@ -19,7 +19,15 @@ from pydantic_settings import (
 
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.log_lines import LogFormat
-from fovea_server.setting_types import HostNames, Hosts, Origins, Places, Texts, links_a_service
+from fovea_server.setting_types import (
+    HostNames,
+    Hosts,
+    Origins,
+    Places,
+    RootPath,
+    Texts,
+    links_a_service,
+)
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -103,6 +111,11 @@ class Listening(BaseSettings):
         (),
         description="public name of the server that requests may use; localhost, addresses and "
         "names of the local network always work; * allows all; may be repeated",
+    )
+    root_path: RootPath = Field(
+        "",
+        description="path below which a proxy serves this server, as /vision, for /openapi.json; "
+        "default that of X-Forwarded-Prefix",
     )
     page: bool = Field(
         True, description="serve the page at /, where people try the models; --no-page turns it off"

@@ -45,7 +45,6 @@ _PARAMETERS = [
         "required": False,
         "schema": {"type": "integer", "minimum": 1, "maximum": MOST_MATCHES},
         "description": f"most matches of an image; default {MATCHES}",
-        "example": 5,
     },
     {
         "name": "index",
@@ -53,7 +52,6 @@ _PARAMETERS = [
         "required": False,
         "schema": {"type": "string"},
         "description": f"name of the index; default {DEFAULT}",
-        "example": DEFAULT,
     },
     {
         "name": "thumbnails",
@@ -61,7 +59,6 @@ _PARAMETERS = [
         "required": False,
         "schema": {"type": "boolean"},
         "description": "answer the pictures of matches, too, where the index has them",
-        "example": True,
     },
 ]
 _EXAMPLE = {

@@ -16,10 +16,8 @@ from fovea_server.http.v1.route import ModelName, call_of, restricted
 _INDEX = [restricted("metadata"), restricted("model-repository")]
 _CHANGES = 400, 403, 404, 413, 422, 503
 
-Limit = Annotated[int, Query(ge=1, le=MOST, description="most events", examples=[LATEST])]
-Before = Annotated[
-    int | None, Query(ge=1, description="only events before this number", examples=[41])
-]
+Limit = Annotated[int, Query(ge=1, le=MOST, description="most events")]
+Before = Annotated[int | None, Query(ge=1, description="only events before this number")]
 
 
 def promotion_routes(promoter: Promoter) -> APIRouter:

@@ -37,7 +37,7 @@ _LONGEST_FILE = 65_536
 # beside each pod and connects from loopback, may add the protocol alone.
 _OF_PROXIES = (
     *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
-    "x-real-ip",
+    *("x-forwarded-prefix", "x-real-ip"),
 )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import fastapi_offline
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi_offline import FastAPIOffline
+from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Mount
 
@@ -28,7 +29,7 @@ from fovea_server.http.messages import allow
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import models, predict_routes
 from fovea_server.http.v1.answers import error_answer, error_json
-from fovea_server.http.v1.openapi import docs_page, document
+from fovea_server.http.v1.openapi import docs_page, document_route
 from fovea_server.http.v1.sources import ImageSources
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 def create_app(service: Service, sources: ImageSources) -> FastAPI:
     """Make the application for all requests that are not of Triton's protocol."""
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
-    app = FastAPIOffline(
+    app = FastAPI(
         title="Fovea",
         summary="Image in, boxes out.",
         description=(
@@ -63,18 +64,16 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
             {"name": "keys", "description": "What the key of a request allows."},
             {"name": "health", "description": "For probes and load balancers."},
         ],
-        docs_url=None,
-        redoc_url=None,
-        static_url=_SCRIPTS,
+        openapi_url=None,
         redirect_slashes=False,
     )
     app.state.service = service
     app.state.sources = sources
     for router in (predict_routes.router, models.router, models.health):
         app.include_router(router)
-    app.add_route("/docs", docs_page(app, _SCRIPTS), include_in_schema=False)
-    # FastAPI asks for it by this name, when the document is wanted for the first time.
-    app.openapi = partial(document, app)  # type: ignore[method-assign]
+    app.mount(_SCRIPTS, StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))
+    app.add_route("/docs", docs_page(_SCRIPTS), include_in_schema=False)
+    app.add_route("/openapi.json", document_route(app), include_in_schema=False)
     # Last: an address that they share with a route above stays as it was. An API of other software
     # takes none of Fovea's parts.
     for added in (*(part.routes() for part in service.parts), *service.api_routers):

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import fields
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fastapi import FastAPI, Request, Response
-from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import BaseModel
 
 from fovea_engines.detect.new_image import MediaType
 from fovea_engines.detect.options import PredictOptions
+from fovea_server.dataplane.service import Service
 from fovea_server.http.v1.schemas import ErrorAnswer, PredictAnswer, PredictJson
+from fovea_server.models.model import State
+from fovea_server.setting_types import ROOT_PATH
 
 _BINARY = {"type": "string", "format": "binary"}
 _OPTIONS = [option.name for option in fields(PredictOptions)]
@@ -51,13 +52,41 @@ _DEADLINE = {
     "required": False,
     "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
     "description": "after this time the answer is 504 and the work stops",
-    "example": 2000,
 }
 # Of the page: Swagger UI writes styles into its elements, and shows images that were answered.
 _POLICY = (
     "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Fovea: API</title>
+<link rel="icon" href="{scripts}/favicon.png">
+<link rel="stylesheet" href="{scripts}/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="{scripts}/swagger-ui-bundle.js"></script>
+<script>{start}</script>
+</body>
+</html>
+"""
+# The schemas stand below the routes, closed until they are clicked.
+_START = """
+const address = new URL("openapi.json", location.href);
+fetch(address).then((answer) => answer.json()).then((spec) => SwaggerUIBundle({
+  spec: { servers: [{ url: new URL(".", address).pathname }], ...spec },
+  dom_id: "#swagger-ui",
+  deepLinking: true,
+  defaultModelsExpandDepth: 0,
+}));
+"""
+_PREFIX = "X-Forwarded-Prefix"
+MODEL_EXAMPLE = "yolov8n"
+"""In the place of a model that the client may see."""
 _ERRORS = {
     400: "the request, or its only image, cannot be understood, or the body arrives too slowly",
     401: "the server asks for a key, and there is none, or one that does not hold",
@@ -151,6 +180,8 @@ def document(app: FastAPI) -> dict[str, Any]:
     schemas.update(_request_schemas())
     for operation in operations:
         schemas.update(_named_bodies(operation))
+        # FastAPI's own is the name of a function.
+        operation["summary"] = operation["description"].partition("\n\n")[0]
     made["components"]["securitySchemes"] = _SCHEMES
     # Most servers ask for no key, so that none of them is one of the ways.
     made["security"] = [{}, *({name: []} for name in _SCHEMES)]
@@ -171,28 +202,51 @@ def document(app: FastAPI) -> dict[str, Any]:
     return made
 
 
-def docs_page(app: FastAPI, scripts: str) -> Callable[[Request], Awaitable[Response]]:
-    """Make the endpoint of the page; its scripts are mounted at `scripts`."""
+def document_route(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
+    """Make the endpoint of the document, as it is for the address that a client has asked."""
+
+    @lru_cache(16)
+    def written(root: str, model: str) -> bytes:
+        made = document(app)
+        for operation in (each for path in made["paths"].values() for each in path.values()):
+            for parameter in operation.get("parameters", ()):
+                if parameter["schema"].get("examples") == [MODEL_EXAMPLE]:
+                    parameter["example"] = model
+        servers = {"servers": [{"url": root}]} if root else {}
+        return json.dumps(made | servers).encode()
+
+    async def answer(request: Request) -> Response:
+        service: Service = app.state.service
+        seen = (each for each in service.plane if each.state is State.READY and each.takes_images)
+        model = min((each.name for each in seen), default=MODEL_EXAMPLE)
+        content = written(_root(request, service.settings.root_path), model)
+        return Response(content, 200, {"Vary": _PREFIX}, "application/json")
+
+    return answer
+
+
+def _root(request: Request, root: str) -> str:
+    """Return the path below which a proxy serves this server; empty for none."""
+    given = root or request.scope.get("root_path", "") or request.headers.get(_PREFIX, "")
+    return given.rstrip("/") if ROOT_PATH.fullmatch(given) else ""
+
+
+def docs_page(scripts: str) -> Callable[[Request], Awaitable[Response]]:
+    """Make the endpoint of the page; its scripts are mounted at `scripts`.
+
+    All addresses are relative, as a proxy may serve the page below a path that nobody knows here.
+    """
+    digest = b64encode(hashlib.sha256(_START.encode()).digest()).decode()
+    content = _PAGE.format(scripts=scripts.strip("/"), start=_START)
+    headers = {
+        "Content-Security-Policy": f"script-src 'self' 'sha256-{digest}'; {_POLICY}",
+        "X-Frame-Options": "DENY",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+    }
 
     async def docs(request: Request) -> Response:
-        root = request.scope.get("root_path", "")
-        page = get_swagger_ui_html(
-            openapi_url=f"{root}{app.openapi_url}",
-            title=app.title,
-            swagger_js_url=f"{root}{scripts}/swagger-ui-bundle.js",
-            swagger_css_url=f"{root}{scripts}/swagger-ui.css",
-            swagger_favicon_url=f"{root}{scripts}/favicon.png",
-            # The schemas stand below the routes, closed until they are clicked.
-            swagger_ui_parameters={"defaultModelsExpandDepth": 0},
-        )
-        # The one script in the page starts Swagger UI.
-        own = re.findall(rb"<script>(.*?)</script>", bytes(page.body), re.DOTALL)
-        hashes = " ".join(f"'sha256-{b64encode(hashlib.sha256(x).digest()).decode()}'" for x in own)
-        page.headers["Content-Security-Policy"] = f"script-src 'self' {hashes}; {_POLICY}"
-        page.headers["X-Frame-Options"] = "DENY"
-        page.headers["X-Content-Type-Options"] = "nosniff"
-        page.headers["Referrer-Policy"] = "no-referrer"
-        return page
+        return Response(content, 200, headers, "text/html")
 
     return docs
 
@@ -254,23 +308,11 @@ def _in_text(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameters() -> list[dict[str, Any]]:
-    """Describe the options as query parameters."""
+    """Describe the options as query parameters.
+
+    They have no examples: Swagger UI would send all of them.
+    """
     properties = _request_schemas()["PredictForm"]["properties"]
-    examples = {
-        "conf": 0.4,
-        "iou": 0.6,
-        "classes": ["person", "5"],
-        "max_det": 10,
-        "top_k": 3,
-        "agnostic": True,
-        "mask": "polygon",
-        "labels": ["a cat", "a dog"],
-        "normalise": True,
-        "vector": "list",
-        "tile": "640",
-        "overlap": 0.2,
-        **{"track": "bytetrack", "stream_id": "door", "frame": 0},
-    }
     return [
         {
             "name": name,
@@ -278,7 +320,6 @@ def _parameters() -> list[dict[str, Any]]:
             "required": False,
             "schema": properties[name],
             "description": properties[name]["description"],
-            "example": examples[name],
         }
         for name in _OPTIONS
     ]

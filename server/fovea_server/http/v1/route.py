@@ -13,13 +13,14 @@ from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
 from fovea_server.http.receive import in_time, stopped, unless_client_leaves
 from fovea_server.http.v1.body import Source, read_body
+from fovea_server.http.v1.openapi import MODEL_EXAMPLE
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.json_text import MOST
 from fovea_server.traffic.call import Call
 
 T = TypeVar("T")
 
-ModelName = Annotated[str, Path(description="name of the model", examples=["yolov8n"])]
+ModelName = Annotated[str, Path(description="name of the model", examples=[MODEL_EXAMPLE])]
 Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
 
 
