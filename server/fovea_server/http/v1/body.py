@@ -160,7 +160,7 @@ def _json(body: bytes | bytearray, most: int = MOST) -> Any:
 def _from_json(body: bytes | bytearray) -> tuple[list[Source], dict[str, Any]]:
     if looks_encoded(bytes(body[:8])):
         raise InvalidRequest(
-            "the body is an image, not JSON: send it to /predict, without the Content-Type of JSON"
+            "the body is an image, and its Content-Type says JSON: send application/octet-stream"
         )
     given = _json(body)
     images = given.pop("images", None) if isinstance(given, dict) else None

@@ -74,7 +74,11 @@ def test_form_images_and_options():
         (b'{"images":[{"data":1}]}', JSON, r"images\[0\] is not understood: each of images is"),
         (b'{"images":[{"data":""},"a"]}', JSON, r"images\[1\] is not understood"),
         (b'{"images":[{"data":"","path":[]}]}', JSON, r"images\[0\] is not understood"),
-        (b"\xff\xd8\xff\xe0", JSON, "the body is an image, not JSON: send it to /predict"),
+        (
+            b"\xff\xd8\xff\xe0",
+            JSON,
+            "the body is an image, and its Content-Type says JSON",
+        ),
         (b"\xfe\xff", JSON, "not JSON"),
         (b"[" * 5000 + b"]" * 5000, JSON, "the body"),
         (b'{"images":[' + b'{"data":""},' * 8 + b'{"data":""}]}', JSON, "9 images"),
