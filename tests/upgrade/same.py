@@ -1,7 +1,7 @@
 """Compares what a newer version answers with what an older one did.
 
-Every key that was there is there, and what was absent stays absent. Numbers agree within what
-another processor computes; texts are the same.
+Every key that was there is there, and an absent key stays absent. Numbers agree within what another
+processor computes. Texts are the same, but for the sentences of errors.
 """
 
 import base64
@@ -76,7 +76,8 @@ def _of_objects(old: dict[str, Any], new: dict[str, Any], place: str, momentary:
         elif key == "counts" and "size" in old and isinstance(old[key], str):
             found += _of_masks(old, new, place)
         else:
-            found += _differences(old[key], new[key], at, momentary or key in MOMENTARY)
+            sentence = key in ("error", "message") and isinstance(old[key], str)
+            found += _differences(old[key], new[key], at, momentary or sentence or key in MOMENTARY)
     return found
 
 

@@ -17,7 +17,7 @@ from tests.upgrade.conftest import Fovea
 from tests.upgrade.recorded import COMMIT, DATA
 from tests.upgrade.same import differences
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 DEPENDENCIES = Path(pytest.__file__).parents[1]
 OLD_PROGRAM = ("-m", "fovea_server.commands.cli")
