@@ -107,8 +107,6 @@ async def predicted(
     """Run a model on images, which may be addresses; the request is counted as one for it."""
     call = call_of(request)
     call.model = model.name
-    if call.holder is not None:
-        call.holder.check_model(model.name)
     call.enter()
     return await plane_of(request).predict(
         model,

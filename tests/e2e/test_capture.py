@@ -100,6 +100,8 @@ def test_what_is_kept_is_what_was_sent_and_answered(server, folder, fovea):
         "request_id": "one-of-mine",
     }
     assert about["result"]["detections"] == answer["detections"]
+    assert mine.folder.stat().st_mode & 0o077 == 0
+    assert not any(file.stat().st_mode & 0o077 for file in mine.folder.iterdir())
     coco = json.loads((mine.folder / "predictions.json").read_text())
     assert [each["category_id"] for each in coco["annotations"]] == [
         each["class_id"] for each in answer["detections"]

@@ -85,12 +85,12 @@ def write(file: Path, entries: list[dict[str, object]]) -> None:
 @pytest.fixture(scope="module")
 def guarded(demo_repository, tmp_path_factory):
     folder = tmp_path_factory.mktemp("keys")
-    names = (*SCOPES, "expired", "cameras", "unknown")
+    names = (*SCOPES, "expired", "cams", "unknown")
     tokens = {name: new_token() for name in names}
     over = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
     entries = [entry(scope, tokens[scope], scope) for scope in SCOPES]
     entries.append(entry("expired", tokens["expired"], *SCOPES, expires=over))
-    entries.append(entry("cameras", tokens["cameras"], *SCOPES, models=["cam-*"]))
+    entries.append(entry("cams", tokens["cams"], *SCOPES, models=["cam-*"]))
     write(folder / "keys.json", entries)
     apis = ("deepstack", "label-studio", "roboflow")
     flags = [f"--keys={folder / 'keys.json'}", *(f"--api={api}" for api in apis)]
@@ -185,12 +185,12 @@ def test_a_stream_asks_for_a_key(guarded):
     assert result.as_numpy("output0") is not None
     _, error = answers({})
     assert "asks for a key" in str(error)
-    _, error = answers({"x-api-key": guarded.tokens["cameras"]})
+    _, error = answers({"x-api-key": guarded.tokens["cams"]})
     assert "is not for this model" in str(error)
 
 
 def test_a_key_for_other_models(guarded, scene):
-    headers = {"x-api-key": guarded.tokens["cameras"]}
+    headers = {"x-api-key": guarded.tokens["cams"]}
     url = guarded.server.url
     for path in (PREDICT, "/v2/models/digits/infer", "/v2/repository/models/digits/load"):
         answer = httpx.post(url + path, content=scene, headers=headers)
@@ -222,12 +222,12 @@ def test_a_password_is_a_key(guarded):
 
 
 def test_a_key_tells_of_itself_and_is_named_in_the_log(guarded):
-    headers = {"authorization": f"bearer {guarded.tokens['cameras']}", "x-request-id": "own-key"}
+    headers = {"authorization": f"bearer {guarded.tokens['cams']}", "x-request-id": "own-key"}
     own = httpx.get(guarded.server.url + "/v1/keys/self", headers=headers).json()
-    assert own["name"] == "cameras"
+    assert own["name"] == "cams"
     assert own["models"] == ["cam-*"]
     assert own["expires"] is own["images_left"] is None
-    until(lambda: "id=own-key key=cameras\n" in guarded.server.log.read_text())
+    until(lambda: "id=own-key key=cams\n" in guarded.server.log.read_text())
     headers = {"x-api-key": guarded.tokens["control"]}
     httpx.post(guarded.server.url + "/v2/logging", json={"log_info": True}, headers=headers)
     until(lambda: "by 127.0.0.1 with key control: 200" in guarded.server.log.read_text())
@@ -302,7 +302,7 @@ def test_our_clients_send_the_key_of_the_environment(guarded, fovea, monkeypatch
         client.predict("digits", scene)
     with Client(url, api_key="") as client, pytest.raises(ServerError, match="asks for a key"):
         client.predict("digits", scene)
-    own = {"Authorization": f"Bearer {guarded.tokens['cameras']}"}
+    own = {"Authorization": f"Bearer {guarded.tokens['cams']}"}
     with Client(url, headers=own) as client, pytest.raises(ServerError, match="cam-"):
         client.predict("digits", scene)
 
@@ -375,6 +375,48 @@ ENSEMBLE = """{
   "output": [{"name": "O", "data_type": "TYPE_FP32", "dims": [-1, -1]}],
   "ensemble_scheduling": {"step": [{"model_name": "NAME", "model_version": -1,
     "input_map": {"images": "I"}, "output_map": {"output0": "O"}}]}}"""
+
+
+def test_a_key_for_some_models_reads_their_metrics_alone(patterned):
+    server, headers, file = patterned
+    reader = key("add", "reader", "--keys", file, "--model", "cam-*", "--scope", "metrics,predict")
+    both = {"x-api-key": reader}
+    url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+    until(lambda: httpx.get(url, headers=both).status_code == 200)
+    for given in (headers, both):
+        httpx.post(server.predict_url("cam-1"), headers=given, content=b"x")
+    text = httpx.get(url, headers=both).text
+    assert 'model="cam-1"' in text
+    assert 'key="reader"' in text
+    assert "hidden" not in text
+    assert 'key="cam"' not in text
+
+
+def test_who_may_not_know_of_a_model_is_not_told_why_it_is_not_ready(
+    demo_repository, serve, tmp_path
+):
+    repository, file = tmp_path / "models", tmp_path / "keys.json"
+    shutil.copytree(demo_repository / "digits", repository / "digits")
+    (repository / "prototype" / "1").mkdir(parents=True)
+    (repository / "prototype" / "1" / "model.onnx").write_bytes(b"no model")
+    whole = {"x-api-key": key("add", "owner", "--keys", file)}
+    some = {"x-api-key": key("add", "cam", "--keys", file, "--model", "digits")}
+    server = serve(repository, f"--keys={file}", wait=False)
+    ready = f"{server.url}/v2/health/ready"
+    until(lambda: "prototype/1" in httpx.get(ready, headers=whole).text)
+    until(lambda: httpx.get(f"{server.url}/v2/models/digits/ready").status_code == 200)
+    for path in ("/v1/health/ready", "/v2/health/ready", "/v1/models/prototype/ready"):
+        assert "prototype/1" in httpx.get(server.url + path, headers=whole).text, path
+    for headers in ({}, some):
+        for path in ("/v1/health/ready", "/v2/health/ready"):
+            answer = httpx.get(server.url + path, headers=headers)
+            assert answer.status_code in (400, 503)
+            assert "1 model not ready" in answer.text
+            assert "prototype" not in answer.text
+        for path in ("/v1/models/prototype/ready", "/v2/models/prototype/ready"):
+            answer = httpx.get(server.url + path, headers=headers)
+            assert "the server's log says why" in answer.text
+            assert "onnx" not in answer.text
 
 
 def test_an_ensemble_of_a_client_runs_only_what_its_key_is_for(patterned):

@@ -25,7 +25,7 @@ from fovea_apis.label_studio.config import TASKS, Control, check_labels, control
 from fovea_apis.label_studio.hosts import Hosts
 from fovea_apis.label_studio.regions import regions
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
-from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
+from fovea_preprocess.errors import Forbidden, FoveaError, InvalidRequest, Restricted
 from fovea_server.http.v1.body import Source, json_object
 from fovea_server.http.v1.route import (
     ModelName,
@@ -69,7 +69,7 @@ async def setup(request: Request) -> Response:
             try:
                 check_control(request, "inference")
                 _hosts(request).tell(str(given.get("project")), url, str(token or ""))
-            except Restricted as error:
+            except (Restricted, Forbidden) as error:
                 # It may connect all the same: the operator can name the host of its files.
                 log.warning(
                     "a Label Studio elsewhere says that its files are at %.200r, which is not "

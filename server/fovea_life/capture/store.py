@@ -93,8 +93,12 @@ class CaptureStore:
         """
         beside = self.folder / f"{_WRITING}{self._server}"
         beside.mkdir(parents=True, exist_ok=True)
+        # What clients have sent is not for other users of the machine.
+        beside.chmod(0o700)
         try:
             write(beside)
+            for file in beside.iterdir():
+                file.chmod(0o600)
             size = sum(each.stat().st_size for each in beside.iterdir())
             if size > self._most:
                 raise OSError(f"a capture of {size} bytes is more than all may have together")

@@ -111,13 +111,22 @@ class DataPlane:
         self.canaries: dict[str, CanaryTurns] = {}
         # Loads take seconds and wait for one another: other requests keep their threads.
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
-        self.get, self.find = registry.get, registry.find
         self.cache, self.stop, self.close = registry.cache, registry.stop, registry.close
         self.availability, self.store_faults = registry.availability, registry.store_faults
         self.folder, self.versions = registry.folder, registry.versions
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._registry)
+
+    def get(self, name: str, version: int | None = None) -> ServedModel:
+        """Look a model up; Forbidden: the key of the request is not for it. As `Registry.get`."""
+        _check_key(name)
+        return self._registry.get(name, version)
+
+    def find(self, name: str, version: int | None = None) -> ServedModel:
+        """Look a model up that can answer now, as `get`, with the errors of `Registry.find`."""
+        _check_key(name)
+        return self._registry.find(name, version)
 
     def visible(self) -> Iterator[ServedModel]:
         """List the models that the client of the current request may know of."""
@@ -334,8 +343,19 @@ class DataPlane:
         if name is None:
             if reason := self.reason:
                 raise Unavailable(reason)
-        elif (model := self._registry.get(name)).state is not State.READY:
-            raise ModelNotReady(f"model '{name}': {model.reason}")
+            return
+        try:
+            model = self.get(name)
+            if model.state is State.READY:
+                return
+            reason = model.reason
+        except ModelNotReady as error:
+            reason = str(error).removeprefix(f"model '{name}': ")
+        raise ModelNotReady(f"model '{name}': {self.reason_told(name, reason)}")
+
+    def reason_told(self, name: str, reason: str) -> str:
+        """Return why a model is not ready, as far as the client of the request may know it."""
+        return reason if self._registry.sees(name) else "it is not ready; the server's log says why"
 
     def models(self) -> ModelList:
         """List every model that is served, or could not be loaded."""
@@ -347,7 +367,7 @@ class DataPlane:
 
     def statistics(self, name: str, durations: dict[str, int]) -> ModelStatistics:
         """Report the counters of a model's ready versions, and durations; raises as `get`."""
-        self._registry.get(name)
+        self.get(name)
         ready = [m for m in self._registry if m.name == name and m.state is State.READY]
         ready.sort(key=lambda model: model.version)
         counted = [
@@ -471,6 +491,16 @@ def _resolved(model: ServedModel, engine: Engine, options: PredictOptions) -> Pr
             f"stage '{next(iter(stages))}': {error}; options of a request are for this stage of "
             f"'{model.name}', and the other stages have theirs in its file"
         ) from error
+
+
+def _check_key(name: str) -> None:
+    """Raise Forbidden if the key of the current request is not for a model of this name.
+
+    Probes of health need no key, so that any key will do.
+    """
+    call = CALL.get()
+    if call is not None and call.holder is not None and not call.probe:
+        call.holder.check_model(name)
 
 
 def _check_composing(holder: Holder, config: str) -> None:

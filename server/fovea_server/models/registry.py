@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -317,7 +316,12 @@ class Registry:
                 "there is no model in the repository (NAME/VERSION/model.*): "
                 f"{self._repositories.advice()}"
             )
-        return "; ".join(self.unserved)
+        unserved = self._unserved()
+        told = [text for name, text in unserved if self.sees(name)]
+        if hidden := {name for name, _ in unserved if not self.sees(name)}:
+            models = counted(len(hidden), "model")
+            told.append(f"{models} not ready: the server's log says which and why")
+        return "; ".join(told)
 
     @property
     def _not_scanned(self) -> str:
@@ -326,9 +330,14 @@ class Registry:
     @property
     def unserved(self) -> list[str]:
         """Models that the start could not load, and those that have died, each with its reason."""
-        slots = (slot.unserved() for _, slot in sorted(self._slots.items()))
-        died = (f"{m.name}: {m.reason}" for m in self if m.state is State.UNAVAILABLE)
-        return list(dict.fromkeys([*died, *chain(*slots), *self._remotes.unserved]))
+        return [text for _, text in self._unserved()]
+
+    def _unserved(self) -> list[tuple[str, str]]:
+        """List the names of `unserved`, each with its text; "" for what a store does not have."""
+        died = [(m.name, f"{m.name}: {m.reason}") for m in self if m.state is State.UNAVAILABLE]
+        slots = [(n, text) for n, slot in sorted(self._slots.items()) for text in slot.unserved()]
+        stores = [("", text) for text in self._remotes.unserved]
+        return list(dict.fromkeys([*died, *slots, *stores]))
 
     def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from fovea_preprocess.errors import Forbidden
 
-Scope = Literal["predict", "control", "metrics", "capture"]
+Scope = Literal["predict", "control", "metrics", "capture", "cameras"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Holder:
         return not self.models or any(fnmatchcase(model, each) for each in self.models)
 
     def check_scope(self, scope: Scope) -> None:
-        """Raise Forbidden if the holder lacks a scope."""
-        if scope not in self.scopes:
+        """Raise Forbidden if the holder lacks a scope; who may change cameras also sees them."""
+        if scope not in self.scopes and not (scope == "cameras" and "control" in self.scopes):
             has = ", ".join(sorted(self.scopes)) or "none"
             raise Forbidden(f"{self.called} lacks the scope '{scope}'; its scopes: {has}")
 

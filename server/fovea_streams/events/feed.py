@@ -142,7 +142,7 @@ class EventFeed:
 
     def _write(self, name: str, pixels: NDArray[np.uint8]) -> None:
         try:
-            self.images.mkdir(exist_ok=True)
+            self.images.mkdir(0o700, exist_ok=True)
             jpeg = cv2.imencode(".jpg", pixels[..., ::-1])[1]
             (self.images / name).write_bytes(jpeg.tobytes())
             for old in sorted(self.images.glob("*.jpg"))[: -self._config.images]:

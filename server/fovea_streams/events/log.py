@@ -34,7 +34,7 @@ class EventLog:
     """
 
     def __init__(self, folder: Path, most_bytes: int = 4 << 20) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         self._folder, self._most_bytes = folder, most_bytes
         self._files = [_EventFile(path) for path in sorted(folder.glob("events-[0-9]*.jsonl"))]
         self._more = asyncio.Event()

@@ -26,7 +26,11 @@ def event_routes(logs: EventLogs) -> APIRouter:
     router = APIRouter(
         tags=["streams"],
         prefix="/{stream}/events",
-        dependencies=[restricted("metadata"), restricted("model-repository")],
+        dependencies=[
+            restricted("metadata"),
+            restricted("model-repository"),
+            restricted("cameras"),
+        ],
     )
 
     @router.get(

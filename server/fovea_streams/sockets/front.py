@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from fovea_streams.sockets.first_key import Handler
 
 MOST_SOCKETS = 500
+# A client opens no more while it has as many as are free: so one alone has half of all, and others
+# always find a place.
 # Of them, those whose client has shown no key yet: strangers must not take the places of others.
 MOST_KEYLESS = 50
 
@@ -64,6 +66,7 @@ class SocketFront(Front):
         super().__init__(service)
         self._logs, self._forget = logs, forget
         self._open: Counter[str] = Counter()
+        self._of_clients: Counter[str] = Counter()
         self._keyless = 0
 
     def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
@@ -126,7 +129,7 @@ class SocketFront(Front):
         kinds = kinds_of(values.get("kinds", ""))
 
         def admit() -> None:
-            for api in ("metadata", "model-repository"):
+            for api in ("metadata", "model-repository", "cameras"):
                 self.service.admit(call, api)
             after_of(given, self._logs.of(stream))
 
@@ -163,8 +166,15 @@ class SocketFront(Front):
             raise UpgradeRequired(
                 "this address is for WebSockets (ws://): fovea_client and fovea.js have stream()"
             )
-        if sum(self._open.values()) >= MOST_SOCKETS:
-            raise QueueFull(f"{MOST_SOCKETS} WebSockets are open already", retry_after_s=10.0)
+        free = MOST_SOCKETS - self._open.total()
+        holder = request.call.holder
+        client = (request.call.client or "") if holder is None else holder.called
+        if self._of_clients[client] >= free:
+            raise QueueFull(
+                f"{self._of_clients[client]} WebSockets of this client are open already, and as "
+                f"many are left for others: close some",
+                retry_after_s=10.0,
+            )
         if late is not None and self._keyless >= MOST_KEYLESS:
             raise QueueFull(f"{MOST_KEYLESS} WebSockets wait for a key already", retry_after_s=10.0)
         from fovea_streams.sockets.first_key import with_first_key
@@ -187,12 +197,15 @@ class SocketFront(Front):
             handler() if late is None else with_first_key(handler(), late, self._count_keyless),
             most=service.settings.http_max_input_size,
             patience_s=service.settings.body_timeout_s,
-            opened=partial(self._count, kind),
+            opened=partial(self._count, kind, client),
         )
         return Response(101, successor=socket)
 
-    def _count(self, kind: str, more: int) -> None:
+    def _count(self, kind: str, client: str, more: int) -> None:
         self._open[kind] += more
+        self._of_clients[client] += more
+        if not self._of_clients[client]:
+            del self._of_clients[client]
 
     def _count_keyless(self, more: int) -> None:
         self._keyless += more

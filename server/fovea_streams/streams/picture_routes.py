@@ -24,7 +24,11 @@ def picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRout
     router = APIRouter(
         tags=["streams"],
         prefix="/{stream}",
-        dependencies=[restricted("metadata"), restricted("model-repository")],
+        dependencies=[
+            restricted("metadata"),
+            restricted("model-repository"),
+            restricted("cameras"),
+        ],
     )
 
     @router.get("/image", **described_bytes("stream_image", "the newest frame", "image/jpeg"))

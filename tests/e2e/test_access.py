@@ -1,0 +1,295 @@
+"""Nine kinds of client at every route, RPC and dialect: who may, and who may not.
+
+A route that is not listed here fails the test: it says which need it has.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import grpc
+import httpx
+import pytest
+from tests.keyed import key
+from tests.serving import RunningServer, start_server
+from tritonclient.grpc import service_pb2
+
+from fovea_server.grpc.methods import methods
+from fovea_server.http.v2.routes import patterns
+
+pytestmark = pytest.mark.slow
+
+FLAGS = (
+    *("--api=roboflow", "--api=label-studio", "--api=deepstack"),
+    *("--model-control-mode=explicit", "--load-model=digits", "--allow-client-shm"),
+    *("--allow-url", "--url-allow-host=127.0.0.1"),
+)
+CLIENTS = {
+    "no key": {},
+    "wrong key": {"x-api-key": "fov_wrong"},
+    "predict": {},
+    "predict elsewhere": {},
+    "metrics": {},
+    "cameras": {},
+    "control": {},
+    "control of digits": {},
+    "local program": {},
+    "stranger behind a proxy": {"x-forwarded-for": "203.0.113.9"},
+}
+KEYS = {
+    "predict": ("--scope", "predict"),
+    "predict elsewhere": ("--scope", "predict", "--model", "cam-*"),
+    "metrics": ("--scope", "metrics"),
+    "cameras": ("--scope", "cameras"),
+    "control": ("--scope", "control"),
+    "control of digits": ("--scope", "control", "--model", "digits"),
+}
+ANY_KEY = {*KEYS, "local program"}
+# Who may do what; a need with a model is for keys of that model alone.
+MAY: Mapping[str, set[str]] = {
+    "open": set(CLIENTS),
+    "infer": {"predict", "local program", "stranger behind a proxy"},
+    "infer some": {
+        *("predict", "predict elsewhere", "local program", "stranger behind a proxy"),
+    },
+    "list": ANY_KEY,
+    "read": ANY_KEY - {"predict elsewhere"},
+    "see": {"cameras", "control", "control of digits", "local program"},
+    "control": {"control", "control of digits", "local program"},
+    "control all": {"control", "local program"},
+    "metrics": {"metrics", "local program"},
+    # For a key of another model there is no such stream.
+    "change a stream": {"control", "control of digits", "local program", "predict elsewhere"},
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, and what it takes."""
+
+    method: str
+    path: str
+    needs: str
+    body: object = field(default_factory=dict)
+
+
+FORM = {"image": b"an image"}
+M = "/v1/models/{name}"
+V = "/v1/models/{name}/versions/{version}"
+S = "/v1/streams/{stream}"
+ROBOFLOW = {"model_id": "digits/1", "image": {"type": "base64", "value": ""}}
+STREAM = {"id": "new", "model": "digits", "source": "rtsp://127.0.0.1:9/x"}
+# Without a name in the address a key asks the models that it is for.
+NEEDS_SOME = {"infer": "infer some", "read": "list"}
+V1 = [
+    *(
+        Asked("POST", f"{start}/{operation}", "infer")
+        for start in (M, V)
+        for operation in ("predict", "predict/form", "predict/json", "annotate", "embed", "search")
+    ),
+    *(Asked("GET", f"{start}/search", "infer") for start in (M, V)),
+    Asked("GET", "/v1/models", "list"),
+    *(Asked("GET", path, "read") for path in (M, V, f"{M}/statistics", f"{M}/drift")),
+    *(Asked("GET", f"{M}/{what}", "read") for what in ("history", "shadow", "shadow/report.md")),
+    Asked("POST", f"{V}/load", "control"),
+    *(Asked("POST", f"{M}/{change}", "control") for change in ("promote", "rollback")),
+    *(Asked(method, f"{M}/shadow", "control") for method in ("PUT", "DELETE")),
+    Asked("GET", f"{M}/shadow/worst/{{picture}}", "control"),
+    *(Asked("GET", path, "open") for path in (f"{M}/ready", "/v1/health/live")),
+    Asked("GET", "/v1/health/ready", "open"),
+    Asked("GET", "/v1/keys/self", "list"),
+    Asked("GET", "/v1/streams", "list"),
+    Asked("GET", S, "list"),
+    *(Asked("GET", f"{S}/{what}", "see") for what in ("image", "events", "events/images/{name}")),
+    Asked("POST", "/v1/streams", "control", STREAM),
+    *(Asked(method, S, "change a stream") for method in ("PATCH", "DELETE")),
+]
+DIALECTS = [
+    Asked("GET", "/model/registry", "list"),
+    Asked("GET", "/info", "list"),
+    Asked("POST", "/model/add", "control", {"model_id": "digits/1"}),
+    Asked("POST", "/model/remove", "control", {"model_id": "digits/1"}),
+    Asked("POST", "/model/clear", "control all"),
+    *(
+        Asked("POST", f"/infer/{task}", "infer", ROBOFLOW)
+        for task in (
+            *("object_detection", "instance_segmentation", "keypoints_detection", "classification"),
+        )
+    ),
+    Asked("POST", "/{dataset}/{version}", "infer"),
+    *(Asked("GET", path, "open") for path in ("/health", "/v1/status/ping")),
+    *(Asked("GET", f"/label-studio/{{name}}/{what}", "open") for what in ("health",)),
+    *(
+        Asked(method, f"{start}/{operation}", NEEDS_SOME.get(needs, needs) if not start else needs)
+        for start in ("", "/label-studio/{name}")
+        for method, operation, needs in (
+            ("POST", "setup", "infer"),
+            ("POST", "validate", "read"),
+            ("GET", "versions", "read"),
+            ("POST", "versions", "read"),
+            ("POST", "predict", "infer"),
+            ("POST", "webhook", "infer"),
+            ("POST", "train", "infer"),
+        )
+    ),
+    *(Asked(method, "/v1/vision/custom/list", "list") for method in ("GET", "POST")),
+    Asked("POST", "/v1/vision/detection", "infer some", FORM),
+    Asked("POST", "/v1/vision/custom/{name}", "infer", FORM),
+]
+MODEL = "/v2/models/digits"
+V2 = [
+    *(
+        Asked("POST", f"{MODEL}{version}/{what}", "infer")
+        for version in ("", "/versions/1")
+        for what in ("infer", "generate", "generate_stream")
+    ),
+    *(Asked("GET", f"/v2/health/{what}", "open") for what in ("live", "ready")),
+    Asked("GET", f"{MODEL}/ready", "open"),
+    Asked("GET", "/v2", "list"),
+    Asked("GET", "/v2/models/stats", "list"),
+    *(Asked("GET", f"{MODEL}{what}", "read") for what in ("", "/config", "/stats")),
+    Asked("POST", "/v2/repository/index", "list"),
+    Asked("POST", "/v2/repository/models/digits/load", "control"),
+    Asked("POST", "/v2/repository/models/digits/unload", "control"),
+    Asked("GET", f"{MODEL}/trace/setting", "read"),
+    Asked("POST", f"{MODEL}/trace/setting", "control"),
+    Asked("GET", "/v2/trace/setting", "list"),
+    Asked("POST", "/v2/trace/setting", "control all"),
+    Asked("GET", "/v2/logging", "list"),
+    Asked("POST", "/v2/logging", "control all"),
+    *(
+        Asked(method, f"/v2/{kind}sharedmemory/{what}", "control all")
+        for kind in ("system", "cuda")
+        for method, what in (
+            ("GET", "status"),
+            ("POST", "region/r/register"),
+            ("POST", "region/r/unregister"),
+        )
+    ),
+]
+# Of gRPC, by the name of the method.
+RPCS = {
+    **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady"), "open"),
+    **dict.fromkeys(("ServerMetadata", "RepositoryIndex"), "list"),
+    **dict.fromkeys(("ModelMetadata", "ModelConfig", "ModelStatistics"), "read"),
+    **dict.fromkeys(("ModelInfer",), "infer"),
+    **dict.fromkeys(("RepositoryModelLoad", "RepositoryModelUnload"), "control"),
+    **{
+        f"{kind}SharedMemory{what}": "control all"
+        for kind in ("System", "Cuda")
+        for what in ("Status", "Register", "Unregister")
+    },
+    **dict.fromkeys(("TraceSetting", "LogSettings"), "list"),
+}
+NAMES = {
+    **{"name": "digits", "dataset": "digits", "version": "1"},
+    **{"stream": "door", "picture": "1.jpg"},
+}
+
+
+@dataclass(frozen=True)
+class Client:
+    """One of the nine, with the server that it asks."""
+
+    name: str
+    server: RunningServer
+    headers: Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def clients(demo_repository, tmp_path_factory) -> Iterator[list[Client]]:
+    folder = tmp_path_factory.mktemp("access")
+    file = folder / "keys.json"
+    tokens = {
+        name: key("add", name.replace(" ", "-"), "--keys", file, *flags)
+        for name, flags in KEYS.items()
+    }
+    asking = start_server(demo_repository, folder, (*FLAGS, f"--keys={file}"))
+    trusting = start_server(demo_repository, folder, FLAGS)
+    try:
+        made = []
+        for name, headers in CLIENTS.items():
+            server = trusting if name in ("local program", "stranger behind a proxy") else asking
+            given = {"x-api-key": tokens[name]} if name in tokens else headers
+            made.append(Client(name, server, given))
+        for client in made:
+            if client.name in ("control", "local program"):
+                seeded = {**STREAM, "id": "door"}
+                url = f"{client.server.url}/v1/streams"
+                answer = httpx.post(url, json=seeded, headers=client.headers)
+                assert answer.status_code == 201, answer.text
+        yield made
+    finally:
+        for server in (asking, trusting):
+            server.process.kill()
+            server.process.wait()
+    for server in (asking, trusting):
+        assert "Traceback" not in server.log.read_text()
+
+
+def allowed(client: Client, asked: Asked) -> bool:
+    path = re.sub(r"\{(\w+)\}", lambda found: NAMES[found[1]], asked.path)
+    given = {"files": FORM} if asked.body is FORM else {"json": asked.body}
+    sent = {} if asked.method in ("GET", "DELETE") else given
+    url = client.server.url + path
+    with httpx.stream(
+        asked.method, url, headers=dict(client.headers), timeout=120, **sent
+    ) as answer:
+        return answer.status_code not in (401, 403)
+
+
+def wrong(found: Mapping[str, bool], needs: str) -> list[str]:
+    return [
+        f"{name} {'may' if did else 'may not'}"
+        for name, did in found.items()
+        if did != (name in MAY[needs])
+    ]
+
+
+@pytest.mark.parametrize(
+    "asked", [*V1, *DIALECTS, *V2], ids=lambda each: f"{each.method} {each.path}"
+)
+def test_a_route_lets_in_who_may(clients, asked):
+    found = {client.name: allowed(client, asked) for client in clients}
+    assert not wrong(found, asked.needs)
+
+
+@pytest.mark.parametrize("name", RPCS)
+def test_an_rpc_lets_in_who_may(clients, name):
+    request = getattr(service_pb2, f"{name}Request")()
+    of_model = RPCS[name] in ("read", "infer", "control", "open")
+    for each in ("name", "model_name"):
+        if of_model and each in request.DESCRIPTOR.fields_by_name:
+            setattr(request, each, "digits")
+    found = {}
+    for client in clients:
+        with grpc.insecure_channel(f"127.0.0.1:{client.server.grpc_port}") as channel:
+            call = channel.unary_unary(f"/inference.GRPCInferenceService/{name}")
+            try:
+                call(request.SerializeToString(), metadata=[*client.headers.items()], timeout=120)
+                found[client.name] = True
+            except grpc.RpcError as error:
+                restricted = "is for this machine alone" in error.details()
+                refused = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+                found[client.name] = not restricted and error.code() not in refused
+    assert not wrong(found, RPCS[name])
+
+
+def test_the_metrics_let_in_who_may(clients):
+    found = {}
+    for client in clients:
+        url = f"http://127.0.0.1:{client.server.metrics_port}/metrics"
+        found[client.name] = httpx.get(url, headers=client.headers).status_code == 200
+    assert not wrong(found, "metrics")
+
+
+def test_every_route_is_listed(clients):
+    documented = httpx.get(f"{clients[-1].server.url}/openapi.json").json()["paths"]
+    there = {(verb.upper(), path) for path, verbs in documented.items() for verb in verbs}
+    listed = {(each.method, each.path) for each in (*V1, *DIALECTS)}
+    assert there == listed
+    for pattern, route in patterns():
+        for method in route.methods:
+            paths = [each.path for each in V2 if each.method == method]
+            assert any(map(pattern.fullmatch, paths)), (method, route.path)
+    assert set(methods()) | {"ModelInfer"} == RPCS.keys()
