@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fovea_engines.detect.heads.base import IMAGENET, Head
-from fovea_engines.detect.heads.evidence import no_class_ids
+from fovea_engines.detect.heads.evidence import no_class_ids, no_class_scores
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.maps import NOTHING, ClassMap, best_of
 from fovea_engines.detect.options import PredictOptions
@@ -54,16 +54,24 @@ class Semantic(Head):
         if isinstance(classes := signature.count_classes(count), str):
             return classes
         strength, why = found
-        whole = signature.size == (height, width)
+        # A map of many channels that is as large as the input is guessed to be of classes.
+        guessed = False
         if signature.task is not None:
             strength = Strength.METADATA
         elif output.name == "logits":
             strength = Strength.NAMES
-        elif signature.num_labels is None and not (whole and classes > _MOST_CHANNELS):
-            if strength is Strength.POSSIBLE:
+        elif signature.num_labels is None:
+            guessed = signature.size == (height, width) and classes > _MOST_CHANNELS
+            if not guessed and strength is Strength.POSSIBLE:
                 return OTHERS
-            strength = Strength.ASKED
-        return Fit((output.name,), classes, f"{why}; {counted(classes, 'class')}", strength)
+            strength = strength if guessed else Strength.ASKED
+        why = f"{why}; {counted(classes, 'class')}"
+        return Fit((output.name,), classes, why, strength, sure=not guessed)
+
+    def doubt(self, outputs: Mapping[str, Array]) -> str | None:
+        """Doubt channels that are no scores of classes, as those of pictures and of features."""
+        planes = np.moveaxis(outputs[self.outputs[0]][0], self.axis - 1, 0).astype(np.float32)
+        return no_class_scores(np.nan_to_num(planes))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> ClassMap:
         """Return one image's classes."""

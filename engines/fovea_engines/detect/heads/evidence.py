@@ -32,6 +32,9 @@ _SURE_OF_BACKGROUND = 0.1
 _UNSURE_OF_BACKGROUND = 0.08
 # Boxes that are fractions of the image may reach a little over its edge.
 _LARGEST_FRACTION = 2.0
+# The softmax of the likeliest class, of half of the pixels, and the share of neighbours of the same
+# class: .68 to .99, and .99, of a trained segmenter; .1 to .4 of weights that nobody trained.
+_LIKELY, _SAME = 0.5, 0.9
 # Of so many rows none of the four numbers of a box goes down all the way by accident.
 _ENOUGH_ROWS = 8
 
@@ -247,6 +250,31 @@ def unranked(scores: Columns, name: str) -> str | None:
     values = values[np.isfinite(values)]
     if (np.diff(values) > _ROUNDING).any():
         return f"{name} is no score: the rows are not ranked by it"
+    return None
+
+
+def no_class_scores(planes: Columns) -> str | None:
+    """Doubt planes, [classes, h, w], that are no scores of the classes of pixels.
+
+    Of most pixels a class is likelier than all others together, and neighbours are of one class.
+    Those of a picture, or of features, have much the same number in several planes.
+    """
+    values = np.asarray(planes, np.float32)
+    if min(values.shape) < 2:
+        return None
+    best = values.max(axis=0)
+    if values.min() < -_ROUNDING or best.max() > 1 + _ROUNDING:
+        # A softmax of logits.
+        shares = 1 / np.exp(values - best).sum(axis=0)
+    elif (no_shares(values.reshape(len(values), -1).T)) is None:
+        shares = best
+    else:
+        return "its channels are no classes: they lie within 0 to 1 and do not add up to 1"
+    if (middle := np.median(shares)) < _LIKELY:
+        return f"its channels are no classes: at most pixels the likeliest has {middle:.2g}"
+    ids = values.argmax(axis=0)
+    if (same := float((ids[:, 1:] == ids[:, :-1]).mean())) < _SAME:
+        return f"its channels are no classes: {1 - same:.0%} of the pixels differ from the next"
     return None
 
 

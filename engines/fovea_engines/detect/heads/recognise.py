@@ -156,7 +156,8 @@ class _Judge:
             with np.errstate(all="ignore"), catch_warnings():
                 # Medians and ranges of no finite number.
                 simplefilter("ignore", RuntimeWarning)
-                reason, doubt = opened.contradiction(outputs), doubt or opened.doubt(outputs)
+                reason = opened.contradiction(outputs)
+                doubt = doubt or (None if fit.sure else opened.doubt(outputs))
             if reason is not None:
                 return Verdict(family, fit, reason)
         if not seen:

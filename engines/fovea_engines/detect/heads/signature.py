@@ -49,6 +49,7 @@ class Fit:
         skeleton: of the keypoints; None without them.
         unsure: what else the outputs may be, which numbers do not tell, so that only a user can
             choose the family; None where they can be nothing else.
+        sure: more than the shape tells the family, so that `Head.doubt` is not asked.
     """
 
     outputs: tuple[str, ...]
@@ -57,6 +58,7 @@ class Fit:
     strength: Strength = Strength.SHAPE
     skeleton: Skeleton | None = None
     unsure: str | None = None
+    sure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
