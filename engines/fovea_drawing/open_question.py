@@ -55,7 +55,7 @@ def _found(
 ) -> TaskResult:
     """Return what a family finds on the first image, of (height, width) pixels."""
     [verdict] = (one for one in recognition.verdicts if one.family == family)
-    head = open_head(decoded(verdict, ""), inputs)
+    head = open_head(decoded(verdict, "", {}), inputs)
     assert head is not None, "it has a family"
     found = head.decode(observe(family)[0], 0, PredictOptions())
     return found.to_source(fit(spec, sides[1], sides[0]))

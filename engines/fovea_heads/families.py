@@ -47,6 +47,7 @@ from fovea_heads.retinaface import RetinaFace, RetinaFace1Mb, RetinaPlate, Retin
 from fovea_heads.retinaface_slim import RetinaFaceSlim
 from fovea_heads.rfdetr import RfDetr, RfDetrBackgroundFirst, RfDetrBackgroundLast
 from fovea_heads.rfdetr_more import (
+    RawRtDetrSegment,
     RfDetrKeypoints,
     RfDetrKeypointsBackgroundFirst,
     RfDetrKeypointsBackgroundLast,
@@ -148,6 +149,7 @@ FAMILIES: tuple[type[Head], ...] = (
     Detr,
     RtDetr,
     RawRtDetr,
+    RawRtDetrSegment,
     UltralyticsRtDetr,
     RawUltralyticsRtDetr,
     RfDetr,

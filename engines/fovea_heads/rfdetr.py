@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fovea_engines.detect.heads.base import IMAGENET
-from fovea_engines.detect.heads.signature import Fit, Signature, Strength
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_heads.queries import COCO_IDS, SeparateQueries
 
 
@@ -22,6 +22,14 @@ class RfDetr(SeparateQueries):
         **IMAGENET,
     }
     names: ClassVar[tuple[tuple[str, str], ...]] = (("labels", "dets"),)
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check as `Queries.fit`, and that the metadata names no other family."""
+        fit = super(RfDetr, cls).fit(signature)
+        if fit == OTHERS or signature.family in ("", RfDetr.family):
+            return fit
+        return f"the metadata says {signature.family}"
 
 
 @dataclass(frozen=True, slots=True)

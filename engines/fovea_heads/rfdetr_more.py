@@ -1,4 +1,4 @@
-"""Decodes RF-DETR with masks, or with keypoints, beside its boxes."""
+"""Decodes RF-DETR with masks, or with keypoints, beside its boxes, and D-FINE with masks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fovea_engines.detect.masks import whole_masks
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import PERSON
 from fovea_engines.session import Array
+from fovea_heads.detr import RawRtDetr
 from fovea_heads.keypoints import keypoints
 from fovea_heads.queries import Queries
 from fovea_heads.rfdetr import (
@@ -57,6 +58,14 @@ class RfDetrSegmentBackgroundLast(_Masks, RfDetrBackgroundLast):
     """Decodes a fine-tuned model, whose last column is the background."""
 
     family: ClassVar[str] = "rfdetr-seg-background-last"
+
+
+@dataclass(frozen=True, slots=True)
+class RawRtDetrSegment(_Masks, RawRtDetr):
+    """Decodes D-FINE with masks and its like, as LibreYOLO exports them."""
+
+    family: ClassVar[str] = "rtdetr-raw-seg"
+    more: ClassVar[tuple[str, ...]] = ("pred_masks",)
 
 
 @dataclass(frozen=True, slots=True)

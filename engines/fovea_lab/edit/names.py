@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 
@@ -9,6 +10,7 @@ import onnx
 from onnx import defs
 from onnx.helper import set_model_props
 
+from fovea_engines.detect.heads.metadata import RENAMED, renamed_outputs
 from fovea_engines.graph.tensors import graph_inputs, metadata_of, opset_of
 from fovea_engines.graph.wiring import subgraphs, tensors_of
 from fovea_lab.edit.edited import Edited, copied, expect, nearest
@@ -19,6 +21,8 @@ _DEFAULT_DOMAIN = ("", "ai.onnx")
 
 def rename(model: onnx.ModelProto, names: Mapping[str, str]) -> Edited:
     """Give inputs and outputs other names, all at once; two may exchange theirs.
+
+    The metadata keep the names of outputs that were others: a new one does not tell the exporter.
 
     Raises:
         InvalidOption: an old name is neither an input nor an output, or a new one is taken.
@@ -32,6 +36,12 @@ def rename(model: onnx.ModelProto, names: Mapping[str, str]) -> Edited:
     for new in names.values():
         if not new or taken[new] > 1:
             raise InvalidOption(f"{new!r} cannot be a new name: a tensor of the model has it")
+    outputs = {value.name for value in model.graph.output}
+    before = renamed_outputs(metadata_of(model))
+    now = {new: before.get(old, old) for old, new in names.items() if old in outputs}
+    kept = {new: old for new, old in before.items() if new not in names}
+    if renamed := {new: old for new, old in (kept | now).items() if new != old}:
+        set_model_props(result, metadata_of(model) | {RENAMED: json.dumps(renamed)})
     _rename(result.graph, names)
     told = ", ".join(f"{old} is now {new}" for old, new in names.items())
     return Edited(result, f"rename: {told}", {new: old for old, new in names.items()})
@@ -110,9 +120,11 @@ def strip_metadata(model: onnx.ModelProto) -> Edited:
     for part in (result.graph, *result.graph.node, *result.graph.input, *result.graph.output):
         del part.metadata_props[:]
         part.ClearField("doc_string")
-    del result.metadata_props[:]
+    entries = metadata_of(model)
+    kept = {key: entries.pop(key) for key in (RENAMED,) if key in entries}
+    set_model_props(result, kept)
     result.ClearField("doc_string")
-    gone = ", ".join(metadata_of(model)) or "descriptions"
+    gone = ", ".join(entries) or "descriptions"
     return Edited(result, f"strip metadata: {gone} removed")
 
 

@@ -32,7 +32,8 @@ def test_a_detector_is_cut_freed_and_normalised_at_once(fovea, shared, tmp_path)
     session = onnxruntime.InferenceSession(tmp_path / "raw.onnx")
     boxes = session.run(["boxes"], {"input_tensor": np.zeros((2, 416, 416, 3), np.uint8)})[0]
     assert boxes.shape == (2, 3549, 4)
-    assert session.get_modelmeta().custom_metadata_map == {"task": "detect"}
+    renamed = {"fovea_renamed": '{"boxes": "h_Concat27_0"}'}
+    assert session.get_modelmeta().custom_metadata_map == {"task": "detect"} | renamed
     assert hashlib.sha256(source.read_bytes()).digest() == digest
 
 

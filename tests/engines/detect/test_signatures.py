@@ -53,6 +53,7 @@ from tests.engines.detect.exports import (
 from tests.engines.detect.planted import (
     BOX,
     CLASS,
+    QUERIES,
     SCORE,
     centred,
     corners,
@@ -108,6 +109,17 @@ TABLE = {
     "RF-DETR with masks": ((image(),), rfdetr_masks, {}, "rfdetr-seg"),
     "RF-DETR by LibreYOLO": (
         (image(),), lambda: rfdetr(91), {"model_family": "rfdetr", **names(80)}, "rfdetr"
+    ),
+    "D-FINE with masks by LibreYOLO": (
+        (image(),), lambda: raw_detr() | {"pred_masks": random(1, QUERIES, 160, 160)},
+        {"model_family": "dfine", "task": "segment", **names(80)}, "rtdetr-raw-seg",
+    ),
+    "D-FINE with masks, stripped": (
+        (image(),), lambda: raw_detr() | {"pred_masks": random(1, QUERIES, 160, 160)}, {},
+        "rtdetr-raw-seg",
+    ),
+    "D-FINE with the names of RF-DETR": (
+        (image(),), rfdetr_masks, {"model_family": "dfine"}, "the metadata says dfine"
     ),
     "RT-DETR of Hugging Face": (
         (image(name="pixel_values"),), lambda: raw_detr("logits"), {}, "rtdetr-raw"

@@ -11,6 +11,8 @@ from typing import Any
 from fovea_engines.detect.skeleton import Skeleton, numbered
 
 MOST_KEYPOINTS = 1000
+RENAMED = "fovea_renamed"
+"""Key of the names that outputs had before `fovea edit` gave them those that they have."""
 
 # What exporters call tasks, and what heads call them.
 _TASKS = {
@@ -61,6 +63,14 @@ def labels_from_metadata(
     if num_classes is not None and len(names) != num_classes:
         return None
     return tuple(str(name) for name in names)
+
+
+def renamed_outputs(metadata: Mapping[str, str]) -> Mapping[str, str]:
+    """Read the names that outputs had from those that they have; empty where none was renamed."""
+    names = literal(metadata.get(RENAMED, ""))
+    if not isinstance(names, dict):
+        return {}
+    return {str(new): str(old) for new, old in names.items()}
 
 
 def task_from_metadata(metadata: Mapping[str, str]) -> str | None:

@@ -107,7 +107,7 @@ def _decided(verdicts: tuple[Verdict, ...], shown: str, metadata: Mapping[str, s
         # Rarer families of this shape are for the numbers to exclude, and there were none.
         best = [one for one in verdicts if one.rank > Strength.ASKED]
     if len(best) == 1:
-        return decoded(best[0], shown, verdicts)
+        return decoded(best[0], shown, metadata, verdicts)
     if best:
         return undecided(best, shown, metadata, verdicts)
     doubted = " or ".join(f"--head {one.family}" for one in verdicts if one.doubt is not None)
@@ -132,7 +132,7 @@ class _Judge:
 
     def __init__(self, signature: Signature, observe: Observe | None) -> None:
         self._signature = signature
-        self.task = signature.task
+        self.task, self.metadata = signature.task, signature.metadata
         self._observe = observe
 
     def __call__(self, family: str, *, named: bool = False) -> Verdict:
@@ -205,13 +205,14 @@ def _seen(observe: Observe, family: str) -> Sequence[Mapping[str, Array]]:
 def _as_named(family: str, judge: _Judge, shown: str, *, force: bool) -> Recognition:
     verdict = judge(family, named=True)
     if verdict.against is None:
-        return decoded(verdict, f"{shown}, chosen by --head")
+        return decoded(verdict, f"{shown}, chosen by --head", judge.metadata)
     task = FAMILIES[family].task
     other = judge.task not in (None, task)
     against = f"the metadata says task {judge.task}" if other else verdict.against
     fit = judge.forced(family)
     if force and isinstance(fit, Fit):
-        return decoded(Verdict(family, fit, doubt=against), f"{shown}, forced by --force-head")
+        forced = Verdict(family, fit, doubt=against)
+        return decoded(forced, f"{shown}, forced by --force-head", judge.metadata)
     # Those that must be asked for fit outputs of any kind.
     others = [one.family for one in map(judge, FAMILIES) if one.rank > Strength.ASKED]
     could = (

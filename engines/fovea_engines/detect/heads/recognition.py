@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fovea_engines.detect.heads.metadata import renamed_outputs
 from fovea_engines.detect.heads.registry import FAMILIES, is_nameless
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Strength, describe
 from fovea_engines.detect.skeleton import Skeleton
@@ -26,6 +27,8 @@ _OF_OPENVINO: Mapping[str, Any] = {
 _GUESSED_OF_OPENVINO = (
     "the file was OpenVINO's, whose model zoo stretches images, in BGR, 0 to 255; others differ"
 )
+_RENAMED = "its outputs were renamed, and their names are all that tells who trained it, and how"
+_OF_RENAMED = "0-to-1", "mean-std"
 # Reasons, each of which may be that of several families.
 _NEAREST = 3
 _OUTPUTS_SHOWN = 3
@@ -99,6 +102,7 @@ class Recognition:
             does.
         own_fit: how the graph resizes images itself, where the family does and it is known.
         from_openvino: the file was written from one of OpenVINO, and says so.
+        renamed: the names that tell the family were written by `fovea edit`.
     """
 
     family: str | None
@@ -113,6 +117,7 @@ class Recognition:
     doubt: str | None = None
     own_fit: ImageFit | None = None
     from_openvino: bool = False
+    renamed: bool = False
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -131,6 +136,7 @@ class Recognition:
             guessed = "that of YOLO is taken, as no family is known"
         else:
             guessed = "" if self._known else FAMILIES[self.family].guessed
+            guessed = guessed or (_RENAMED if self.renamed else "")
         return _GUESSED_OF_OPENVINO if guessed and self.from_openvino else guessed
 
     @property
@@ -138,7 +144,8 @@ class Recognition:
         """Names of what exporters of the family do otherwise in preprocessing."""
         if self.family is None or self._known:
             return ()
-        return FAMILIES[self.family].variants
+        own = FAMILIES[self.family].variants
+        return tuple(dict.fromkeys((*own, *_OF_RENAMED))) if self.renamed else own
 
     @property
     def resizes(self) -> bool:
@@ -186,7 +193,9 @@ class Recognition:
         )
 
 
-def decoded(verdict: Verdict, shown: str, verdicts: tuple[Verdict, ...] = ()) -> Recognition:
+def decoded(
+    verdict: Verdict, shown: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...] = ()
+) -> Recognition:
     """Return the result for a family that fits; `shown` is what the model's outputs are."""
     assert verdict.fit is not None, "it fits"
     fit = verdict.fit
@@ -205,6 +214,8 @@ def decoded(verdict: Verdict, shown: str, verdicts: tuple[Verdict, ...] = ()) ->
         skeleton=fit.skeleton,
         unseen=bool(verdict.unseen),
         doubt=verdict.doubt,
+        renamed=fit.strength is Strength.NAMES
+        and not renamed_outputs(metadata).keys().isdisjoint(fit.outputs),
     )
 
 

@@ -1,10 +1,22 @@
 """DETR, and RT-DETR and its kin without post-processing, on the files of their exporters."""
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
-from tests.engines.detect.heads.expected import File
+from onnx import TensorProto, helper
+from onnx.helper import make_tensor_value_info
+from tests.engines.detect.heads.expected import File, unmatched
+from tests.engines.tiny import constant
 
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.evaluate.observe import recognise_graph
+from fovea_lab.edit.names import rename, strip_metadata
+from fovea_preprocess.preprocessor import Preprocessor
 
 pytestmark = pytest.mark.real
 
@@ -24,6 +36,87 @@ def test_rows_are_those_of_the_family(shared, name):
     # Torch's filter, which transformers uses, rounds otherwise than Pillow's. A grey level in a
     # tenth of the values moves scores of these untrained networks by as much as .02.
     file.assert_expected(score=2e-2 if name.startswith("hf") else 1e-3)
+
+
+def with_masks(shared):
+    """LibreYOLO's D-FINE, and beside it logits of masks that are small boxes, those of queries."""
+    model = onnx.load(shared / "models" / "heads" / "libreyolo-dfine.onnx")
+    places = (np.arange(80, dtype=np.float32) + 0.5) / 80
+    model.graph.initializer.extend(
+        [
+            constant("across", places[None, None, None]),
+            constant("down", places[None, None, :, None]),
+            constant("parts", np.array([1, 1, 1, 1])),
+            constant("last", np.array([3])),
+            constant("ten", np.float32(10)),
+        ]
+    )
+    parts = ["cx", "cy", "w", "h"]
+    model.graph.node.extend(
+        [
+            helper.make_node("Unsqueeze", ["pred_boxes", "last"], ["columns"]),
+            helper.make_node("Split", ["columns", "parts"], parts, axis=2),
+            helper.make_node("Sub", ["across", "cx"], ["right"]),
+            helper.make_node("Sub", ["down", "cy"], ["below"]),
+            helper.make_node("Abs", ["right"], ["off x"]),
+            helper.make_node("Abs", ["below"], ["off y"]),
+            helper.make_node("Sub", ["w", "off x"], ["in x"]),
+            helper.make_node("Sub", ["h", "off y"], ["in y"]),
+            helper.make_node("Min", ["in x", "in y"], ["in"]),
+            helper.make_node("Mul", ["in", "ten"], ["pred_masks"]),
+        ]
+    )
+    shape = [1, 300, 80, 80]
+    model.graph.output.append(make_tensor_value_info("pred_masks", TensorProto.FLOAT, shape))
+    entries = {each.key: each.value for each in model.metadata_props} | {"task": "segment"}
+    helper.set_model_props(model, entries)
+    return model
+
+
+@pytest.mark.parametrize("stripped", [False, True])
+def test_masks_of_dfine_are_decoded(shared, stripped):
+    model = with_masks(shared)
+    if stripped:
+        del model.metadata_props[:]
+    told, _ = recognise_graph(model)
+    assert (told.family, told.task) == ("rtdetr-raw-seg", "segment")
+    file = File(shared, "libreyolo-dfine")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    head, spec = open_head(told, file.inputs), file.spec("rtdetr-raw")
+    for pixels, rows in file.images.values():
+        row = np.empty((1, *spec.row_shape), spec.dtype)
+        where = Preprocessor(spec)(pixels, row[0])
+        names = [each.name for each in session.get_outputs()]
+        found = session.run(names, {file.inputs[0].name: row})
+        inside = head.decode(dict(zip(names, found, strict=True)), 0, PredictOptions())
+        columns = inside.to_source(where)
+        columns = columns.boxes, columns.scores, columns.class_ids
+        assert not unmatched(columns, rows, pixels.shape)
+        for box, mask in zip(inside.boxes, inside.masks.bitmaps(), strict=True):
+            # A mask reaches as far beyond the middle as its box is wide and high.
+            centre, side = (box[:2] + box[2:]) / 2, box[2:] - box[:2]
+            want = np.clip(np.concatenate([centre - side, centre + side]), 0, 320)
+            down, across = (np.flatnonzero(mask.pixels.any(axis=axis)) for axis in (1, 0))
+            first, last = (np.add((mask.left, mask.top), (across[n], down[n])) for n in (0, -1))
+            have = [*first, *(last + 1)]
+            assert have == pytest.approx(want, abs=3)
+
+
+def test_renamed_outputs_do_not_tell_the_preprocessing(shared, tmp_path):
+    """D-FINE takes 0 to 1, and RF-DETR, whose names these are, mean and std."""
+    names = {"pred_logits": "labels", "pred_boxes": "dets"}
+    source = onnx.load(shared / "models" / "heads" / "libreyolo-dfine.onnx")
+    told, _ = recognise_graph(rename(source, names).model)
+    assert told.family is None
+    assert "the metadata says dfine" in told.reason
+    path = tmp_path / "renamed.onnx"
+    onnx.save(strip_metadata(rename(source, names).model).model, path)
+    plan = BuildPlan(path, "m", tmp_path / "r", family="rfdetr")
+    told, _ = recognise_graph(onnx.load(path), "rfdetr")
+    assert told.guessed.startswith("its outputs were renamed")
+    card = build(plan)
+    assert (card.preprocess.mean, card.preprocess.scale) == ((0, 0, 0), 1 / 255)
+    assert card.preprocess_from.startswith("0-to-1, by what the model finds")
 
 
 @pytest.fixture(scope="module", params=["dfine-bare", "hf-detr"])

@@ -7,6 +7,7 @@ from onnx import helper
 from tests.engines.graph.edit.edits import difference, model, noise, run
 from tests.engines.tiny import constant, save
 
+from fovea_engines.detect.heads.metadata import renamed_outputs
 from fovea_engines.graph.load import load
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_lab.edit.names import (
@@ -37,6 +38,19 @@ def test_names_inside_branches_follow(shared):
     source = model(shared, "heads/tv-fcos")
     edited = rename(source, {"image": "photo", "boxes": "corners"})
     assert difference(source, edited) == 0
+
+
+def test_former_names_of_outputs_stay_in_the_metadata(shared):
+    source = model(shared, FACES)
+    once = rename(source, {"scores": "first", "input": "image"}).model
+    assert renamed_outputs(metadata_of(once)) == {"first": "scores"}
+    twice = rename(once, {"first": "second", "boxes": "corners"}).model
+    assert renamed_outputs(metadata_of(twice)) == {"second": "scores", "corners": "boxes"}
+    assert renamed_outputs(metadata_of(strip_metadata(twice).model)) == {
+        "second": "scores",
+        "corners": "boxes",
+    }
+    assert metadata_of(strip_metadata(source).model) == {}
 
 
 @pytest.mark.parametrize(
