@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import cv2
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fovea_preprocess.errors import InvalidModel
 from fovea_preprocess.letterbox import LetterboxMap, fit
 from fovea_preprocess.spec import PreprocessSpec, Resample
 
@@ -22,6 +23,8 @@ from fovea_preprocess.spec import PreprocessSpec, Resample
 cv2.setNumThreads(1)
 
 
+# Of a row: a gigabyte of floats.
+_MOST_ELEMENTS = 1 << 28
 _CV2: Mapping[Resample, int] = {
     "linear": cv2.INTER_LINEAR,
     "linear-float": cv2.INTER_LINEAR,
@@ -43,7 +46,13 @@ class Preprocessor:
     """Turns images into rows of an input batch. Safe to call from many threads."""
 
     def __init__(self, spec: PreprocessSpec) -> None:
+        """Prepare for images; InvalidModel: the input is larger than memory is."""
         self.spec = spec
+        if prod(spec.row_shape) > _MOST_ELEMENTS:
+            raise InvalidModel(
+                f"its input takes images of {spec.width} x {spec.height}, which take more than a "
+                "gigabyte each: export the model with a smaller input"
+            )
         self._tables = _tables(spec)
         # Streams send images of few sizes.
         self._fit = lru_cache(maxsize=64)(partial(fit, spec))

@@ -30,6 +30,7 @@ from fovea_engines.repository.model_config import (
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.size import size_text
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -48,6 +49,9 @@ DATA_TYPES = {
     **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
 }
 """numpy's name of an element type -> the one in config.pbtxt."""
+
+# Bytes that take a second to parse, while other models wait.
+_LONGEST = 256 << 10
 
 
 def config_text(card: EngineCard) -> str:
@@ -96,6 +100,11 @@ def read_config(path: Path) -> ModelConfig:
 
     message = model_config_messages().ModelConfig()
     if path.is_file():
+        if (size := path.stat().st_size) > _LONGEST:
+            raise InvalidModel(
+                f"{path} has {size_text(size)}, and a configuration has at most "
+                f"{size_text(_LONGEST)}: leave out what no model needs"
+            )
         try:
             # Windows editors write a byte order mark first.
             text_format.Parse(path.read_text(encoding="utf-8-sig"), message)

@@ -213,6 +213,8 @@ class ServedModel:
             self._fail_to_load(str(error))
         except OSError as error:
             self._fail_to_load(f"its folder cannot be read: {error}")
+        except MemoryError as error:
+            self._fail_to_load(f"it takes more memory than there is ({error}): use a smaller model")
         except Exception:  # one model must not prevent others from loading
             log.exception("model %s version %d", self.name, self.version)
             self._fail_to_load("an internal error; the server's log has the details")

@@ -1,6 +1,8 @@
 """What a registry makes of a repository at its start."""
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving, wait_until
 
 from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
@@ -40,6 +42,28 @@ def test_the_newest_version_is_served_and_odd_folders_are_no_versions(tmp_path):
             registry.get("nope")
         with pytest.raises(NotFound, match=r"no model 'pluss'; did you mean 'plus'\? served mod"):
             registry.get("pluss")
+
+
+def test_what_is_far_too_large_fails_alone_and_says_what(tmp_path, caplog):
+    adder(tmp_path, "plus")
+    side = 1 << 20
+    pool = helper.make_node("GlobalAveragePool", ["images"], ["output0"])
+    given = helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, side, side])
+    made = helper.make_tensor_value_info("output0", TensorProto.FLOAT, [1, 3, 1, 1])
+    giant = helper.make_model(
+        helper.make_graph([pool], "giant", [given], [made]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    (tmp_path / "giant" / "1").mkdir(parents=True)
+    onnx.save(giant, tmp_path / "giant" / "1" / "model.onnx")
+    adder(tmp_path, "wordy", config="# a comment\n" * 30_000)
+    with serving(tmp_path) as registry:
+        assert answer(registry.find("plus")) == 1
+        told = registry.reason
+    assert "its input takes images of 1048576 x 1048576" in told
+    assert "has 351.6 KiB, and a configuration has at most 256 KiB" in told
+    assert "Traceback" not in caplog.text
 
 
 def test_nothing_is_missing_until_the_repository_was_read(tmp_path):
