@@ -17,7 +17,7 @@ from fovea_preprocess import gif, jpeg, png, tiff, webp
 # Bytes a pixel at the peak of decoding, turning upright and letterboxing, measured with images of
 # 64 megapixels. A JPEG in several scans has all its coefficients in memory.
 _JPEG, _SCANS, _INK_SCANS = 7, 9, 12
-_WEBP, _ANIMATED_WEBP, _TIFF, _OTHER = 8, 16, 16, 8
+_WEBP, _ANIMATED_WEBP, _TIFF, _DEEP, _OTHER = 8, 16, 16, 12, 8
 # With fewer, a look at the scans is not worth its time.
 _FEW_PIXELS = 1 << 20
 
@@ -51,7 +51,7 @@ def _cost(data: bytes | bytearray, most_pixels: int) -> _Cost:
         return _Cost(header.width * header.height, _ANIMATED_WEBP if header.animated else _WEBP)
     if data.startswith(png.SIGNATURE):
         width, height = struct.unpack_from(">II", data, 16)
-        return _Cost(width * height, _OTHER)
+        return _Cost(width * height, _DEEP if png.is_deep(data) else _OTHER)
     if data.startswith(gif.SIGNATURE):
         pixels = gif.pixels_of(data)
         return _Cost(most_pixels if pixels is None else pixels, _OTHER)

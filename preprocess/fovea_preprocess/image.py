@@ -30,7 +30,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from fovea_preprocess import gif, jpeg, tiff, webp
 from fovea_preprocess.errors import ImageTooLarge, InvalidImage, NoMemory
-from fovea_preprocess.png import SIGNATURE, check_png
+from fovea_preprocess.png import SIGNATURE, check_png, is_deep
 from fovea_preprocess.size import size_text
 
 # The readers are named one by one, not found by Image.open: nothing else that Pillow can read is
@@ -91,6 +91,15 @@ cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 # libjpeg's words for a few stray bytes after a whole image, which many webcams send.
 _STRAY_BYTES = re.compile(r"\b\d{1,2} extraneous bytes before marker 0xd9")
 
+# And those where a file ends without an end mark, which some cameras leave out.
+_NO_END = "Premature end of JPEG file"
+
+# Samples of cameras with 12 bits, in files of 16, are below it.
+_TWELVE_BITS = 1 << 12
+
+# Pillow's words for a TIFF whose samples it does not read.
+_UNKNOWN_MODE = "unknown pixel mode"
+
 # Pixels converted at a time, so that no step holds a second whole image in another form.
 _BAND = 1 << 18
 
@@ -146,8 +155,8 @@ def decode_image(
     """Decode a whole JPEG, PNG, WebP, BMP, TIFF or GIF (the first frame of many).
 
     Alpha is dropped, not composited: the hidden colours are what OpenCV's `imread`, and so the
-    training of most detectors, sees. Samples of 16 bits keep their high byte. Colour profiles are
-    not applied.
+    training of most detectors, sees. Samples of 16 bits keep their high byte; if none has more than
+    12 bits, as those of cameras, they keep the high 8 of these. Colour profiles are not applied.
 
     Raises:
         ImageTooLarge: more bytes or pixels than `limits`; nothing has been decoded then.
@@ -183,6 +192,8 @@ def decode_image(
             _check_storage(header, data, limits)
             orientation = _orientation(header)
             pixels = _load(header)
+            if isinstance(header, PngImageFile) and is_deep(data):
+                pixels = _deepened(pixels, data)
             if isinstance(header, TiffImageFile):
                 # Pillow has turned it upright by itself.
                 return DecodedImage(_frozen(pixels), orientation)
@@ -195,9 +206,16 @@ def decode_image(
                 f"there is not enough memory to decode an image of {width}x{height} now: send it "
                 "again later, or smaller"
             ) from error
-        raise InvalidImage(
-            f"the image is damaged or incomplete ({error}): send the whole file as it is"
-        ) from error
+        raise InvalidImage(_unreadable(data, error)) from error
+
+
+def _unreadable(data: bytes | bytearray, error: Exception) -> str:
+    if str(error) == _UNKNOWN_MODE and (form := tiff.form_of(data)) is not None:
+        return (
+            f"the TIFF has {form}, and 1, 3 and 4 bands of 8 or 16 bits are read: save the three "
+            "that are red, green and blue, in 8 bits"
+        )
+    return f"the image is damaged or incomplete ({error}): send the whole file as it is"
 
 
 def brightness(image: bytes | bytearray | DecodedImage) -> float:
@@ -314,9 +332,12 @@ def _decode_jpeg(
     try:
         pixels = simplejpeg.decode_jpeg(data, colorspace, buffer=buffer)
     except ValueError as error:
-        if not _STRAY_BYTES.search(str(error)):
+        if _STRAY_BYTES.search(str(error)):
+            pixels = simplejpeg.decode_jpeg(data, colorspace, buffer=buffer, strict=False)
+        elif _NO_END in str(error) and (whole := jpeg.ended(data)) is not None:
+            pixels = simplejpeg.decode_jpeg(whole, colorspace, buffer=buffer)
+        else:
             raise
-        pixels = simplejpeg.decode_jpeg(data, colorspace, buffer=buffer, strict=False)
     if not cmyk:
         return np.asarray(pixels)
     # Adobe stores ink inverted, and every writer of CMYK JPEG follows it: 255 is no ink.
@@ -340,15 +361,30 @@ def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
     image.load()
     if image.mode in ("I", "F"):
         raise InvalidImage("the image has 32 bits a sample: convert it to 8 or 16 bits")
+    deep = image.mode.startswith("I;16")
+    shift = 4 if deep and int(np.asarray(image).max()) < _TWELVE_BITS else 8
     rgb = np.empty((image.height, image.width, 3), np.uint8)
     for rows in _bands(image.width, image.height):
         band = image.crop((0, rows.start, image.width, rows.stop))
-        if image.mode.startswith("I;16"):
-            rgb[rows] = (np.asarray(band) >> 8)[..., None]
+        if deep:
+            rgb[rows] = (np.asarray(band) >> shift)[..., None]
         else:
             rgb[rows] = np.asarray(band.convert("RGB"))
     image.close()
     return rgb
+
+
+def _deepened(pixels: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8]:
+    """Decode a PNG of 16 bits again if it has samples of 12 bits, whose high bytes are black."""
+    if pixels.max() >= _TWELVE_BITS >> 8:
+        return pixels
+    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
+    deep = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    if deep is None or deep.shape != pixels.shape:
+        return pixels
+    for rows in _bands(pixels.shape[1], pixels.shape[0]):
+        pixels[rows] = deep[rows] // 16
+    return pixels
 
 
 def _bands(width: int, height: int) -> Iterator[slice]:

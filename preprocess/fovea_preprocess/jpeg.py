@@ -5,6 +5,7 @@ Source: ITU T.81, B.1 and B.2.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,12 +14,19 @@ import simplejpeg
 
 SIGNATURE = b"\xff\xd8\xff"
 
-_APP1, _START_OF_SCAN = 0xE1, 0xDA
+
+_APP1, _START_OF_SCAN, _END = 0xE1, 0xDA, b"\xff\xd9"
+# Pixels of a scan have escaped bytes and restarts in them, and end with any other marker.
+_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+_COEFFICIENTS = 64
+# Frames of all kinds; between them are the markers of tables.
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 # Huffman or arithmetic coding, not progressive.
 _SEQUENTIAL = (0xC0, 0xC1, 0xC9)
 
 # Cameras and editors write a dozen segments.
 _MOST_SEGMENTS = 100
+_MOST_SCANS = 1000
 
 
 def decoded_bytes(data: bytes | bytearray) -> int:
@@ -58,6 +66,43 @@ def has_scans(data: bytes | bytearray) -> bool:
         elif marker == _START_OF_SCAN:
             return data[at + 4] != components
     return True
+
+
+def ended(data: bytes | bytearray) -> bytes | None:
+    """Return a JPEG with its end mark; None if scans that its header promises are not begun.
+
+    The last of them may be incomplete, which only a decoder sees.
+    """
+    known: set[tuple[int, int]] = set()
+    components: set[int] = set()
+    at = 2
+    for _ in range(_MOST_SCANS):
+        if at + 4 > len(data) or data[at] != 0xFF:
+            break
+        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4])
+        body = data[at + 4 : at + 2 + length]
+        at += 2 + length
+        if marker in _FRAMES:
+            components = set(body[6::3])
+        elif marker == _START_OF_SCAN:
+            known |= _final(body)
+            after = _MARKER.search(data, at)
+            at = len(data) if after is None else after.start()
+    every = {(one, place) for one in components for place in range(_COEFFICIENTS)}
+    if not every or every - known:
+        return None
+    return bytes(data) + (_END[1:] if data[-1:] == _END[:1] else _END)
+
+
+def _final(scan: bytes | bytearray) -> set[tuple[int, int]]:
+    """Return component and place of the coefficients whose last bit a scan brings."""
+    count = scan[0] if scan else 0
+    if len(scan) != 4 + 2 * count:
+        return set()
+    first, last, bits = scan[-3:]
+    if bits & 0xF:
+        return set()
+    return {(one, place) for one in scan[1 : 1 + 2 * count : 2] for place in range(first, last + 1)}
 
 
 def _segments(data: bytes | bytearray) -> Iterator[tuple[int, int]]:

@@ -53,6 +53,11 @@ def check_png(data: bytes) -> None:
         raise InvalidImage(f"the PNG holds {found} of the {needed} bytes that its header promises")
 
 
+def is_deep(data: bytes | bytearray) -> bool:
+    """Return True for samples of 16 bits; `data` begins with `SIGNATURE` and a header."""
+    return data[24] == 16
+
+
 def _chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
     at, kind = len(SIGNATURE), b""
     while kind != b"IEND":

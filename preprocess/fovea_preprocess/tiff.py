@@ -7,7 +7,12 @@ Source: TIFF 6.0, sections 2 and 15.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
 from math import prod
+from typing import NamedTuple
+
+from fovea_preprocess.plural import counted
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
@@ -15,9 +20,49 @@ _SIDES = (256, 257)
 TILE_SIDES = (322, 323)
 """Tags of the width and the height of tiles."""
 
+_BITS, _BANDS = 258, 277
 _SHORT, _LONG = 3, 4
 # Writers use a few dozen.
 _MOST_FIELDS = 512
+
+
+class _Field(NamedTuple):
+    """A field; `number` is its value if it is one, or else where its values are."""
+
+    tag: int
+    kind: int
+    values: int
+    number: int
+
+
+def _fields(data: bytes | bytearray) -> Iterator[_Field]:
+    """Yield the fields of the first image; none of a file for over 4 GB."""
+    order = "<" if data[:1] == b"I" else ">"
+    if data[2:3] == b"+" or data[3:4] == b"+":
+        return
+    (first,) = struct.unpack_from(f"{order}I", data, 4)
+    (count,) = struct.unpack_from(f"{order}H", data, first)
+    # Fields that the file has no more bytes for do not keep a reader from using the others.
+    if count > _MOST_FIELDS or first + 2 + 12 * count > len(data):
+        return
+    for at in range(first + 2, first + 2 + 12 * count, 12):
+        tag, kind, values = struct.unpack_from(f"{order}HHI", data, at)
+        short = kind == _SHORT and values == 1
+        (number,) = struct.unpack_from(order + ("H" if short else "I"), data, at + 8)
+        yield _Field(tag, kind, values, number)
+
+
+def form_of(data: bytes | bytearray) -> str | None:
+    """Describe the samples of a pixel, as "5 bands of 8 bits"; None if they are not clear."""
+    with suppress(struct.error):
+        fields = {field.tag: field for field in _fields(data)}
+        if _BANDS not in fields or _BITS not in fields:
+            return None
+        bits = fields[_BITS].number
+        if fields[_BITS].values > 2:  # more than fit into the field
+            (bits,) = struct.unpack_from("<H" if data[:1] == b"I" else ">H", data, bits)
+        return f"{counted(fields[_BANDS].number, 'band')} of {bits & 0xFFFF} bits"
+    return None
 
 
 def pixels_of(data: bytes | bytearray) -> int | None:
@@ -26,22 +71,13 @@ def pixels_of(data: bytes | bytearray) -> int | None:
     Raises:
         struct.error: the file ends before.
     """
-    order = "<" if data[:1] == b"I" else ">"
-    if data[2:3] == b"+" or data[3:4] == b"+":  # for files of over 4 GB
-        return None
-    (first,) = struct.unpack_from(f"{order}I", data, 4)
-    (count,) = struct.unpack_from(f"{order}H", data, first)
-    # Fields that the file has no more bytes for do not keep a reader from using the others.
-    if count > _MOST_FIELDS or first + 2 + 12 * count > len(data):
-        return None
     sizes: dict[int, int] = {}
-    for at in range(first + 2, first + 2 + 12 * count, 12):
-        tag, kind, values = struct.unpack_from(f"{order}HHI", data, at)
-        if tag not in _SIDES + TILE_SIDES:
+    for field in _fields(data):
+        if field.tag not in _SIDES + TILE_SIDES:
             continue
-        if tag in sizes or kind not in (_SHORT, _LONG) or values != 1:
+        if field.tag in sizes or field.kind not in (_SHORT, _LONG) or field.values != 1:
             return None
-        (sizes[tag],) = struct.unpack_from(order + ("H" if kind == _SHORT else "I"), data, at + 8)
+        sizes[field.tag] = field.number
     if not sizes.keys() >= set(_SIDES):
         return None
     return max(prod(sizes.get(tag, 0) for tag in tags) for tags in (_SIDES, TILE_SIDES))

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from fovea_page.client_wheel import wheel, wheel_name
-from fovea_preprocess.errors import NotFound
 from fovea_server.http.messages import weights
+from fovea_server.http.v1.identity import identity
 
 _TYPES = {
     ".html": "text/html",
@@ -68,9 +68,9 @@ def _text(path: Path) -> str:
 
 
 async def _page(index: _File, request: Request) -> Response:
-    # A program that asks for `*/*` has come to the wrong address: it is told so in JSON.
+    # Load balancers and curl ask for `*/*`.
     if not _takes(request, "accept", "text/html"):
-        raise NotFound("this address has a page for browsers; see /docs for the routes")
+        return await identity(request)
     return await index.answer(request)
 
 

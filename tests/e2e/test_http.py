@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import zlib
+from importlib.metadata import version
 
 import httpx
 import numpy as np
@@ -159,7 +160,7 @@ def test_other_errors(url, scene):
         return response.status_code, response.json()["error"]["code"]
 
     assert status(content=b"") == (400, "invalid_request")
-    assert status(content=scene[:-2]) == (400, "invalid_image")
+    assert status(content=scene[:-9]) == (400, "invalid_image")
     assert status(json={"images": [{"url": "http://1.1.1.1/a"}]}) == (400, "fetch_refused")
     assert status(content=scene, headers={"Content-Encoding": "gzip"}) == (400, "invalid_request")
     assert status(content=scene, headers={"Content-Encoding": "br"}) == (400, "invalid_request")
@@ -214,6 +215,19 @@ def test_health(demo_server):
         assert httpx.get(demo_server.url + path).status_code == 200
     unknown = httpx.get(demo_server.url + "/v2/models/nobody/ready")
     assert (unknown.status_code, unknown.json()["ready"]) == (400, False)
+
+
+@pytest.mark.parametrize("flag", ["--page", "--no-page"])
+def test_load_balancers_get_200_at_the_root(serve, demo_repository, flag):
+    server = serve(demo_repository, flag)
+    found = httpx.get(server.url, headers={"user-agent": "GoogleHC/1.0"})
+    assert (found.status_code, found.json()["name"]) == (200, "fovea")
+    assert found.json()["version"] == version("fovea-serve")
+    head = httpx.head(server.url)
+    assert (head.status_code, head.content) == (200, b"")
+    browser = httpx.get(server.url, headers={"accept": "text/html,*/*;q=0.8"})
+    kind = "text/html" if flag == "--page" else "application/json"
+    assert (browser.status_code, browser.headers["content-type"].partition(";")[0]) == (200, kind)
 
 
 def test_an_image_at_a_wrong_address_is_told_the_right_one(demo_server, scene):

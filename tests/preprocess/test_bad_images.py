@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -62,8 +63,51 @@ def test_truncated(files: dict[str, bytes], kind: str) -> None:
             continue
         # Only bytes that say nothing about pixels may be missing: padding, an end mark.
         assert size - cut < 4, f"{cut} of {size} bytes"
-        assert kind in ("bmp", "gif")
+        assert kind.startswith(("bmp", "gif", "jpeg"))
         assert np.array_equal(decoded.pixels, whole)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "jpeg-progressive", "jpeg-grey", "jpeg-cmyk"])
+def test_jpeg_without_its_end_mark(files: dict[str, bytes], kind: str) -> None:
+    data = files[kind]
+    for cut in (1, 2):
+        assert np.array_equal(decode_image(data[:-cut]).pixels, decode_image(data).pixels)
+    # A progressive one that ends between two scans has all pixels, but not all of their bits.
+    scans = [found.start() for found in re.finditer(b"\xff\xda", data)]
+    assert (len(scans) > 1) == (kind == "jpeg-progressive")
+    for start in scans[1:]:
+        with pytest.raises(InvalidImage):
+            decode_image(data[: data.rindex(b"\xff\xc4", 0, start)])
+
+
+@pytest.mark.parametrize("tail", [b"\xff\xda", b"\xff\xda\0\2", b"\xff\xda\0\x08\x09\0"])
+def test_jpeg_whose_scan_is_broken_off(files: dict[str, bytes], tail: bytes) -> None:
+    data = files["jpeg-progressive"]
+    with pytest.raises(InvalidImage, match="damaged or incomplete"):
+        decode_image(data[: data.rindex(b"\xff\xda")] + tail)
+
+
+def test_tiff_of_more_bands_or_bits_than_are_read(photo: Pixels) -> None:
+    for pixels, form in (
+        (photo.astype(np.float32), "3 bands of 32 bits"),
+        (np.dstack([photo, photo[..., :2]]), "5 bands of 8 bits"),
+    ):
+        with pytest.raises(InvalidImage, match=f"the TIFF has {form}, and 1, 3 and 4 bands of 8"):
+            decode_image(_tiff(pixels))
+
+
+def _tiff(pixels: NDArray[Any]) -> bytes:
+    """Write a plain TIFF: TIFF 6.0, section 2."""
+    height, width, bands = pixels.shape
+    data, bits = pixels.tobytes(), struct.pack("<H", pixels.itemsize * 8) * bands
+    at = 8 + 2 + 9 * 12 + 4
+    fields = (
+        *((256, 4, 1, width), (257, 4, 1, height), (258, 3, bands, at), (259, 3, 1, 1)),
+        *((262, 3, 1, 1), (273, 4, 1, at + len(bits)), (277, 3, 1, bands), (278, 4, 1, height)),
+        (279, 4, 1, len(data)),
+    )
+    directory = b"".join(struct.pack("<HHII", *field) for field in fields)
+    return b"II*\0" + struct.pack("<IH", 8, len(fields)) + directory + bytes(4) + bits + data
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "jpeg-progressive", "jpeg-grey", "jpeg-cmyk"])

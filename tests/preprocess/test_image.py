@@ -209,6 +209,21 @@ def test_buffers(photo: Pixels, kind: type) -> None:
     assert difference(decode_image(kind(data)).pixels, photo) == 0
 
 
+@pytest.mark.parametrize("order", [[0], [2, 1, 0], [2, 1, 0, 0]])
+def test_12_bits_in_16(photo: Pixels, order: list[int]) -> None:
+    """So do industrial cameras save them, and the high byte of such samples is black."""
+    levels = photo[..., order].astype(np.uint16)
+    wanted = np.broadcast_to(photo[..., [0, 1, 2] if len(order) > 1 else [0]], photo.shape)
+    for shift in (4, 8):
+        data = cv2.imencode(".png", levels << shift)[1].tobytes()
+        assert difference(decode_image(data).pixels, wanted) == 0, shift
+    if len(order) == 1:
+        data = cv2.imencode(".tif", levels << 4)[1].tobytes()
+        assert difference(decode_image(data).pixels, wanted) == 0
+    black = cv2.imencode(".png", np.zeros_like(levels))[1].tobytes()
+    assert not decode_image(black).pixels.any()
+
+
 def test_webcam_jpeg_with_stray_bytes_at_its_end(photo: Pixels) -> None:
     data = encode(Image.fromarray(photo), "JPEG", quality=95)
     assert difference(decode_image(data[:-2] + bytes(3) + data[-2:]).pixels, photo) < 3

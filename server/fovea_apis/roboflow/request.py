@@ -162,4 +162,4 @@ def _image(image: object) -> Source:
 
 
 def _decoded(text: str) -> Source:
-    return base64_image("".join(text.split()), "the image")
+    return base64_image(text, "the image")

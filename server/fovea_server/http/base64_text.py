@@ -13,7 +13,12 @@ _PIECE = 1 << 20
 
 
 def base64_bytes(text: str) -> bytes:
-    """Decode base64 in pieces, so that other threads can run between them, or raise ValueError."""
+    """Decode base64 in pieces, so that other threads can run between them, or raise ValueError.
+
+    MIME and the command `base64` break lines.
+    """
+    for gap in "\n\r\t ":
+        text = text.replace(gap, "")
     if "=" in text[:-2]:
         raise ValueError("padding that is not at the end")
     pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))

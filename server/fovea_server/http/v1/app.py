@@ -29,6 +29,7 @@ from fovea_server.http.messages import allow
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import models, predict_routes
 from fovea_server.http.v1.answers import error_answer, error_json
+from fovea_server.http.v1.identity import identity
 from fovea_server.http.v1.openapi import docs_page, document_route
 from fovea_server.http.v1.sources import ImageSources
 
@@ -79,6 +80,8 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
     for added in (*(part.routes() for part in service.parts), *service.api_routers):
         if added is not None:
             app.include_router(cast("APIRouter", added))
+    # Behind the page, which browsers get there.
+    app.add_route("/", identity, include_in_schema=False)
     app.add_middleware(HeadAndOptions, routes=app.router.routes)
     guard = Guard(service, service.settings.http_address)
     app.add_middleware(Guarded, guard=guard, refuse=_foreign)

@@ -152,6 +152,17 @@ def test_options_as_text():
     assert options == PredictOptions(classes=(0, 5), agnostic=True, max_det=7)
 
 
+@pytest.mark.parametrize("gap", ["\n", "\r\n", "\n    "])
+def test_base64_with_line_breaks_is_an_image(gap):
+    """The command `base64` and MIME break lines; in Roboflow's form they were read already."""
+    image = bytes(range(256)) * 9
+    text = base64.b64encode(image).decode()
+    broken = gap.join(text[at : at + 76] for at in range(0, len(text), 76)) + gap
+    for data in (broken, f"data:image/jpeg;base64,{broken}"):
+        body = orjson.dumps({"images": [{"data": data}]})
+        assert parse_body(body, JSON, {}, 8)[0] == [image]
+
+
 def test_a_data_url_as_browsers_make_it_is_an_image():
     text = "data:image/jpeg;base64," + base64.b64encode(b"image").decode()
     sources, _ = parse_body(orjson.dumps({"images": [{"data": text}]}), JSON, {}, 8)
