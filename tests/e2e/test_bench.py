@@ -224,7 +224,7 @@ def servers_of(repository: Path, port: str) -> list[psutil.Process]:
 def test_ctrl_c_shows_what_was_measured(demo_repository):
     process = started(
         *("digits", "--repository", demo_repository, "--images", DEMO, "--rate", "10,20"),
-        *("--warmup", 0, "--seconds", 5, "--json"),
+        *("--warmup", 0, "--seconds", 8, "--json"),
     )
     assert process.stderr is not None
     for line in process.stderr:
@@ -234,7 +234,7 @@ def test_ctrl_c_shows_what_was_measured(demo_repository):
     [port] = (word for word in words if word.startswith("--http-port="))
     url = f"http://127.0.0.1:{port.partition('=')[2]}"
     before = served(url)
-    while served(url) < before + 10:
+    while served(url) < before + 2:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
@@ -243,7 +243,7 @@ def test_ctrl_c_shows_what_was_measured(demo_repository):
     assert report["interrupted"]
     whole, part = report["levels"]
     assert (whole["complete"], part["complete"]) == (True, False)
-    assert 0 < part["seconds"] < 5
+    assert 0 < part["seconds"] < 8
     assert not servers_of(demo_repository, report["url"])
 
 
