@@ -1,0 +1,89 @@
+"""Clients that send next to nothing take nothing from others, on any port."""
+
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+from tests.serving import RunningServer
+
+pytestmark = pytest.mark.slow
+
+_HALF = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
+
+
+def closes(port: int, sent: bytes, within_s: float) -> bool:
+    """Whether a server closes a connection that brings no whole head."""
+    with socket.create_connection(("127.0.0.1", port), timeout=within_s) as connection:
+        connection.sendall(sent)
+        try:
+            while connection.recv(4096):
+                pass
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            pass
+        return True
+
+
+@pytest.fixture
+def server(serve, demo_repository) -> RunningServer:
+    running: RunningServer = serve(demo_repository, "--body-timeout-s=1")
+    return running
+
+
+@pytest.mark.parametrize("sent", [b"", _HALF], ids=["nothing", "half a head"])
+@pytest.mark.parametrize(
+    "port",
+    [
+        "port",
+        pytest.param(
+            "metrics_port",
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="uvicorn has no limit before the first request: it ends with the carrier "
+                "that all ports will share (issue 44, point 11)",
+            ),
+        ),
+    ],
+)
+def test_a_connection_without_a_head_is_closed(server, port, sent):
+    assert closes(getattr(server, port), sent, 15)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a read is parsed to its end, however many chunks it has: it ends with the carrier that "
+    "all ports will share (issue 44, point 12)",
+)
+def test_chunks_of_one_byte_hold_up_nobody(server):
+    head = (
+        "POST /v1/models/digits/predict HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Type: image/jpeg\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    # Whole at first, so that the server finds much to read at once.
+    chunks = b"1\r\nx\r\n" * 1_500_000
+    over = threading.Event()
+
+    def send() -> None:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
+            try:
+                connection.sendall(head.encode() + chunks + b"0\r\n\r\n")
+                connection.recv(4096)
+            except OSError:
+                pass
+        over.set()
+
+    sender = threading.Thread(target=send)
+    longest = 0.0
+    with httpx.Client(timeout=120) as client:
+        client.get(f"{server.url}/v2/health/live")
+        sender.start()
+        while not over.is_set():
+            asked = time.monotonic()
+            client.get(f"{server.url}/v2/health/live")
+            longest = max(longest, time.monotonic() - asked)
+            time.sleep(0.02)
+    sender.join()
+    assert longest < 1
