@@ -177,7 +177,8 @@ def read_folder(path: Path) -> list[InspectedModel]:
     made = [name for name in repository.folders() if composite_file(path / name) is not None]
     if any(p.name.isdecimal() for p in path.iterdir()):
         repository, names, made = ModelRepository(path.parent), (path.name,), []
-    if not names and not made:
+    denied = [_denied(path / name) for name in repository.unreadable()]
+    if not names and not made and not denied:
         raise NotFound(_refusals(path) or f"{path} has no model: make one with `fovea build`")
     engines = [
         _inspected(
@@ -187,7 +188,14 @@ def read_folder(path: Path) -> list[InspectedModel]:
         if name not in made
         for version in repository.versions(name)
     ]
-    return sorted([*engines, *(_composite(path / name) for name in made)], key=lambda m: m.name)
+    others = [*denied, *(_composite(path / name) for name in made)]
+    return sorted([*engines, *others], key=lambda model: model.name)
+
+
+def _denied(folder: Path) -> InspectedModel:
+    """Describe a model whose folder may not be read, which has no version to show."""
+    error = InvalidModel(f"{folder} may not be read: mend its permissions")
+    return InspectedModel(folder.name, 1, error, "not served", ())
 
 
 def _inspected(folder: Path, name: str, version: int, standing: Standing) -> InspectedModel:
@@ -269,5 +277,7 @@ def _read(folder: Path) -> EngineCard | Ensemble | FoveaError:
         card, session = open_plain(folder)
     except FoveaError as error:
         return error
+    except PermissionError as error:
+        return InvalidModel(f"{error.filename} may not be read: mend its permissions")
     session.close()
     return card

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from tests.forked import PROGRAM
+from tests.server.registries import adder
 
 UID = 1_000_660_000
 AS_NAMELESS = ["unshare", f"--map-user={UID}", "env", "-i", "PATH=/usr/bin:/bin"]
@@ -24,8 +25,8 @@ def fovea():
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no process may become another user here: {error}")
 
-    def run(*arguments: object) -> str:
-        command = [*AS_NAMELESS, sys.executable, *PROGRAM, *map(str, arguments)]
+    def run(*arguments: object, program: tuple[str, ...] = PROGRAM) -> str:
+        command = [*AS_NAMELESS, sys.executable, *program, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
         return done.stdout
@@ -48,3 +49,31 @@ def test_a_model_is_built_and_used(fovea, demo_model, tmp_path):
     image = demo_model.with_name("digit.jpg")
     assert json.loads(fovea("predict", "digits", image, "--repository", repository, "--json"))
     assert "fov_" in fovea("key", "add", "anna", "--keys", tmp_path / "keys.json")
+
+
+LOADING = """
+import sys
+from pathlib import Path
+from tests.server.registries import serving
+with serving((Path(sys.argv[1]),)) as registry:
+    for entry in registry.index():
+        print(entry.name, entry.state, entry.reason)
+"""
+
+
+def test_a_folder_that_may_not_be_read_fails_its_model_alone(fovea, tmp_path):
+    for name in ("open", "shut", "half"):
+        adder(tmp_path, name)
+    for denied in (tmp_path / "shut", tmp_path / "half" / "1"):
+        denied.chmod(0)
+    try:
+        found = fovea(tmp_path, program=("-c", LOADING))
+        assert "open READY" in found
+        assert "shut UNAVAILABLE shut cannot be read: Permission denied" in found
+        assert "half UNAVAILABLE half/1 cannot be read: Permission denied" in found
+        shown = fovea("inspect", tmp_path)
+        assert "open" in shown
+        assert "shut 1 cannot be opened" in shown
+    finally:
+        for denied in (tmp_path / "shut", tmp_path / "half" / "1"):
+            denied.chmod(0o700)

@@ -46,8 +46,15 @@ class MadeOfSeveral(Protocol):
 
 
 def composite_file(folder: Path) -> str | None:
-    """Return the name of the file that makes a folder such a model; None if it is another."""
-    return next((name for name in entry_points(Group.FOLDERS) if (folder / name).is_file()), None)
+    """Return the name of the file that makes a folder such a model.
+
+    None if it is another model, or may not be read.
+    """
+    try:
+        names = entry_points(Group.FOLDERS)
+        return next((name for name in names if (folder / name).is_file()), None)
+    except PermissionError:
+        return None
 
 
 def read_composite(folder: Path) -> MadeOfSeveral:

@@ -93,8 +93,24 @@ class ModelRepository:
         return tuple(sorted(p.name for p in found if p.name[0] != "." and _holds_model(p)))
 
     def models(self) -> tuple[str, ...]:
-        """Return the names of the models with at least one version, sorted."""
-        return tuple(name for name in self.folders() if self.versions(name))
+        """Return the names of the models with at least one version, sorted.
+
+        Folders that cannot be read are left out: see `unreadable`.
+        """
+        denied = self.unreadable()
+        return tuple(name for name in self.folders() if name not in denied and self.versions(name))
+
+    def unreadable(self) -> tuple[str, ...]:
+        """Return the names of the folders that this user may not read, sorted."""
+
+        def is_denied(name: str) -> bool:
+            try:
+                self.versions(name)
+            except PermissionError:
+                return True
+            return False
+
+        return tuple(filter(is_denied, self.folders()))
 
     def versionless(self) -> tuple[str, ...]:
         """Return the names of folders with a model in them, but in no version's folder, sorted.

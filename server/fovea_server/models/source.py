@@ -77,7 +77,7 @@ class Repositories:
                     "system mounted?"
                 )
             made = (name for name in each.folders() if composite_file(each.root / name))
-            found |= {*names, *each.versionless(), *made}
+            found |= {*names, *each.versionless(), *each.unreadable(), *made}
             self._warn_of_names(each)
         return tuple(sorted(filter(self._lists, found)))
 
