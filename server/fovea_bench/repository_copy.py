@@ -48,7 +48,7 @@ def serving(repository: ModelRepository, name: str, version: int) -> Iterator[Pa
                 EngineCard.read(copy / str(each) / CARD_FILE) for each in (served[-1], version)
             )
             config = describing(config, before, after)
-        path.write_text(edited_text(config_source(path), config))
+        path.write_text(edited_text(config_source(path), config), "utf-8")
         yield copy.parent
 
 

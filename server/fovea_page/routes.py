@@ -63,7 +63,7 @@ def page_routes() -> list[BaseRoute]:
 
 
 def _text(path: Path) -> str:
-    text = path.read_text()
+    text = path.read_text("utf-8")
     return _UNSENT.sub("", text) if path.suffix in _STRIPPED and path.name != _READ else text
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import subprocess
 
 import httpx
@@ -38,6 +39,27 @@ def server(repository, tmp_path_factory):
     server = start_server(repository, tmp_path_factory.mktemp("log"))
     yield server
     assert server.stop() == 0
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_the_letters_of_a_name(demo_model, tmp_path, encoding):
+    """Such are C and POSIX, which containers and cron have, and terminals of old systems."""
+    labels = tmp_path / "labels.txt"
+    labels.write_text("零\n一\n二\n三\n四\n五\n六\n七\n八\n九\n", "utf-8")
+    image = demo_model.with_name("seven.jpg")
+    for command in (
+        ("build", demo_model, "--labels", labels, "--backend", "onnxruntime"),
+        ("inspect", "digits"),
+        ("predict", "digits", image),
+    ):
+        done = subprocess.run(
+            [*forked_fovea(), *map(str, command)],
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+    assert b"\\u4e00" in done.stdout
 
 
 @pytest.fixture

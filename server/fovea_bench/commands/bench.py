@@ -241,7 +241,7 @@ def bench(
             interrupted = True
     title = f"{model} version {payload.version}, {f'{engine}, ' * bool(engine)}{target.url}"
     if plot is not None and (drawing := draw(title, levels)) is not None:
-        plot.write_text(drawing)
+        plot.write_text(drawing, "utf-8")
     if as_json:
         document = {
             "model": model,

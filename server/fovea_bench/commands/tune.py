@@ -138,7 +138,7 @@ def tune(
     if diff and not dry_run:
         own.write_beside(path.name, CONFIG_FILE, text)
     if plot is not None:
-        plot.write_text(draw(path.name, titles, search, best))
+        plot.write_text(draw(path.name, titles, search, best), "utf-8")
     if as_json:
         document = {
             "model": path.name,

@@ -109,7 +109,7 @@ class Trials(Closing):
 
     def _load(self, setting: Setting) -> str | None:
         """Serve with another setting; return why that failed."""
-        (self._folder / CONFIG_FILE).write_text(self._text_with(setting, pin=True))
+        (self._folder / CONFIG_FILE).write_text(self._text_with(setting, pin=True), "utf-8")
         answer = self._http.post(self._load_path)
         if answer.status_code != httpx.codes.OK:
             self._served = None

@@ -88,7 +88,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     except ModuleNotFoundError as error:
         raise InvalidOption(f"--config needs {error.name}: {install_extra('ray')}") from error
     try:
-        found = yaml.safe_load(path.read_text())
+        found = yaml.safe_load(path.read_text("utf-8-sig"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):

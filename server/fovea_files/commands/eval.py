@@ -144,7 +144,7 @@ def evaluate(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     if plot is not None and report.confusion is not None:
-        plot.write_text(draw(report.title, report.confusion))
+        plot.write_text(draw(report.title, report.confusion), "utf-8")
     if as_json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -63,6 +64,9 @@ def fovea(
 
 def main() -> None:
     """Run the command."""
+    # Names of classes may have letters that the terminal's encoding lacks.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     # As for Ctrl-C: what was begun is cleaned up. `serve` has its own way to stop.
     for sent in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(sent) is not signal.SIG_IGN:  # as nohup sets it

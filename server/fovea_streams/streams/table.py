@@ -301,7 +301,8 @@ class StreamTable:
 
     def _read(self) -> None:
         try:
-            text = "" if self._toml is None or self._stamp is None else self._toml.read_text()
+            there = None if self._stamp is None else self._toml
+            text = "" if there is None else there.read_text("utf-8-sig")
             self._of_file = tomllib.loads(text)
             self._failed.pop(FILE, None)
         except (OSError, ValueError) as error:
@@ -368,7 +369,7 @@ def _read_json(file: Path | None) -> dict[str, dict[str, Any]]:
     if file is None or not file.exists():
         return {}
     try:
-        given = json.loads(file.read_text())
+        given = json.loads(file.read_text("utf-8"))
         return {name: each for name, each in given.items() if isinstance(each, dict)}
     except (OSError, ValueError, AttributeError) as error:
         log.warning("%s cannot be read, and its streams do not run: %s", file, error)

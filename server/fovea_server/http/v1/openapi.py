@@ -192,7 +192,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             # An absent field has no value: null would be one that its type does not have.
             if field.get("default", False) is None:
                 del field["default"]
-    examples = json.loads(Path(__file__).with_name("examples.json").read_text())
+    examples = json.loads(Path(__file__).with_name("examples.json").read_text("utf-8"))
     for name, schema in schemas.items():
         # Those of annexes have theirs with them.
         if own := schema.pop("examples", None):
