@@ -2,12 +2,16 @@
 
 import json
 import stat
+import subprocess
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
+from tests.keyed import until
 
+from fovea_keys.door import KeyDoor
 from fovea_keys.key import digest_of
 from fovea_keys.key_file import read_keys
 
@@ -109,6 +113,48 @@ def test_a_link_stays_one_and_the_file_keeps_its_mode(fovea, tmp_path):
     assert link.is_symlink()
     assert read_keys(real).keys == ()
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A file system without space, and what makes space there."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+
+    def fill() -> None:
+        with (folder / "fill").open("wb", buffering=0) as stream, suppress(OSError):
+            while stream.write(bytes(4096)):
+                pass
+
+    yield folder, fill
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_key_is_taken_back_on_a_full_disk(fovea, full_disk):
+    folder, fill = full_disk
+    keys = folder / "keys.json"
+    for name in ("gate", "yard"):
+        assert fovea("key", "add", name, "--keys", keys, "--scope", "predict,control")[0] == 0
+    door = KeyDoor(keys)
+    (folder / ".keys.json.lock").unlink()
+    fill()
+    before = keys.read_bytes()
+    code, _, err = fovea("key", "add", "late", "--keys", keys)
+    assert code == 1
+    assert f"{keys} cannot be read or written (the disk is full: 0.00 MB were free, 0.00" in err
+    assert keys.read_bytes() == before
+    assert fovea("key", "set", "yard", "--scope", "predict", "--keys", keys)[0] == 0
+    code, out, err = fovea("key", "rm", "gate", "--keys", keys)
+    assert (code, out) == (0, f"gate is removed from {keys}.\n"), err
+    [left] = read_keys(keys).keys
+    assert (left.name, left.scopes) == ("yard", ("predict",))
+    until(lambda: list(door._holders) == ["yard"])
+    door.close()
+    assert {path.name for path in folder.iterdir()} == {".keys.json.lock", "fill", "keys.json"}
 
 
 def test_another_file_is_left_alone(fovea, tmp_path):
