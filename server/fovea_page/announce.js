@@ -11,10 +11,18 @@ export function announce(text) {
 }
 
 /** Say what went wrong outside of any model; null for nothing. */
-export function alarm(error, name = "") {
-  at("alert").hidden = !error;
-  const words = error ? [name && `${name}:`, error.hint ? `${error.message}: ${error.hint}` : error.message] : [];
-  write(at("alert"), words.filter(Boolean).join(" "));
+export function alarm(error) {
+  alarmEach(error ? [[error, ""]] : []);
+}
+
+/** Say what went wrong with each of some files, a line each, by error and name. */
+export function alarmEach(failed) {
+  at("alert").hidden = !failed.length;
+  const lines = failed.map(([{ message, hint }, name]) => {
+    const told = hint ? `${message}: ${hint}` : message;
+    return name ? `${name}: ${told}` : told;
+  });
+  write(at("alert"), lines.join("\n"));
 }
 
 /** Write into a live region: the same text once more would be read aloud once more. */

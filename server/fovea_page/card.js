@@ -30,8 +30,10 @@ export function cardRows(model) {
 const present = (rows) => rows.filter(([, text]) => text);
 
 function versions({ version, versions: all }) {
-  const others = all.filter((each) => each.ready && each.version !== version).map((each) => each.version);
-  return `${version}; ${others.length ? `also served: ${others.join(", ")}` : "version_policy { all {} } in config.pbtxt serves older ones, too"}`;
+  const others = all.filter((each) => each.version !== version);
+  const listed = (ready) => others.filter((each) => each.ready === ready).map((each) => each.version).join(", ");
+  const [served, absent] = [listed(true), listed(false)];
+  return [version, served && `also served: ${served}`, absent && `not loaded: ${absent}`].filter(Boolean).join("; ");
 }
 
 function input({ shape, datatype }, most) {

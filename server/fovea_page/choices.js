@@ -6,24 +6,35 @@ export const ABSENT = "Not available";
 
 /**
  * @typedef {{id: string, key: string, name: string, version: string | undefined, task: string | null,
- *            group: string, names: number, reason: string | null}} Choice
- * `id` stays the same when the models are listed again; `key` is of the version that answers; `names` is
+ *            group: string, names: number, reason: string | null, load: boolean}} Choice
+ * `load` says that it is to be loaded before it can answer; `id` stays the same when the models are listed again; `key` is of the version that answers; `names` is
  * how many classes have one.
  */
 
 /**
- * Each model, and its older versions where several are ready.
+ * Each model, its other versions that are ready, and then those that the user may load.
  * @param {object[]} models as `Fovea.models` lists them
+ * @param {boolean} mayLoad whether the user may load versions
  * @returns {Choice[]} by task, with the reason where one cannot be picked; those come last
  */
-export function choicesOf(models) {
+export function choicesOf(models, mayLoad = false) {
   const all = models.flatMap((model) => {
-    const others = model.versions.filter((each) => each.ready && each.version !== model.version);
-    return [choice(model), ...others.reverse().map(({ version }) => choice(model, version))];
+    const others = model.versions.filter((each) => each.version !== model.version).reverse();
+    const absent = mayLoad && model.ready ? others.filter(isAbsent) : [];
+    return [
+      choice(model),
+      ...others.filter((each) => each.ready).map(({ version }) => choice(model, version)),
+      ...absent.map(({ version }) => ({ ...choice(model, version), load: true })),
+    ];
   });
   const groups = [...Object.values(TASKS).map(({ label }) => label), ABSENT];
   return all.sort((a, b) => groups.indexOf(a.group) - groups.indexOf(b.group));
 }
+
+/** Whether versions of the models could be loaded. */
+export const someAbsent = (models) => models.some(({ versions }) => versions.some(isAbsent));
+
+const isAbsent = ({ state }) => state === "UNAVAILABLE";
 
 /** The one to compare another with: an other version of the model, or a model of the same task. */
 export function rivalOf(choice, choices) {
@@ -51,7 +62,7 @@ export function firstChoice(choices) {
   } catch {
     // As above.
   }
-  const ready = choices.filter(({ reason }) => !reason);
+  const ready = choices.filter(({ reason, load }) => !reason && !load);
   return ready.find(({ id }) => id === kept) ?? ready[0];
 }
 
@@ -61,7 +72,12 @@ function choice(model, version) {
   const key = `${name}, version ${version ?? model.version}`;
   const reason = without(model);
   const group = reason ? ABSENT : TASKS[task]?.label ?? task;
-  return { id, key, name, version, task, group, names: model.label_count, reason };
+  return { id, key, name, version, task, group, names: model.label_count, reason, load: false };
+}
+
+/** A model that was not listed, by the task that it answered with. */
+export function unlistedChoice(name, task) {
+  return { id: name, key: name, name, version: undefined, task, group: TASKS[task].label, names: 0, reason: null, load: false };
 }
 
 function without({ ready, accepts_images: takesImages }) {

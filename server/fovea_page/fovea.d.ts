@@ -77,6 +77,8 @@ export class Fovea {
   models(): Promise<ModelSummary[]>;
   /** One model with labels, inputs, outputs and engine card. */
   model(name: string, version?: string | number): Promise<Model>;
+  /** Load a version beside those that are served; for who may control the server. */
+  loadVersion(name: string, version: string | number): Promise<Model>;
   /** Counters of a model: images, time in each stage, how long requests took. */
   statistics(name: string): Promise<ModelStatistics>;
   /** True if the server, or the named model, takes requests. */

@@ -95,6 +95,11 @@ export class Fovea {
     return (await this.#send(modelPath(name, version))).json();
   }
 
+  /** Load a version beside those that are served; for who may control the server. */
+  async loadVersion(name, version) {
+    return (await this.#send(`${modelPath(name, version)}/load`, { method: "POST" })).json();
+  }
+
   /** Counters of a model: images, time in each stage, how long requests took. */
   async statistics(name) {
     return (await this.#send(`${modelPath(name)}/statistics`)).json();

@@ -1,8 +1,8 @@
 // The page: what the user chose, the requests that follow from it, and what is shown.
 
-import { alarm, announce, write } from "./announce.js";
+import { alarm, alarmEach, announce, write } from "./announce.js";
 import { film, withoutCamera } from "./camera.js";
-import { choicesOf, firstChoice, keepChoice, rivalOf } from "./choices.js";
+import { choicesOf, firstChoice, keepChoice, rivalOf, someAbsent, unlistedChoice } from "./choices.js";
 import { showCode } from "./codebox.js";
 import { colourByName } from "./colours.js";
 import { make } from "./dom.js";
@@ -22,6 +22,7 @@ import { showChips, showFound, showSaves } from "./sidebar.js";
 import { showSimilar } from "./similar.js";
 import { showThumbnails, step } from "./strip.js";
 import { tab, wireTabs } from "./tabs.js";
+import { TASKS } from "./tasks.js";
 import { wireTheme } from "./theme.js";
 import { summary } from "./words.js";
 import { Zoom } from "./zoom.js";
@@ -78,6 +79,7 @@ async function answered(image, choice, request) {
   image.requests.delete(choice.key);
   image.answers.set(choice.key, entry);
   if (image === state.current) render();
+  showStrip();
 }
 
 /** Stop asking about an image. */
@@ -90,13 +92,15 @@ function cancel(image) {
 async function addFiles(files, { onDisk }) {
   if (tab() !== "images") location.hash = "images";
   alarm(null);
+  const failed = [];
   for (const file of files) {
     try {
       const image = await pick(file, measure, { onDisk });
       state.images.push(image);
       select(image);
     } catch (error) {
-      alarm(error, file.name);
+      failed.push([error, file.name]);
+      alarmEach(failed);
     }
   }
 }
@@ -215,7 +219,9 @@ function render() {
   // A frame is gone before its search is over.
   const searched = task === "embed" && entries[0]?.answer && !state.camera;
   showSimilar(at("similar"), fovea, searched ? image : null, choice);
-  showSaves(at("saves"), entries.some((entry) => entry?.answer), task, state.images.length, save);
+  // A file that is no image, or a damaged one, stays so: others may be answered when they are saved.
+  const good = state.images.filter((each) => each.answers.get(choice.key)?.error?.status !== 400);
+  showSaves(at("saves"), entries.some((entry) => entry?.answer), task, good.length, save);
   showRequest(image, entries[0]?.answer && answerOf(entries[0].answer, kept[0]));
 }
 
@@ -254,7 +260,8 @@ function showRequest(image, answer) {
 }
 
 function showStrip() {
-  showThumbnails(at("strip"), state.images, state.current, select, (image) => remove([image]));
+  const error = (image) => panes.map(({ choice }) => image.answers.get(choice.key)?.error).find(Boolean);
+  showThumbnails(at("strip"), state.images, state.current, error, select, (image) => remove([image]));
   at("remove").hidden = !state.current || state.camera;
   at("clear").hidden = state.images.length < 2 || state.camera;
 }
@@ -315,9 +322,28 @@ function addPane(choice) {
   changeModel(pane);
 }
 
-function pickModel(pane) {
+async function pickModel(pane, former) {
+  if (pane.choice.load) {
+    const wanted = pane.choice;
+    pane.choice = former;
+    const loaded = await load(wanted);
+    pane.offer(choices, loaded ?? former);
+    if (!loaded) return;
+  }
   if (pane === panes[0]) keepChoice(pane.choice);
   changeModel(pane);
+}
+
+/** Load a version beside the others; null if that fails, and the page says why. */
+async function load({ id, name, version }) {
+  try {
+    await fovea.loadVersion(name, version);
+    await listModels();
+  } catch (error) {
+    alarm(error);
+    return null;
+  }
+  return choices.find((each) => each.id === id) ?? null;
 }
 
 async function changeModel(pane) {
@@ -347,7 +373,7 @@ async function onCard({ target }) {
   if (!link.parentNode) list.append(make("dt", { textContent: "Candidate" }), make("dd", {}, link));
 }
 
-function toggleCompare() {
+async function toggleCompare() {
   const comparing = panes.length === 2;
   at("compare").setAttribute("aria-pressed", !comparing);
   if (comparing) {
@@ -357,7 +383,12 @@ function toggleCompare() {
     render();
     return;
   }
-  addPane(rivalOf(panes[0].choice, choices));
+  at("compare").disabled = true;
+  const rival = rivalOf(panes[0].choice, choices);
+  const chosen = rival.load ? await load(rival) : rival;
+  at("compare").disabled = false;
+  if (chosen && panes.length === 1) addPane(chosen);
+  else at("compare").setAttribute("aria-pressed", false);
 }
 
 const restartLive = follow(
@@ -366,13 +397,14 @@ const restartLive = follow(
 );
 
 const NO_MODEL = "No model that takes images is ready: /v1/models says why; `fovea build` makes one.";
-const ALONE = "There is no second model or version: version_policy { all {} } in config.pbtxt serves all versions.";
+const ALONE = "There is no second model or version to compare with.";
+const UNLOADED = "Other versions are not loaded: this takes a key with the scope control.";
 const LISTED_MS = 3000;
 
 /** Show the first model as soon as one is ready, and follow what becomes of the models. */
 async function followModels() {
   for (;;) {
-    if (!document.hidden) await listModels().then(listed, unlisted);
+    if (!document.hidden && await listModels().then(listed, unlisted)) return;
     await new Promise((done) => setTimeout(done, LISTED_MS));
   }
 }
@@ -384,29 +416,79 @@ function listed() {
   const away = at("away").textContent;
   at("away").textContent = "";
   if (away && state.current) askAll(state.current);
+  return false;
 }
 
+/** Say why there are no models; returns true if they will not be listed to this visitor. */
 function unlisted(error) {
   // 502 to 504 are of a proxy before it.
   const away = error.status === 0 || error.status > 501;
   if (away) write(at("away"), AWAY);
-  else if (!panes.length && !askForKey(fovea, error)) alarm(error);
+  else if (error.code === "restricted" && !panes.length) {
+    welcome();
+    return true;
+  } else if (!panes.length && !askForKey(fovea, error)) alarm(error);
+  return false;
 }
 
 async function listModels() {
-  choices = choicesOf(await fovea.models());
+  const models = await fovea.models();
+  const absent = someAbsent(models);
+  choices = choicesOf(models, absent && await mayControl());
   const ready = choices.filter(({ reason }) => !reason);
   if (!panes.length) {
     alarm(ready.length ? null : new Error(NO_MODEL));
     if (ready.length) {
-      addPane(firstChoice(choices));
-      at("camera").disabled = withoutCamera() !== null;
+      begin(firstChoice(choices));
     }
   } else {
     for (const pane of panes) if (pane.offer(choices)) changeModel(pane);
   }
   const alone = ready.length < 2 && panes.length < 2;
-  Object.assign(at("compare"), { disabled: alone, title: alone ? ALONE : "" });
+  const rival = panes.length === 1 && !alone ? rivalOf(panes[0].choice, choices) : null;
+  const title = alone ? (absent ? UNLOADED : ALONE) : rival?.load ? `Loads version ${rival.version} beside it` : "";
+  Object.assign(at("compare"), { disabled: alone, title });
+}
+
+function begin(choice) {
+  addPane(choice);
+  at("camera").disabled = withoutCamera() !== null;
+}
+
+let control = null;
+
+/** Whether this user may load models: a server that lists them without a key lets the user do all. */
+function mayControl() {
+  control ??= fovea.headers["x-api-key"]
+    ? fovea.key().then(({ scopes }) => scopes.includes("control"), () => false)
+    : Promise.resolve(true);
+  return control;
+}
+
+// Visitors, to whom a server without keys does not list its models
+
+function welcome() {
+  const form = at("visitor");
+  form.hidden = false;
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const name = at("visitor-model").value.trim();
+    alarm(null);
+    try {
+      const { task } = await fovea.predict(name, await fetchExample("scene-1.jpg"));
+      if (!TASKS[task]) throw new Error(`The outputs of ${name} are not decoded`);
+      choices = [unlistedChoice(name, task), ...choices.filter((each) => each.name !== name)];
+      Object.assign(at("compare"), { disabled: choices.length < 2 && panes.length < 2, title: "" });
+      if (!panes.length) begin(choices[0]);
+      else {
+        panes.forEach((pane) => pane.offer(choices));
+        panes[0].offer(choices, choices[0]);
+        changeModel(panes[0]);
+      }
+    } catch (error) {
+      alarm(error);
+    }
+  });
 }
 
 // Controls

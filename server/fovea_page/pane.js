@@ -13,7 +13,7 @@ const STAGES = ["decode", "letterbox", "queue", "infer", "postprocess"];
 
 export class Pane {
   /**
-   * @param {(pane: Pane) => void} onChoice the user has picked another model
+   * @param {(pane: Pane, former: object) => void} onChoice the user has picked another model
    * @param {(file: string) => void} onExample the user wants to see this example
    */
   constructor(title, onChoice, onExample) {
@@ -36,8 +36,9 @@ export class Pane {
     this.picker = find("select");
     this.picker.ariaLabel = title;
     this.picker.onchange = () => {
+      const former = this.choice;
       this.choice = this.choices[this.picker.selectedIndex];
-      onChoice(this);
+      onChoice(this, former);
     };
     this.choice = this.model = this.last = null;
     wireProbe(this.view, this.layers.canvas, find(".probe"), () => this.last?.[0]);
@@ -56,10 +57,10 @@ export class Pane {
     this.choice = found ?? gone;
     this.choices = found ? choices : [...choices, gone];
     const made = make("select");
-    for (const { id, group, reason } of this.choices) {
+    for (const { id, group, reason, load } of this.choices) {
       if (made.lastChild?.label !== group) made.append(make("optgroup", { label: group }));
-      const textContent = reason ? `${id} (${reason})` : id;
-      made.lastChild.append(make("option", { disabled: reason !== null, textContent }));
+      const textContent = reason ? `${id} (${reason})` : load ? `${id} (load it beside)` : id;
+      made.lastChild.append(make("option", { disabled: reason !== null, value: id, textContent }));
     }
     // A list that is open would close.
     if (made.innerHTML !== this.picker.innerHTML) this.picker.replaceChildren(...made.children);

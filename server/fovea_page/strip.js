@@ -15,13 +15,16 @@ export const step = (key, images, current, steps = STEPS) =>
 const BESIDE = 6;
 let shown = null;
 
-/** Show a thumbnail of each image, if there are several; Tab leads to the current one, which is in view. */
-export function showThumbnails(container, images, current, onSelect, onRemove) {
+/** Show a thumbnail of each image, if there are several, and of which there is an error; Tab leads to the current one, which is in view. */
+export function showThumbnails(container, images, current, errorOf, onSelect, onRemove) {
   refill(container, (images.length < 2 ? [] : images).map((image, index) => {
     // Before it is loaded it has its width, too: the row would lose its place.
     const style = `aspect-ratio: ${image.width} / ${image.height}`;
-    const thumbnail = make("img", { src: image.url, alt: image.name, style });
-    const made = button("", String(index), () => onSelect(image), thumbnail);
+    const error = errorOf(image);
+    const alt = error ? `${image.name}: ${error.message}` : image.name;
+    const thumbnail = make("img", { src: image.url, alt, style });
+    const made = button(error ? "failed" : "", String(index), () => onSelect(image), thumbnail);
+    made.title = error ? alt : "";
     made.setAttribute("aria-current", image === current);
     made.tabIndex = image === current ? 0 : -1;
     return make("li", {}, made);

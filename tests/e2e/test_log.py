@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -60,6 +61,10 @@ def test_no_library_speaks_for_itself(repository, tmp_path, serve):
     lines = server.log.read_text().splitlines()
     assert lines
     assert [line for line in lines if not LINE.match(line)] == []
+    told = "\n".join(lines)
+    assert f": Fovea {version('fovea-serve')}\n" in told
+    assert f": metrics on 127.0.0.1 port {server.metrics_port}: /metrics\n" in told
+    assert "no keys are asked for: only programs on this machine reach the server" in told
     [listening] = [line for line in lines if f"HTTP on 127.0.0.1 port {server.port}" in line]
     assert listening.endswith(f"; open {server.url}/ in a browser to try the models")
 
@@ -126,6 +131,7 @@ def test_a_start_that_fails_shows_what_was_logged_before_its_error(tmp_path):
     command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", tmp_path / "nowhere"]
     environment = os.environ | {"FOVEA_NONSENSE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    warned, error = done.stderr.splitlines()
+    named, warned, error = done.stderr.splitlines()
+    assert f"Fovea {version('fovea-serve')}" in named
     assert "FOVEA_NONSENSE" in warned
     assert error.startswith("error: ")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from difflib import get_close_matches
+from importlib.metadata import version
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
@@ -85,6 +86,7 @@ def serve(
     )
     # Written out however it ends, before the error that ends the program.
     with closing(SERVER_LOG):
+        log.info("Fovea %s", version("fovea-serve"))
         warn_of_ignored_variables()
         _serve(settings)
 
@@ -146,8 +148,9 @@ def _check_models(service: Service) -> None:
 
 
 def _warn_of_open_doors(settings: Settings) -> None:
-    """Log what other machines may do where no key is asked for."""
+    """Log who may do what."""
     if settings.keys_file is not None or settings.jwt_issuer is not None:
+        log.info("every request needs a key, but those for health and the page itself")
         return
     doors = [
         f"{_NAMES[name]} at {address}"
@@ -156,10 +159,13 @@ def _warn_of_open_doors(settings: Settings) -> None:
     ]
     if doors and settings.no_keys:
         log.info("%s: everybody may do all, as --no-keys says", " and ".join(doors))
-    elif doors:
+    elif not doors:
+        log.info("no keys are asked for: only programs on this machine reach the server")
+    else:
         log.warning(
             "%s: other machines may predict and ask for health there without a key, and nothing "
-            "else. `fovea key add NAME` and --keys FILE ask all for keys, and let them do more; "
+            "else: the page asks them for the name of a model. `fovea key add NAME` and --keys "
+            "FILE ask all for keys, and let them do more; "
             "--no-keys lets everybody do all, behind a gateway that checks who asks",
             " and ".join(doors),
         )

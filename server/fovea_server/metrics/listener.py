@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,6 +22,8 @@ from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.metrics.metrics import metrics_text
 from fovea_server.traffic.asgi import WithTraffic
 from fovea_server.traffic.call import Call
+
+log = logging.getLogger(__name__)
 
 _ALLOW = {"allow": allow(["GET"])}
 
@@ -63,6 +66,7 @@ class MetricsServer:
         self._config.load()
         self._server.lifespan = self._config.lifespan_class(self._config)
         await self._server.startup([listener])
+        log.info("metrics on %s port %d: /metrics", settings.metrics_address, self.port)
 
     def reload(self) -> None:
         """Do nothing: it has no certificate."""

@@ -4,6 +4,7 @@ import shutil
 
 import httpx
 import pytest
+from tests.keyed import key
 from tests.serving import start_server
 
 from .conftest import DEMO, answered, choose, listed, opened, says
@@ -41,10 +42,9 @@ def test_models_come_and_go_and_the_choice_stays(browser, explicit):
     with opened(browser, explicit) as page:
         choose(page, DEMO / "scene-1.jpg")
         found = listed(page)
-        assert page.locator("#compare").is_disabled()
-        assert "version_policy" in page.locator("#compare").get_attribute("title")
+        assert offered(page) == ["digits", "digits, version 1 (load it beside)"]
         control(explicit, "other", "load")
-        page.locator("#compare:enabled").wait_for()
+        page.locator("option", has_text="other").first.wait_for(state="attached")
         picker = page.get_by_label(MODEL, exact=True)
         assert picker.input_value() == "digits"
         assert "other" in offered(page)
@@ -74,6 +74,69 @@ def test_a_new_version_is_asked_by_itself(browser, explicit):
         with page.expect_request(lambda request: "digits/predict" in request.url):
             control(explicit, "digits", "load")
         page.locator(".facts").filter(has_text="openvino").wait_for()
+
+
+def test_a_version_is_loaded_beside_the_current_one_to_compare_them(
+    browser, demo_versions, tmp_path
+):
+    shutil.copytree(demo_versions, tmp_path / "repository")
+    server = start_server(tmp_path / "repository", tmp_path)
+    url = f"{server.url}/v1/models/digits"
+    try:
+        with opened(browser, server) as page:
+            choose(page, DEMO / "scene-1.jpg")
+            compare = page.locator("#compare:enabled")
+            compare.wait_for()
+            assert compare.get_attribute("title") == "Loads version 1 beside it"
+            compare.click()
+            page.locator(".facts").nth(1).filter(has_text="onnxruntime").wait_for()
+
+            says(page, "#summary", "Both find the same|in both")
+            assert offered(page) == ["digits", "digits, version 1"]
+        assert httpx.get(url).json()["version"] == "2"
+        assert httpx.get(f"{url}/versions/1").json()["ready"]
+    finally:
+        assert server.stop() == 0
+
+
+def test_who_may_not_load_versions_is_offered_none(browser, demo_versions, tmp_path):
+    shutil.copytree(demo_versions, tmp_path / "repository")
+    keys = tmp_path / "keys.json"
+    tokens = [key("add", "asking", "--keys", keys)]
+    tokens.append(key("add", "ruling", "--keys", keys, "--scope", "predict,control"))
+    server = start_server(tmp_path / "repository", tmp_path, [f"--keys={keys}"])
+    try:
+        for token, versions in zip(tokens, (0, 1), strict=True):
+            page = browser.new_page()
+            page.on("dialog", lambda dialog, token=token: dialog.accept(token))
+            page.goto(server.url)
+            page.locator(".facts").filter(has_text="openvino").wait_for()
+            assert page.locator("option", has_text="load it beside").count() == versions
+            assert page.locator("#compare").is_enabled() == bool(versions)
+            page.close()
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_visitor_of_a_server_without_keys_predicts_by_name(browser, demo_server):
+    page = browser.new_page(extra_http_headers={"x-forwarded-for": "192.0.2.7"})
+    errors: list[object] = []
+    page.on("pageerror", lambda error: errors.append(error))
+    page.set_default_timeout(120_000)
+    page.goto(demo_server.url)
+    says(page, "#visitor", "started without keys: only its own machine may list its models")
+    assert not page.locator("#alert").is_visible()
+    page.fill("#visitor-model", "nobody")
+    page.click("#visitor button")
+    says(page, "#alert", "there is no model 'nobody'")
+    page.fill("#visitor-model", "digits")
+    page.click("#visitor button")
+    page.locator(".pane").wait_for()
+    choose(page, DEMO / "scene-1.jpg")
+    assert listed(page)
+    assert not page.locator("#alert").is_visible()
+    page.close()
+    assert errors == []
 
 
 CHOICES = """

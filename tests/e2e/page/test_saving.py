@@ -52,6 +52,24 @@ def test_all_images_are_saved_in_the_forms_of_predict(page, written, tmp_path):
     assert len(rows[0]) > 10
 
 
+def test_bad_files_keep_a_message_each_and_are_not_counted(page, tmp_path):
+    half = tmp_path / "half.jpg"
+    # Browsers show what there is of it, and the server refuses it.
+    half.write_bytes(SCENES[0].read_bytes()[:9000])
+    texts = [tmp_path / "one.tiff", tmp_path / "two.tiff"]
+    for text in texts:
+        text.write_text("no image")
+    page.set_input_files("#files", [SCENES[0], texts[0], half, texts[1], SCENES[1]])
+    says(page, "#alert", r"one\.tiff: .+\ntwo\.tiff: ")
+    failed = page.locator("#strip .failed")
+    failed.wait_for()
+    assert failed.get_attribute("title").startswith("half.jpg: the image is damaged")
+    page.locator("#saves button", has_text="CSV of all 2").wait_for()
+    failed.click()
+    says(page, ".pane .problem", "the image is damaged")
+    says(page, "#alert", r"one\.tiff")
+
+
 def numbers(row):
     return [(name, float(text) if name[0] in "sxy" else text) for name, text in row.items()]
 
