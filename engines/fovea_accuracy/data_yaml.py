@@ -164,4 +164,5 @@ def swapped(folder: Path, name: str, other: str) -> Path:
 def _beside(image: Path) -> Path:
     """Return the file of an image's labels: in `labels` in place of `images`, or beside it."""
     beside = image.with_suffix(".txt")
-    return beside if beside.is_file() else swapped(image.parent, "images", "labels") / beside.name
+    usual = labels_of(image.parent) / beside.name
+    return beside if beside.is_file() and not usual.is_file() else usual

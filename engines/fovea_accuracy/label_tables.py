@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AttributeAccuracy, TextAccuracy
-from fovea_engines.repository.files import file_sha256, json_sha256
+from fovea_engines.repository.files import file_sha256, json_sha256, text_of
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 SUFFIXES: Final = (".csv", ".tsv", ".txt")
@@ -137,7 +138,7 @@ def read_table(data: Path, images: Path | None = None) -> TextLabels | Attribute
     """
     folder = data.parent if images is None else images
     try:
-        with data.open(encoding="utf-8-sig", newline="") as file:
+        with io.StringIO(text_of(data.read_bytes()), newline="") as file:
             header = next(csv.reader(file), []) if data.suffix == ".csv" else ["image", "text"]
             lines = csv.reader(file) if data.suffix == ".csv" else _tabbed(file)
             rows = {

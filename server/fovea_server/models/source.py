@@ -164,7 +164,9 @@ class Source:
         try:
             if not folder.is_dir():
                 raise NotFound(f"there is no folder {folder}: put the model there")
-            stamps = {entry.name: frozenset(_stamps(entry)) for entry in os.scandir(folder)}
+            # A Mac writes hidden files whenever somebody looks at a folder.
+            shown = (entry for entry in os.scandir(folder) if not entry.name.startswith("."))
+            stamps = {entry.name: frozenset(_stamps(entry)) for entry in shown}
             if config is None and (file := composite_file(folder)) is not None:
                 return cls(folder, composite_config(folder, name, file), (1,), stamps)
             models = ModelRepository(folder.parent)

@@ -70,9 +70,13 @@ def test_texts(tmp_path):
     lines.write_text("a.png\tkitten\nb.png\tA 1\n\nc.png\t日本\r\nd.png\tx\ty\n", encoding="utf-8")
     rows = [["file", "Text"], ["a.png", "kitten"], ["b.png", "A 1"], ["c.png", "日本"]]
     table = write(tmp_path / "t.csv", [*rows, ["d.png", "x\ty"]])
+    marked = tmp_path / "marked.csv"
+    marked.write_text(table.read_text("utf-8"), "utf-16")
     found = {"a.png": "sitting", "b.png": "A 1", "c.png": "", "d.png": "x\ty"}
-    measured = [read_table(each).measure(lambda path: found[path.name]) for each in (lines, table)]
-    assert measured[0] == measured[1]
+    measured = [
+        read_table(each).measure(lambda path: found[path.name]) for each in (lines, table, marked)
+    ]
+    assert measured[0] == measured[1] == measured[2]
     similarity = (4 / 7 + 1 + 0 + 1) / 4
     assert measured[0] == TextAccuracy(4, 0.5, pytest.approx(similarity), 5 / 14)
     assert read_table(lines).sha256() != read_table(lines).only([tmp_path / "a.png"]).sha256()

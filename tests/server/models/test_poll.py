@@ -117,6 +117,17 @@ def test_links_that_lead_nowhere_or_round_in_circles_change_nothing(repository):
         assert answer(registry.find("other", 2)) == 5
 
 
+def test_the_hidden_files_of_a_mac_change_nothing(repository):
+    with serving(repository, **POLL) as registry:
+        before = registry.find("plus")
+        for name in (".DS_Store", "._config.pbtxt", "._1"):
+            (repository / "plus" / name).write_bytes(b"\0\5\x16\7")
+        # Once this one is served, the other was looked at.
+        adder(repository, "new")
+        wait_until(lambda: is_served(registry, "new"))
+        assert registry.find("plus") is before
+
+
 def test_one_look_that_goes_wrong_does_not_end_the_others(repository, monkeypatch, caplog):
     with serving(repository, **POLL) as registry:
         with monkeypatch.context() as broken:
