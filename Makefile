@@ -13,7 +13,7 @@ WORKERS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help run check test test-smoke test-all lint foreign test-real test-browser test-cluster test-images \
-	test-bare test-circle test-fiftyone locks sbom audit clean
+	test-bare test-circle test-fiftyone test-gpu locks sbom audit clean
 
 help:
 	@echo "make run    build the demo engine, serve it, send it an image, go on serving"
@@ -29,6 +29,7 @@ help:
 	@echo "make test-images    container images and 'make run' in containers"
 	@echo "make test-bare      'make run', 'make check' and 'make test' in a Debian with nothing but Python and make"
 	@echo "make test-circle    capture, label, train (PyTorch), build, shadow, promote"
+	@echo "make test-gpu       TensorRT on the GPU of this machine: ten minutes"
 	@echo "make test-fiftyone  FiftyOne reads the client's results"
 	@echo
 	@echo "make sbom   list the packages of an installation, as CycloneDX has it: sbom.cdx.json"
@@ -202,6 +203,17 @@ test-circle: $(VENV)/train
 
 test-fiftyone: $(VENV)/fiftyone
 	$(PYTEST) tests/client/test_fiftyone.py
+
+# What tests/gpu takes and no more: pycuda compiles, so a CUDA toolkit must be there.
+$(VENV)/gpu: $(VENV)/base
+	$(INSTALLER) -c constraints.txt -e '.[tensorrt]' hypothesis pytest pytest-timeout
+	touch $@
+
+# Nothing is installed where no GPU is.
+test-gpu:
+	$(PYTHON) -m tools.test_gpu --look
+	$(MAKE) --no-print-directory $(VENV)/gpu
+	$(BIN)/python -m tools.test_gpu $(STEPS)
 
 # What lists and audits packages, in folders of their own: they are no part of an installation.
 $(VENV)/sbom $(VENV)/supply: $(VENV)/%: locks/%.txt

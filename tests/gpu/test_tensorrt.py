@@ -1,14 +1,13 @@
 """Engines of TensorRT, built for this GPU and run on it, find what ONNX Runtime finds."""
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-import cv2
 import numpy as np
 import pytest
 from tests.drawn import draw
-from tests.engines.tiny import tiny_detector
+from tests.gpu.subject import ROWS, Subject
 
 from fovea_engines.backends.registry import mismatch
 from fovea_engines.build.build import build
@@ -18,39 +17,13 @@ from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_preprocess.errors import BackendUnavailable
+from fovea_tensorrt.layers_file import LAYERS_FILE, PlanLayers
 from fovea_tensorrt.rebuild import rebuild
 
 # TensorRT tries kernels out, for minutes.
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
-ROWS = 4
 LEAST = {"fp32": 0.95, "fp16": 0.95, "int8": 0.8}
 OLD = "1.0.0.7"
-
-
-@dataclass
-class Subject:
-    """A detector, with images to measure ranges on and others to judge it on."""
-
-    model: Path
-    calibration: Path
-    images: Path
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """Timings of another folder than the user's."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
-@pytest.fixture
-def tiny(tmp_path) -> Subject:
-    for number in range(16):
-        folder = tmp_path / ("calibration", "images")[number % 2]
-        folder.mkdir(exist_ok=True)
-        pixels = draw(64 + 2 * number, 80, number)
-        cv2.imwrite(str(folder / f"{number}.png"), pixels[..., ::-1])
-    model = tiny_detector(tmp_path / "tiny.onnx", depth=4)
-    return Subject(model, tmp_path / "calibration", tmp_path / "images")
 
 
 @pytest.fixture(params=["tiny", "yolov8n"])
@@ -60,13 +33,6 @@ def subject(request) -> Subject:
     shared = request.getfixturevalue("shared")
     images = shared / "data" / "coco64"
     return Subject(shared / "models" / "yolov8n.onnx", images / "calibration", images / "val")
-
-
-@pytest.fixture
-def folder(backend, tiny, tmp_path) -> Path:
-    """A version of the tiny detector."""
-    build(BuildPlan(tiny.model, "d", tmp_path / "r", backend, max_batch=ROWS))
-    return tmp_path / "r" / "d" / "1"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
@@ -118,6 +84,15 @@ def test_a_row_is_the_same_alone_in_a_batch_and_beside_other_callers(folder):
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(serve, range(8)))
+
+
+def test_layers_have_the_precision_they_compute_in(folder, record_property):
+    """Of a dynamic batch, too, of which TensorRT 10 says "N/A due to dynamic shapes"."""
+    found = PlanLayers.read(folder / LAYERS_FILE)
+    kinds = Counter((layer.type, layer.precision) for layer in found.layers)
+    record_property(found.source, {" ".join(kind): count for kind, count in kinds.items()})
+    assert "float32" in {layer.precision for layer in found.layers}
+    assert not [layer.name for layer in found.layers if "N/A" in layer.precision]
 
 
 def test_an_engine_of_another_release_is_built_again(folder):
