@@ -96,8 +96,13 @@ def read_labelled(data: Path, images: Path | None = None) -> Labels:
 def described(labelled: Labels) -> str:
     """Say how many images are measured, and of which split."""
     images = counted(len(labelled.paths), "image")
-    split = labelled.split if isinstance(labelled, Dataset) else None
+    split = split_of(labelled)
     return images if split is None else f"{images} of {split}"
+
+
+def split_of(labelled: Labels) -> str | None:
+    """Return the split of the images, as val; None where they have none."""
+    return labelled.split if isinstance(labelled, Dataset) else None
 
 
 def check_task(labelled: Labels, task: str) -> None:

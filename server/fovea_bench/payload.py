@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fovea_accuracy.labels import Labels
+from fovea_accuracy.labels import Labels, described, split_of
 from fovea_bench.requests import image_requests, tensor_request
 from fovea_bench.target import Target
 from fovea_client import Client, FoveaClientError, Prediction, ServerError
@@ -38,6 +38,16 @@ class Payload:
     version: int
     judged: list[bytes] = field(default_factory=list)
     labelled: Labels | None = None
+
+    @property
+    def split(self) -> str | None:
+        """The split of the labelled images, as val."""
+        return None if self.labelled is None else split_of(self.labelled)
+
+    @property
+    def judged_on(self) -> str:
+        """Say what the accuracy is measured on, behind the rest of a title; empty without labels."""
+        return "" if self.labelled is None else f", accuracy on {described(self.labelled)}"
 
 
 def image_payload(target: Target, images: Path | None, data: Path | None = None) -> Payload:

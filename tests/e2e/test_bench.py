@@ -170,6 +170,7 @@ def test_answers_that_do_not_come_are_counted(demo_repository, serve):
 def test_accuracy_under_load_is_that_of_eval(demo_server, labels):
     words = ("digits", "--url", demo_server.url, "--data", labels, "--images", DEMO)
     report = measured(*words, "--clients", 2, "--rate", 10, *QUICK)
+    assert report["split"] is None
     done = subprocess.run(
         [*forked_fovea(), "eval", *map(str, words), "--json"],
         capture_output=True,

@@ -240,6 +240,7 @@ def bench(
         except KeyboardInterrupt:
             interrupted = True
     title = f"{model} version {payload.version}, {f'{engine}, ' * bool(engine)}{target.url}"
+    title += payload.judged_on
     if plot is not None and (drawing := draw(title, levels)) is not None:
         plot.write_text(drawing, "utf-8")
     if as_json:
@@ -250,6 +251,7 @@ def bench(
             "url": target.url,
             "kind": payload.kind,
             "bodies": len(payload.timed),
+            "split": payload.split,
             "levels": [level.to_json() for level in levels],
             "interrupted": interrupted,
         }

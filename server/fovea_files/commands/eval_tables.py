@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fovea_accuracy.dataset import Dataset
+from fovea_accuracy.labels import split_of
 from fovea_engines.repository.accuracy import Accuracy, AnyAccuracy
 from fovea_files.chosen import Chosen
 from fovea_files.confusion import Confusion
@@ -43,8 +43,7 @@ class EvalReport:
     @property
     def split(self) -> str | None:
         """The split of the images, as val."""
-        labelled = self.chosen.labelled
-        return labelled.split if isinstance(labelled, Dataset) else None
+        return split_of(self.chosen.labelled)
 
     @property
     def title(self) -> str:
