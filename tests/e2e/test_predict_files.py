@@ -128,22 +128,13 @@ def check_coco(results: Path, images: Path, objects: list[dict], task: str) -> N
 
 def check_yolo(results: Path, images: Path, found: list[dict], task: str) -> None:
     """The labels are read back, by the reader that `fovea eval` has, as what was found."""
-    for image, (label, line) in zip(
-        (images, images / "sub"),
-        zip((results / "labels", results / "labels" / "sub"), found, strict=True),
-        strict=True,
-    ):
-        flat = results / "flat" / label.name
-        flat.mkdir(parents=True)
-        for file in label.glob("*.txt"):
-            shutil.copy(file, flat)
-        shutil.copy(results / "classes.txt", flat)
-        [read], names = read_yolo(flat, image)
-        assert names == tuple(map(str, range(10)))
+    read, names, _ = read_yolo(results, images)
+    assert names == tuple(map(str, range(10)))
+    close = 8 if task in ("segment", "obb") else 0.01  # of an outline, and clipped corners
+    for labelled, line in zip(read, found, strict=True):
         boxes = [list(one["box"].values()) for one in line["detections"]]
-        close = 8 if task in ("segment", "obb") else 0.01  # of an outline, and clipped corners
-        np.testing.assert_allclose(read.boxes, boxes, atol=close)
-        assert read.class_ids.tolist() == [one["class_id"] for one in line["detections"]]
+        np.testing.assert_allclose(labelled.boxes, boxes, atol=close)
+        assert labelled.class_ids.tolist() == [one["class_id"] for one in line["detections"]]
     document = yaml.safe_load((results / "data.yaml").read_text())
     assert document["names"] == {each: str(each) for each in range(10)}
     assert ("kpt_shape" in document) == (task == "pose")
