@@ -123,6 +123,8 @@ def become(
     for number, file in enumerate(streams):
         os.dup2(file, number)
         os.close(file)
+    # The one of this process believes that its file can be sought in, which no pipe can.
+    sys.stdout = open(1, "w", encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115
     os.sched_setaffinity(0, cores)
     os.chdir(folder)
     if read_at_start(variables) != read_at_start(dict(os.environ)):

@@ -46,7 +46,7 @@ class Payload:
 
     @property
     def judged_on(self) -> str:
-        """Say what the accuracy is measured on, behind the rest of a title; empty without labels."""
+        """Say what the accuracy is measured on, as the end of a title; empty without labels."""
         return "" if self.labelled is None else f", accuracy on {described(self.labelled)}"
 
 
