@@ -48,6 +48,19 @@ def model(*nodes, takes=SQUARE, gives=SQUARE, dtype=TensorProto.FLOAT, weights=(
 
 
 RELU = model(helper.make_node("Relu", ["x"], ["y"], "relu"))
+# Long enough to be stopped: each of its layers is a kernel of its own.
+POOLS = model(
+    *(
+        helper.make_node(
+            "MaxPool",
+            [f"x{n}" if n else "x"],
+            [f"x{n + 1}" if n < 39 else "y"],
+            kernel_shape=[3, 3],
+            pads=[1, 1, 1, 1],
+        )
+        for n in range(40)
+    )
+)
 
 
 def for_two(*profiles: Profile, **options) -> BuilderOptions:
@@ -239,7 +252,7 @@ def test_ctrl_c_stops_a_build(runtime):
     def interrupt():
         signal.pthread_kill(here, signal.SIGINT)
         # Not before this thread has heard of it.
-        stopped.wait(10)
+        stopped.wait(60)
 
     stopped = threading.Event()
     progress = Watcher(interrupt)
@@ -251,7 +264,7 @@ def test_ctrl_c_stops_a_build(runtime):
     before = signal.signal(signal.SIGINT, heard)
     try:
         with runtime.log.collect() as messages, pytest.raises(KeyboardInterrupt):
-            build_plan(RELU, for_two(), runtime, progress)
+            build_plan(POOLS, for_two(), runtime, progress)
     finally:
         signal.signal(signal.SIGINT, before)
     # Every phase has ended.
