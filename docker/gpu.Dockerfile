@@ -50,8 +50,10 @@ RUN python -m venv --without-pip /opt/fovea
 # NVIDIA as it is installed.
 ARG TENSORRT=tensorrt
 # pycuda is the one that was compiled: it is there already when what it needs is installed.
+# TensorRT comes as source; pip (25.3 and newer) checks the hashes of what makes wheels of it, too.
 RUN python -m pip --python /opt/fovea/bin/python install --no-deps /src/wheels/pycuda-*.whl
 RUN --mount=type=cache,target=/root/.cache/pip \
+    PIP_BUILD_CONSTRAINT=locks/tensorrt-build.txt \
     python -m pip --python /opt/fovea/bin/python install --require-hashes \
     --requirement "locks/$TENSORRT.txt" --requirement locks/pycuda.txt
 RUN python -m pip --python /opt/fovea/bin/python install --no-deps /src/wheels/fovea_serve-*.whl

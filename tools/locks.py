@@ -27,7 +27,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "tensorrt": (*_SWITCHED, "tensorrt"),
 }
 """File -> extras of the project that it installs, without the project."""
-GROUPS = ("build", "sbom", "supply", "cuda-headers", "pycuda")
+GROUPS = ("build", "sbom", "supply", "cuda-headers", "pycuda", "tensorrt-build")
 """Files with the dependency groups of their names."""
 
 # trackers asks for opencv-python, whose files are those of opencv-python-headless, but take libGL.

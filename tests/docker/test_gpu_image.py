@@ -31,6 +31,8 @@ def test_both_are_built_alike(gpu: list[Instruction], cpu: list[Instruction]) ->
     )
     assert compiled.text.endswith("install --no-deps /src/wheels/pycuda-*.whl")
     assert '--requirement "locks/$TENSORRT.txt"' in installing.text
+    # What makes wheels of TensorRT's sources has hashes, too.
+    assert " PIP_BUILD_CONSTRAINT=locks/tensorrt-build.txt python -m pip " in installing.text
     given = [argument.text for argument in all_of(gpu, "ARG") if argument.stage > 0]
     assert given == ["TENSORRT=tensorrt", "BUILDS_FOR=all"]
 
