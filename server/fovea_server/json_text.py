@@ -30,8 +30,9 @@ LARGE = 262_144
 # The time and the memory of each, in those of a number: a list, an object, a key.
 _WEIGHTS = ((b",", 1), (b"[", 6), (b"{", 6), (b":", 10))
 _HEAVIEST = 10
-# Bytes that a number takes in memory.
-_NUMBER = 32
+# Bytes that a number takes in memory, and its place in the tree that orjson reads first. Beside
+# that tree it keeps a copy of the text.
+_NUMBER = 48
 # Others run between two windows.
 _WINDOW = 1 << 20
 
@@ -59,7 +60,7 @@ class JsonThread:
         async with self._turn:
             weighed = await loop.run_in_executor(self._thread, check_weight, text, most)
             with self._budget.body() as hold:
-                hold(weighed * _NUMBER)
+                hold(weighed * _NUMBER + len(text))
                 return await loop.run_in_executor(self._thread, work)
 
     def close(self) -> None:
