@@ -46,7 +46,7 @@ def keys(tmp_path_factory):
     """The file of keys, and a key that may do all, of a client that only looks, and of others."""
     file = tmp_path_factory.mktemp("keys") / "keys.json"
     owner = key("add", "owner", "--keys", file, "--scope", "predict,control")
-    looks = key("add", "looks", "--keys", file)
+    looks = key("add", "looks", "--keys", file, "--scope", "predict,cameras")
     narrow = "--scope", "predict,control", "--model", "attr*", "--model", "embed*"
     other = key("add", "other", "--keys", file, *narrow)
     return file, {
