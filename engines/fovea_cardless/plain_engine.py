@@ -21,7 +21,7 @@ from fovea_engines.detect.heads.signature import image_layout
 from fovea_engines.detect.image_inputs import beside_image, image_of, source_feeds
 from fovea_engines.device import processor_name
 from fovea_engines.engine import PlainChoice
-from fovea_engines.graph.tensors import read_metadata
+from fovea_engines.graph.tensors import in_its_place, read_metadata
 from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard, HeadCandidate
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.files import file_sha256
@@ -62,6 +62,8 @@ def open_plain(
         raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(names)}")
     if not (folder / file).is_file():
         raise NotFound(f"{folder} has no {file}, which config.pbtxt names: put it there")
+    if (other := in_its_place(folder / file)) is not None:
+        raise InvalidModel(f"{folder / file} is {other}")
     backend, metadata = _origin(folder / file, choice.backend)
     max_batch = choice.max_batch
     if max_batch is None:

@@ -13,10 +13,10 @@ import onnx
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.heads.base import Detector
-from fovea_engines.detect.heads.metadata import labels_from_metadata
+from fovea_engines.detect.heads.metadata import labels_from_metadata, names_fault
 from fovea_engines.detect.heads.preprocess import over_own
 from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.heads.recognition import Recognition, outputs_text
+from fovea_engines.detect.heads.recognition import TENSORS, Recognition, outputs_text
 from fovea_engines.detect.heads.signature import image_layout, image_sides
 from fovea_engines.detect.image_inputs import beside_image, origin_of
 from fovea_engines.detect.options import PredictOptions
@@ -27,6 +27,7 @@ from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import control_flow, normalise, open_size
 from fovea_engines.graph.own_normalisation import own_normalisation
 from fovea_engines.graph.plugin_operators import plugin_operators
+from fovea_engines.graph.quantised import step_of
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.progress import Progress
 from fovea_engines.repository.labels import set_of
@@ -37,6 +38,9 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
 
+# A score may be off by half a step. Exporters that quantise boxes and scores together have 2 to 3.
+_COARSE = 0.1
+_WITH_BOXES = ("detect", "segment", "pose", "obb", TENSORS)
 # A row of a lower score may be padding.
 _LEAST_SCORE = 0.05
 
@@ -97,7 +101,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     with progress.phase("normalise"):
         graph = normalise(source.proto, plan.size, progress.note)
         inputs, outputs, metadata = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
-        _check_batch(inputs[0].shape[0], plan.max_batch)
+        _check_batch(plan, inputs[0].shape[0])
     with progress.phase("head"):
         known, head, observe = with_batch(
             graph, lambda each: _recognised(plan, each, trained, beside)
@@ -119,10 +123,11 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         _check_labels(head, len(labels))
         _check_class_ids(head, inputs, observe.seen(preprocess), len(labels))
     elif head.num_classes:
-        progress.note(_nameless(head.num_classes))
+        progress.note(_nameless(head.num_classes, names_fault(metadata, head.num_classes)))
     if plan.runtime.on_gpu or plan.tensorrt is not None:
         check_straight(graph, "TensorRT")
     quantised = _quantised(graph)
+    _check_steps(plan, graph, head)
     if plan.rect and not head.open:
         graph, preprocess = _of_sizes(graph, preprocess)
     return PreparedModel(
@@ -273,6 +278,24 @@ def _quantised(model: onnx.ModelProto) -> bool:
     return any(node.op_type == "QuantizeLinear" for body in bodies for node in body.node)
 
 
+def _check_steps(plan: BuildPlan, graph: onnx.ModelProto, head: Recognition) -> None:
+    """Refuse, as UnsupportedModel, a detector that is quantised until no score is left.
+
+    Its boxes, of hundreds of pixels, and its scores are one output with one scale.
+    """
+    outputs = graph_outputs(graph)
+    boxes = len(outputs) == 1 and len(outputs[0].shape) == 3 and head.task in _WITH_BOXES
+    if plan.family == TENSORS or not boxes or (step := step_of(graph, 0)) is None:
+        return
+    if step > _COARSE:
+        raise UnsupportedModel(
+            f"the model is quantised to nothing: output {outputs[0].name} has steps of {step:.2g}, "
+            "which boxes share with scores, and those need steps of .01. Give the float model to "
+            "`fovea build --precision int8 --calibration DIR`, or serve it as it is with --head "
+            "tensors"
+        )
+
+
 def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
     """Refuse, as UnsupportedModel, a size that a model of any size cannot compute after all."""
     height, width = image_sides(graph_inputs(graph)[0])
@@ -319,12 +342,12 @@ def _resized_twice(size: str) -> str:
     )
 
 
-def _nameless(classes: int) -> str:
+def _nameless(classes: int, fault: str | None) -> str:
     usual = set_of(classes)
     own = f"--labels {usual} if it was trained on those, else " if usual else ""
     return (
-        f"the file names no classes, so they are called by number: {own}--labels FILE has a line "
-        f"for each of {classes}"
+        f"{fault or 'the file names no classes'}, so they are called by number: {own}--labels FILE "
+        f"has a line for each of {classes}"
     )
 
 
@@ -355,16 +378,21 @@ def _check_class_ids(
         )
 
 
-def _check_batch(rows: int, max_batch: int) -> None:
-    if rows not in (-1, 1):
-        raise UnsupportedModel(
-            f"the model takes exactly {rows} images at a time: export it with a dynamic batch"
-        )
-    if rows == 1 and max_batch > 1:
-        raise InvalidOption(
-            f"the model takes one image at a time, so --max-batch {max_batch} cannot be: export "
-            "it with a dynamic batch, or leave --max-batch out"
-        )
+def _check_batch(plan: BuildPlan, rows: int) -> None:
+    if rows in (-1, 1) and (rows == -1 or plan.max_batch == 1):
+        return
+    made = plan.source.with_name(f"{plan.source.stem}-any-batch.onnx")
+    edit = ["fovea", "edit", str(plan.source), "--batch", "dynamic", "--out", str(made)]
+    cure = (
+        f"make one for any number with `{shlex.join(edit)}`, and build that file, or export it "
+        "with a dynamic batch"
+    )
+    if rows != 1:
+        raise UnsupportedModel(f"the model takes exactly {rows} images at a time: {cure}")
+    raise InvalidOption(
+        f"the model takes one image at a time, so --max-batch {plan.max_batch} cannot be: leave it "
+        f"out, or {cure}"
+    )
 
 
 def check_straight(graph: onnx.ModelProto, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -53,7 +54,11 @@ from fovea_engines.repository.options import (
     default_profiles,
     parse_capabilities,
 )
-from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_engines.repository.repository import (
+    DEFAULT_REPOSITORY,
+    ModelRepository,
+    check_name,
+)
 from fovea_preprocess.errors import FoveaError, InvalidOption
 
 _graph_option = partial(typer.Option, rich_help_panel="Graph")
@@ -285,7 +290,7 @@ def build(
     )
     plan = BuildPlan(
         source=model,
-        name=model.stem if name is None else name,
+        name=_name_of(model) if name is None else name,
         repository=repository,
         backend=first_backend,
         size=parse_size(size),
@@ -368,6 +373,15 @@ def _refer(
         typer.echo(now)
     if not same:
         raise typer.Exit(1)
+
+
+def _name_of(model: Path) -> str:
+    """Return the name that a file gives its model; InvalidOption for one that cannot be a name."""
+    try:
+        return check_name(model.stem)
+    except InvalidOption as error:
+        usable = re.sub(r"[^\w.-]+", "_", model.stem, flags=re.ASCII).strip("_.")[:64]
+        raise InvalidOption(f"{error}: give it another with --name {usable or 'model'}") from error
 
 
 def _parse_keep_float(given: list[str] | None) -> tuple[str, ...]:

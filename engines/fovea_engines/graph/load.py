@@ -11,6 +11,7 @@ import onnx
 
 from fovea_engines.graph.external_data import read_external_data
 from fovea_engines.graph.plugin_operators import mark_plugins
+from fovea_engines.graph.tensors import in_its_place
 from fovea_preprocess.entry_points import Group
 from fovea_preprocess.entry_points import load as load_point
 from fovea_preprocess.errors import InvalidModel, NotFound
@@ -102,6 +103,8 @@ def _read(path: Path) -> bytes:
         ) from error
     except OSError as error:
         raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
+    if (other := in_its_place(path)) is not None:
+        raise InvalidModel(f"{path} is {other}")
     if not data:
         raise InvalidModel(f"{path} is empty: copy or export it again")
     if data.startswith(b"PK\x03\x04") or path.suffix in (".pt", ".pth"):

@@ -8,16 +8,15 @@ from onnx.numpy_helper import from_array
 
 from fovea_engines.detect.heads.signature import image_sides
 from fovea_engines.detect.image_inputs import GREY, enlarging, factor_of, filled, image_of, is_grey
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.graph.tensors import graph_inputs
 from fovea_engines.graph.writer import Writer
 from fovea_engines.session import Array, TensorSpec
 
 
 def take_colour(model: onnx.ModelProto) -> None:
-    """Let a network that makes a picture of a grey image take colour images, RGB."""
-    image, outputs = image_of(graph_inputs(model)), graph_outputs(model)
-    shape = outputs[0].shape if len(outputs) == 1 else ()
-    if not is_grey(image) or len(shape) != 4 or shape[1] not in (1, 3):
+    """Let a network of grey images take colour images, RGB."""
+    image = image_of(graph_inputs(model))
+    if not is_grey(image):
         return
     write = Writer(image.name)
     inner = write("Conv", image.name, GREY.reshape(1, 3, 1, 1).astype(image.dtype))

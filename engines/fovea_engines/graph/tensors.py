@@ -18,6 +18,24 @@ _KEY, _VALUE = 1, 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
+_PAGE = "a web page, and not the model: it may ask to log in; download the file itself"
+# First bytes of files that are often in a model's place -> what they are, and how to get the model.
+_IN_ITS_PLACE = {
+    b"version https://git-lfs.github.com/spec/": (
+        "a pointer of Git LFS, and not the model: fetch it with `git lfs pull`"
+    ),
+    b"<!doctype html": _PAGE,
+    b"<html": _PAGE,
+}
+
+
+def in_its_place(path: Path) -> str | None:
+    """Say what lies in the place of a model, and how to get that; None where nothing tells."""
+    with path.open("rb") as file:
+        start = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    return next((what for first, what in _IN_ITS_PLACE.items() if start.startswith(first)), None)
+
+
 def graph_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
     """Return the inputs without initializers, which older exporters list as well."""
     weights = {tensor.name for tensor in model.graph.initializer}

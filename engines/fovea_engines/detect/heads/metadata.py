@@ -49,13 +49,17 @@ def labels_from_metadata(
 ) -> tuple[str, ...] | None:
     """Read class names by class id from `names`: a list or a dict of id to name, Python or JSON.
 
-    PaddlePaddle's exporters have `character` instead, with a name in every line. None where they
-    are missing, malformed, or not `num_classes` in number.
+    PaddlePaddle's exporters have `character` instead, with a name in every line. An id without a
+    name before one that has it is its own name. None where names are missing, malformed, or not
+    those of `num_classes`.
     """
     names = literal(metadata.get("names", "")) or metadata.get("character", "").splitlines()
     if isinstance(names, dict):
         by_id = {str(key): name for key, name in names.items()}
-        names = [by_id.get(str(i)) for i in range(len(by_id))]
+        ids = [str(each) for each in range(num_classes or len(by_id))]
+        # COCO's category ids have gaps.
+        gaps = num_classes is not None and ids[-1] in by_id and by_id.keys() <= set(ids)
+        names = [by_id.get(each, each if gaps else None) for each in ids]
     if not isinstance(names, list | tuple) or not names:
         return None
     if not all(isinstance(name, str | int | float) for name in names):
@@ -63,6 +67,21 @@ def labels_from_metadata(
     if num_classes is not None and len(names) != num_classes:
         return None
     return tuple(str(name) for name in names)
+
+
+def names_fault(metadata: Mapping[str, str], num_classes: int) -> str | None:
+    """Say why the names in the metadata are not those of so many classes; None without any."""
+    names = literal(metadata.get("names", ""))
+    if not names or not isinstance(names, dict | list | tuple):
+        return None
+    last = num_classes - 1
+    if isinstance(names, dict) and (more := [i for i in map(str, names) if not _within(i, last)]):
+        return f"the file names a class {more[-1]}, where the model has 0 to {last}"
+    return f"the file names {len(names)} classes, where the model has {num_classes}"
+
+
+def _within(class_id: str, last: int) -> bool:
+    return class_id.isdecimal() and int(class_id) <= last
 
 
 def renamed_outputs(metadata: Mapping[str, str]) -> Mapping[str, str]:

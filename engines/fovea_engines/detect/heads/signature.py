@@ -154,7 +154,8 @@ class Signature:
             return f"{columns} numbers a box have room for no class"
         if self.num_labels not in (None, count):
             names = f"the metadata or --labels name {self.num_labels}"
-            return f"{counted(count, 'class')} by the shape, but {names}"
+            cure = f"--labels FILE with a line for each of {count} says them"
+            return f"{counted(count, 'class')} by the shape, but {names}: {cure}"
         return count
 
     def on_grid(self, boxes: int, per_cell: int = 1) -> tuple[Strength, str] | str:

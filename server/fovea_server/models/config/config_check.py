@@ -6,7 +6,8 @@ Texts and rules: `ValidateModelConfig` of Triton's model_config_utils.cc.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from math import prod
 
 from fovea_engines.backends.registry import BACKENDS
@@ -60,6 +61,20 @@ _LEAST_INSTANCES, _INSTANCES_PER_CORE = 64, 16
 _MOST_WARMUP_RUNS = 10_000
 _MOST_OF_A_STATE = 1 << 24
 _PLATFORMS = ("", "onnxruntime_onnx", "tensorrt_plan", "ensemble")
+# Names of formats and of platforms, in the place of those of backends, and the other way round.
+_MEANT_BACKENDS = {
+    "onnx": "onnxruntime",
+    "ort": "onnxruntime",
+    "onnxruntime_onnx": "onnxruntime",
+    "trt": "tensorrt",
+    "tensorrt_plan": "tensorrt",
+}
+_MEANT_PLATFORMS = {
+    "onnx": "onnxruntime_onnx",
+    "onnxruntime": "onnxruntime_onnx",
+    "tensorrt": "tensorrt_plan",
+}
+_ALIKE = 0.85  # a typing error, and not another of Triton's backends, as tensorrt_llm
 
 
 def check_config(config: ModelConfig, name: str) -> None:
@@ -133,7 +148,8 @@ def _backend_faults(config: ModelConfig) -> Iterator[str]:
     if config.platform not in _PLATFORMS:
         yield (
             f"unexpected platform type '{config.platform}' for {config.name}: Fovea serves "
-            "onnxruntime_onnx, tensorrt_plan and ensemble; convert the model to ONNX"
+            "onnxruntime_onnx, tensorrt_plan and ensemble; "
+            f"{_cure(config.platform, _MEANT_PLATFORMS)}"
         )
     if config.platform == "ensemble":
         yield from _ensemble_faults(config)
@@ -152,8 +168,14 @@ def _backend_faults(config: ModelConfig) -> Iterator[str]:
     elif config.backend and config.backend not in BACKENDS:
         yield (
             f"backend '{config.backend}' of {config.name} is not served: the backends are "
-            f"{', '.join(BACKENDS)}; convert the model to ONNX"
+            f"{', '.join(BACKENDS)}; {_cure(config.backend, _MEANT_BACKENDS)}"
         )
+
+
+def _cure(given: str, meant: Mapping[str, str]) -> str:
+    close = get_close_matches(given.lower(), meant.values(), 1, _ALIKE)
+    other = meant.get(given.lower()) or next(iter(close), "")
+    return f"did you mean {other}?" if other else "convert the model to ONNX"
 
 
 def _ensemble_faults(config: ModelConfig) -> Iterator[str]:

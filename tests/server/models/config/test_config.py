@@ -198,6 +198,12 @@ def test_an_older_version_loads_beside_what_the_newest_build_has_written(
         ('name: "minus"', "unexpected directory name 'plus' for model 'minus'"),
         ('platform: "pytorch_libtorch"', "unexpected platform type 'pytorch_libtorch' for plus"),
         ('backend: "python"', "backend 'python' of plus is not served"),
+        ('backend: "onnx"', "did you mean onnxruntime?"),
+        ('backend: "onnxruntme"', "did you mean onnxruntime?"),
+        ('backend: "tensorrt_plan"', "did you mean tensorrt?"),
+        ('backend: "tensorrt_llm"', "tensorrt-rtx; convert the model to ONNX"),
+        ('platform: "onnx"', "did you mean onnxruntime_onnx?"),
+        ('platform: "pytorch_libtorch"', "convert the model to ONNX"),
         (
             'platform: "tensorrt_plan"',
             "unexpected 'platform' and 'backend' pair, got:tensorrt_plan, onnxruntime",
