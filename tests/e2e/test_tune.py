@@ -1,6 +1,7 @@
 """`fovea tune` as it is typed: real servers, the demo model."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -90,7 +91,14 @@ def test_a_dry_run_changes_nothing(repository):
         *("digits", "--repository", repository, "--images", DEMO, *QUICKER, "--dry-run", "--json")
     )
     assert code == 0, err
-    assert not json.loads(out)["written"]
+    report = json.loads(out)
+    assert not report["written"]
+    # The limit is twice the time of a lone image, and at least 100 ms.
+    alone = report["runs"][0]
+    assert alone["clients"] == 1
+    assert report["limit_ms"] == max(100, math.ceil(2 * alone["p99_ms"]))
+    assert f"must come within {report['limit_ms']:.0f} ms (--p99 sets another limit)" in err
+    assert re.search(r"\d+ runs at most, about \d+ minutes?, and no more", err)
     assert (repository / "digits" / "config.pbtxt").read_bytes() == before
 
 

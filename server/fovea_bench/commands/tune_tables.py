@@ -125,7 +125,9 @@ def table(
         candidate = by_version[setting.version]
         accuracy = candidate.accuracy
         figure = (accuracy and accuracy.figure) if metrics else candidate.agreement
-        too_slow = [] if run.within(search.limit_ms) else ["too slow"]
+        remark = "too slow"
+        if run.within(search.limit_ms):
+            remark = "" if run.rate <= best.rate else "not each time" if run.long else "in one run"
         cells = {
             "images/s (range)": _ranged(run.rate, run.rates),
             "p99 ms (range)": _ranged(run.p99_ms, run.p99s_ms),
@@ -135,7 +137,7 @@ def table(
             "cores": str(setting.threads or "-"),
             "parallel": str(setting.streams or "-"),
             "batch": _batches(setting),
-            "": ", ".join(marks.get(setting, too_slow)),
+            "": ", ".join(marks.get(setting, [remark])),
         }
         style = "bold" if run is best else None
         table.add_row(*(Text(cells[column]) for column in columns), style=style)

@@ -9,15 +9,17 @@ again at the load, and in the end measure the best for longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from fovea_bench.tune.run import Measure, Run, fold
 from fovea_bench.tune.setting import Setting
 
-# Less is noise.
-_GAIN = 1.02
+# Less is noise, and so is less than the other where it does not win each time.
+_GAIN, _CLEAR = 1.02, 1.1
 # A version that loses by this much is not tried again with other settings.
 _HOPELESS = 0.8
 # Settings so close to the best are measured again in the end, for longer, so many at most.
@@ -28,6 +30,8 @@ _ROUNDS = 3
 # How far over what Little's law allows a load is tried: what runs in parallel may not wait yet.
 _SLACK = 2.0
 _FEWEST_RUNS = 14
+# Two settings in turn, and again under less load.
+_LAST_RUNS = 2 * _ROUNDS + 2
 # In the order of their usual effect.
 _COORDINATES = ("version", "streams", "threads", "max_batch", "delay_us")
 
@@ -42,6 +46,8 @@ class Search:
         limit_ms: largest 99th percentile of the latency; infinite for none.
         measure: does a run.
         runs: all that were done.
+        lasts: estimates the seconds of a run, by whether it is a long one.
+        until: when it ends, on the monotonic clock.
     """
 
     settings: Sequence[Setting]
@@ -49,11 +55,19 @@ class Search:
     limit_ms: float
     measure: Measure
     runs: list[Run] = field(default_factory=list)
+    lasts: Callable[[bool], float] = lambda long: 0.0
+    until: float = math.inf
 
     @property
     def most_runs(self) -> int:
         """A fifth of what an exhaustive search takes; a few where that is less."""
         return max(_FEWEST_RUNS, len(self.settings) * len(self.clients) // 5)
+
+    @property
+    def seconds(self) -> float:
+        """The time that most runs take, as far as is known now."""
+        short = self.most_runs - _LAST_RUNS
+        return short * self.lasts(False) + _LAST_RUNS * self.lasts(True)
 
     def descend(self, start: Setting) -> tuple[Run, Run]:
         """Change one setting at a time for the better, from a start.
@@ -114,18 +128,32 @@ class Search:
         again = self._run(best.setting, best.clients, again=True) if self._left > 0 else best
         return self._gains(run, again)
 
-    def _gains(self, run: Run, best: Run) -> bool:
+    def _gains(self, run: Run, best: Run, by: float = _GAIN) -> bool:
         """Return True if a run is better than the best one by more than noise."""
         if best.within(self.limit_ms):
-            beaten = replace(best, rate=best.rate * _GAIN)
+            beaten = replace(best, rate=best.rate * by)
         else:
-            beaten = replace(best, p99_ms=best.p99_ms / _GAIN)
+            beaten = replace(best, p99_ms=best.p99_ms / by)
         return run.better(beaten, self.limit_ms)
+
+    def _replaces(self, runs: Sequence[Run], present: Sequence[Run]) -> bool:
+        """Return True if a setting won against the present one in turn: each time, or clearly."""
+        won = sum(
+            one.better(other, self.limit_ms) for one, other in zip(runs, present, strict=True)
+        )
+        by = _GAIN if won == len(runs) else _CLEAR
+        return 2 * won > len(runs) and self._gains(fold(runs), fold(present), by)
 
     @property
     def _left(self) -> int:
-        """Runs that are left before the last ones: two settings in turn, and again with less."""
-        return self.most_runs - 2 * _ROUNDS - 2 - len(self.runs)
+        """Runs that are left before the last ones."""
+        runs = self.most_runs - _LAST_RUNS - len(self.runs)
+        return min(runs, self._fitting(_LAST_RUNS * self.lasts(True), self.lasts(False)))
+
+    def _fitting(self, kept: float, each: float) -> int:
+        """Count the runs of so many seconds for which there is time, if some is kept."""
+        spare = self.until - time.monotonic() - kept
+        return int(spare // each) if each and spare < math.inf else self.most_runs
 
     def _run(
         self, setting: Setting, clients: int, *, long: bool = False, again: bool = False
@@ -171,7 +199,9 @@ class Search:
             if run.failure is None and run.clients == best.clients
             if run.rate > _CLOSE * best.rate
         ]
-        most = min(_FINALISTS, max(2, (self.most_runs - 2 - len(self.runs)) // _ROUNDS))
+        left = self.most_runs - 2 - len(self.runs)
+        left = min(left, self._fitting(2 * self.lasts(True), self.lasts(True)))
+        most = min(_FINALISTS, max(2, left // _ROUNDS))
         finalists = list(dict.fromkeys((start, best.setting, *close)))[:most]
         final, now = self._in_turn(finalists, best.clients, _ROUNDS)
         fewer = [clients for clients in self.clients if clients < final.clients]
@@ -183,13 +213,16 @@ class Search:
 
     def _in_turn(self, settings: Sequence[Setting], clients: int, rounds: int) -> tuple[Run, Run]:
         """Measure settings one after the other, some rounds; return the best, and the first."""
-        every = [[self._run(each, clients, long=True) for each in settings] for _ in range(rounds)]
+        every: list[list[Run]] = []
+        while not every or (
+            len(every) < rounds and self._fitting(0, self.lasts(True)) >= len(settings)
+        ):
+            every.append([self._run(each, clients, long=True) for each in settings])
         present, *others = zip(*every, strict=True)
         best = now = fold(present)
         for runs in others:
-            own, pairs = fold(runs), zip(runs, present, strict=True)
-            each_time = all(one.better(other, self.limit_ms) for one, other in pairs)
-            if each_time and self._gains(own, best):
+            own = fold(runs)
+            if self._replaces(runs, present) and self._gains(own, best):
                 best = own
         return best, now
 

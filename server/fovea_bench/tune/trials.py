@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +26,6 @@ from fovea_client import with_key
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.session import Closing
 from fovea_lab.config_edit import edited_text
-from fovea_preprocess.plural import counted
 
 _WARMUP_S = 0.7
 # Of fewer answers a 99th percentile says little; a run is lengthened for them, up to so much.
@@ -71,6 +71,7 @@ class Trials(Closing):
         self.before = config_source(folder / CONFIG_FILE)
         self._served: Setting | None = None
         self._rates: dict[Setting, float] = {}
+        self._beside_s = _WARMUP_S + _START_S
         with ExitStack() as stack:
             self._folder = stack.enter_context(copied_model(folder))
             server = stack.enter_context(ServerProcess(self._folder.parent, folder.name, flags))
@@ -83,18 +84,20 @@ class Trials(Closing):
             self._load_path = f"/v2/repository/models/{quote(folder.name, safe='')}/load"
             self._open = stack.pop_all()
 
-    def minutes(self, runs: int) -> str:
-        """Estimate how long so many runs take, of which the last are long."""
-        seconds = runs * (_LONG / 2 * self._seconds + _WARMUP_S + _START_S)
-        return counted(max(1, round(seconds / 60)), "minute")
+    def lasts(self, long: bool) -> float:
+        """Estimate the seconds of a run, by the slowest setting so far and the longest pauses."""
+        return self._length(min(self._rates.values(), default=0.0), long) + self._beside_s
+
+    def _length(self, rate: float, long: bool) -> float:
+        seconds = self._seconds * (_LONG if long else 1.0)
+        return max(seconds, min(_ANSWERS / rate, _LONGEST * self._seconds)) if rate else seconds
 
     def measure(self, setting: Setting, clients: int, long: bool) -> Run:
         """Serve the model with a setting, put a load on it, and measure."""
+        began = time.monotonic()
         if setting != self._served and (failure := self._load(setting)) is not None:
             return Run(setting, clients, 0.0, float("inf"), failure=failure)
-        seconds = self._seconds * (_LONG if long else 1.0)
-        if rate := self._rates.get(setting):
-            seconds = max(seconds, min(_ANSWERS / rate, _LONGEST * seconds))
+        seconds = self._length(self._rates.get(setting, 0.0), long)
         level, others = Level(ClosedLoop(clients)), ForeignCpu(self._cores)
         for sample in self._generator.apply(Burst(level.load, seconds, _WARMUP_S)):
             level.sample.add(sample)
@@ -105,6 +108,7 @@ class Trials(Closing):
         p99_ms = level.latency_ms(99)
         infinite = float("inf") if p99_ms is None else p99_ms
         taken = others.taken()
+        self._beside_s = max(self._beside_s, time.monotonic() - began - seconds)
         return Run(setting, clients, level.rate, infinite, failure, taken_cores=taken)
 
     def _load(self, setting: Setting) -> str | None:

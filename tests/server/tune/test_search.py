@@ -2,6 +2,7 @@
 
 import math
 import random
+import time
 from dataclasses import dataclass, replace
 
 import pytest
@@ -103,6 +104,32 @@ def test_noise_alone_seldom_changes_what_is_served():
         changed += search.descend(start)[0].setting != start
         assert len(search.runs) <= search.most_runs
     assert changed <= 8, changed
+
+
+def test_what_is_clearly_faster_is_chosen_although_it_lost_one_round():
+    """The rates of a busy machine, of which the slower setting was chosen."""
+    slow, fast = Setting(1, 2, 2, 0, 0), Setting(1, 2, 1, 0, 0)
+    rates = {slow: iter((6.6, 6.5, 7.6)), fast: iter((7.5, 7.6, 7.4))}
+
+    def measure(setting: Setting, clients: int, long: bool) -> Run:
+        rate = next(rates[setting]) if long else 7.0
+        return Run(setting, clients, rate, 1e3 * clients / rate)
+
+    found, now = Search([slow, fast], (1,), math.inf, measure).descend(slow)
+    assert (now.rate, found.rate, found.setting) == (6.6, 7.5, fast)
+
+
+def test_it_ends_in_its_time():
+    """Nothing is searched when the time is over; the best and the present one run once in turn."""
+    server, start = MadeUpServer(1), Setting(1, CORES, CORES, 1, 0)
+    whole = Search(settings(), CLIENTS, 200, server, lasts=lambda long: 6.0 if long else 2.0)
+    assert whole.seconds == 2.0 * (whole.most_runs - 8) + 6.0 * 8
+    whole.until = time.monotonic() + 1000 * whole.seconds
+    whole.descend(start)
+    over = replace(whole, runs=[], until=time.monotonic())
+    over.descend(start)
+    assert len(over.runs) <= 3 < 14 <= len(whole.runs)
+    assert [run.long for run in over.runs].count(True) == len(over.runs) - 1
 
 
 def test_what_fails_is_never_chosen():
