@@ -3,7 +3,6 @@
 import threading
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from tests.engines.fake_session import save
@@ -94,29 +93,24 @@ def test_recordings_beside_loads(folder, runtime, device, apart, record_property
         finally:
             ended.set()
 
-    with Engine.open(folder) as engine:
-        [image] = engine.session.inputs
-        engine.session.infer({image.name: np.zeros((1, *image.shape[1:]), image.dtype)})
-        slot = engine.session._free.get()
+    thread = threading.Thread(target=load_again, daemon=True)
+    recorded = 0
+    with Engine.open(folder) as engine, engine.session._slot() as slot:
         lane = next(iter(slot._lanes.values()))
-        thread = threading.Thread(target=load_again, daemon=True)
         thread.start()
-        recorded = 0
-        with device.current():
-            while recorded < TIMES or not ended.is_set():
-                with quiet.recording() as free:
-                    if free:
-                        recorded += 1
-                        try:
-                            with device.capture(slot._stream) as capture:
-                                lane._execute()
-                            capture.graph().close()
-                        except InferenceFailed:
-                            failed["recordings"] += 1
-                if not free:
-                    ended.wait(0.01)
+        while recorded < TIMES or not ended.is_set():
+            with quiet.recording() as free:
+                if free:
+                    recorded += 1
+                    try:
+                        with engine.session._device.capture(slot._stream) as capture:
+                            lane._execute()
+                        capture.graph().close()
+                    except InferenceFailed:
+                        failed["recordings"] += 1
+            if not free:
+                ended.wait(0.01)
         thread.join(PATIENCE_S)
-        engine.session._free.put(slot)
     record_property("failed", failed)
     record_property("recordings", recorded)
     if apart:
