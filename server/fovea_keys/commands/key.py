@@ -38,7 +38,8 @@ _Scope = Annotated[
     typer.Option(
         metavar="|".join(SCOPES),
         help="What the key allows: predict, control (load models, change settings), metrics, "
-        "capture (the server may keep its images); several with commas. A new key has predict.",
+        "capture (the server may keep its images), cameras (see their pictures and events); "
+        "several with commas. A new key has predict.",
     ),
 ]
 _Model = Annotated[

@@ -20,6 +20,9 @@ MANY = 16_384
 MOST = 4 << 20
 """Elements of an answer: about 80 MB of text, which take 20 s to write."""
 
+ELEMENT = 20
+"""Bytes of the text of an element, a double."""
+
 _NOT_IN_JSON = ("FP16", "BF16")
 _NOT_UNSIGNED = "non-unsigned-integer as unsigned-integer"
 # Beginning of a datatype, the Python types of its elements, the message for others.

@@ -18,7 +18,7 @@ from fovea_server.http.messages import EVENTS, Buffer, Request, Response
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import refuse_encoding
 from fovea_server.http.v2.infer_request import parameter
-from fovea_server.http.v2.tensor_json import MANY, data_json, elements_of, refuse_long
+from fovea_server.http.v2.tensor_json import ELEMENT, MANY, data_json, elements_of, refuse_long
 from fovea_server.json_text import MOST_OF_TENSORS
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.tensors.signature import ModelTensor
@@ -49,8 +49,11 @@ async def _generated(service: Service, request: Request) -> bytes:
     work = partial(_read, request.body, asked, model.signature.inputs)
     await service.json.run(request.body, work, MOST_OF_TENSORS)
     response = await service.plane.infer(model, asked, request.reservation)
-    refuse_long(sum(tensor.array.size for tensor in response.outputs))
+    elements = sum(tensor.array.size for tensor in response.outputs)
+    refuse_long(elements)
     if any(tensor.array.size > MANY for tensor in response.outputs):
+        held = request.reservation
+        held.resize(held.size + elements * ELEMENT)
         return await asyncio.to_thread(_written, response)
     return _written(response)
 

@@ -19,7 +19,7 @@ from fovea_server.http.messages import BINARY, TEXT, Buffer, Request, Response
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import compress, decompressed
 from fovea_server.http.v2.infer_request import BodyReader, OutputEncoding
-from fovea_server.http.v2.tensor_json import MANY, data_json, refuse_long
+from fovea_server.http.v2.tensor_json import ELEMENT, MANY, data_json, refuse_long
 from fovea_server.json_text import MOST_OF_TENSORS
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
@@ -42,7 +42,9 @@ async def infer(service: Service, request: Request) -> Response:
     asked, encoding = await service.json.run(text, work, MOST_OF_TENSORS)
     response = await service.plane.infer(model, asked, request.reservation)
     try:
-        if _check_length(response, encoding):
+        if elements := _long_json(response, encoding):
+            held = request.reservation
+            held.resize(held.size + elements * ELEMENT)
             answer = await asyncio.to_thread(_infer_answer, response, encoding)
         else:
             answer = _infer_answer(response, encoding)
@@ -123,8 +125,8 @@ def _refused(what: str) -> InvalidRequest:
     return InvalidRequest(f"[request id: <id_unknown>] {what}")
 
 
-def _check_length(response: InferResponse, encoding: OutputEncoding) -> bool:
-    """Return True if the outputs are so long that writing them would block the event loop.
+def _long_json(response: InferResponse, encoding: OutputEncoding) -> int:
+    """Count elements in JSON, if the outputs are so long that to write them blocks the event loop.
 
     Raises:
         AnswerTooLarge: outputs are too long for JSON.
@@ -137,7 +139,7 @@ def _check_length(response: InferResponse, encoding: OutputEncoding) -> bool:
         elements += size if in_json else 0
         is_long |= size > MANY and (in_json or tensor.datatype == "BYTES")
     refuse_long(elements)
-    return is_long
+    return max(elements, 1) if is_long else 0
 
 
 def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Response:
