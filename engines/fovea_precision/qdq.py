@@ -28,6 +28,9 @@ from fovea_precision.ranges import Ranges
 
 # Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
 _SMALLEST = 2.0**-20
+MOST_OF_PAIRS = 128
+"""Largest sum of two weights of a channel for CPUs that add two products of INT8 in 16 bits: 255 *
+128 is 32,640, and 32,767 is the largest there."""
 # Products of 32 columns gain nothing from integers, those of 64 on 400 rows a quarter of the time.
 _NARROWEST = 64
 # Operators whose results follow from a choice by values.
@@ -192,13 +195,25 @@ def encode_weight(
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return a weight, float32 [out, in, ...], in symmetric steps per output channel.
 
-    The steps are int8 of the same shape, -127 to 127, and the scales float32 [out]. 7 bits, -63 to
-    63, are for CPUs that add two products in 16 bits: 2 * 255 * 63 fits them.
+    The steps are int8 of the same shape, -127 to 127, and the scales float32 [out]. With 7 bits no
+    two steps of a channel add up to more than `MOST_OF_PAIRS`, whichever a CPU puts together; where
+    one weight is far larger than the others, it still has nearly 8.
     """
-    top = 2 ** (bits - 1) - 1
-    scale = _half_exact(np.abs(weight).reshape(len(weight), -1).max(axis=1) / top)
+    rows = weight.reshape(len(weight), -1)
+    # Each of two may be rounded up by half a step: 127 and twice a half are the most of a pair.
+    largest = _pair_sums(rows) if bits == 7 else np.abs(rows).max(axis=1)
+    scale = _half_exact(largest / 127)
     steps = np.rint(weight / scale.reshape(-1, *[1] * (weight.ndim - 1)))
-    return np.clip(steps, -top, top).astype(np.int8), scale
+    return np.clip(steps, -127, 127).astype(np.int8), scale
+
+
+def _pair_sums(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the largest magnitude [n] of the sum of two numbers of each row, or of one, [n, k]."""
+    count = min(rows.shape[1], 2)
+    ordered = np.sort(rows, axis=1)
+    sums = np.stack([ordered[:, -count:].sum(axis=1), -ordered[:, :count].sum(axis=1)])
+    largest: NDArray[np.float32] = np.maximum(sums.max(axis=0), np.abs(rows).max(axis=1))
+    return largest
 
 
 def _half_exact(scale: Any) -> NDArray[np.float32]:

@@ -304,8 +304,8 @@ class BuildPlan:
 
         `measured_on` has the digests of the calibration images and of the labelled ones.
         """
-        # Engines with 8 bits keep the keys of before there were any with 7.
-        more: dict[str, Any] = {} if weight_bits == 8 else {"weight_bits": weight_bits}
+        # Engines with 8 bits keep the keys of before there were any with 7, whose pairs came later.
+        more: dict[str, Any] = {} if weight_bits == 8 else {"weight_bits": "7, by pairs"}
         if self.choices:
             # What is fastest depends on the machine.
             more["choices"] = [

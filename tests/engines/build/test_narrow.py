@@ -89,6 +89,20 @@ def test_the_sums_of_weights_of_7_bits_fit_16_bits(values):
     assert largest_sum(integers[0]) < 2**15
 
 
+@given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=12))
+def test_weights_of_7_bits_are_as_fine_as_their_sums_allow(values):
+    """At least 63 steps, as of 7 bits; 127 beside weights that are small."""
+    row = np.array([values], np.float32)
+    most = np.abs(row).max()
+    _, [scale] = encode_weight(row, 7)
+    small = 1e-4
+    assert scale <= max(most / 63, small)
+    assert scale >= most / 127
+    rest = np.sort(np.abs(row))[0, :-1]
+    if not rest.any():
+        assert scale <= max(most / 126, small)
+
+
 @pytest.mark.parametrize("quantised", [True, False], ids=["int8", "quantised in the graph"])
 @given(seed=st.integers(0, 2**32 - 1), each=st.booleans())
 def test_exported_weights_are_halved_where_they_do_not_fit(tmp_path_factory, quantised, seed, each):
