@@ -14,11 +14,13 @@ class Receiver:
     Attributes:
         faults: taken one by one, and then all is well: a status, "hang" or "close"; "late" takes
             the request and answers after a while.
+        refuses: the status for an event that it takes never, None for the others.
         taken: header fields and body of each request that it answered with 200.
     """
 
     def __init__(self):
         self.faults = []
+        self.refuses = lambda event: None
         self.taken = []
         self.asked = 0
         self.over = threading.Event()
@@ -45,6 +47,7 @@ def receiving(receiver, port=0):
             receiver.asked += 1
             body = self.rfile.read(int(self.headers["content-length"]))
             fault = receiver.faults.pop(0) if receiver.faults else None
+            fault = fault or receiver.refuses(orjson.loads(body))
             if fault == "hang":
                 receiver.over.wait(30)
             if fault in ("hang", "close"):

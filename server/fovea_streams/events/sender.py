@@ -20,7 +20,16 @@ _STOP_S = 2.0
 
 
 class SinkFailed(Exception):
-    """A receiver did not take an event; the message says why, without its address."""
+    """A receiver did not take an event; the message says why, without its address.
+
+    Attributes:
+        most_tries: after so many tries the event is given up, so that it does not hold up all that
+            follow; None where the receiver is not reached, which says nothing of the event.
+    """
+
+    def __init__(self, reason: str, most_tries: int | None = None) -> None:
+        super().__init__(reason)
+        self.most_tries = most_tries
 
 
 class Sink(Protocol):
@@ -42,13 +51,15 @@ class Sink(Protocol):
 class Sender:
     """Follows a log; the number of the last event that was taken is kept in a file.
 
-    An event is sent twice only where the receiver took it and the machine stopped before that was
+    An event that the receiver refuses again and again is given up, and the next one is sent. An
+    event is sent twice only where the receiver took it and the machine stopped before that was
     noted; its number is the same then.
 
     Attributes:
         last: the number of the last event that was taken.
         sent: events that were taken since the start.
         missed: events that the log forgot before the receiver was back.
+        refused: events that were given up; `refusal` is the last of them, and why.
         reason: why it waits; "" while all is well.
     """
 
@@ -57,7 +68,10 @@ class Sender:
         self._file = folder / f"{sink.name}.sent"
         self._busy, self._hurried = asyncio.Lock(), asyncio.Event()
         self._longest_s = _LONGEST_WAIT_S
-        self.sent, self.missed, self.reason = 0, 0, ""
+        self.sent, self.missed, self.refused, self.reason = 0, 0, 0, ""
+        self.refusal = ""
+        self._tries = 0
+        """Of the event under way."""
         noted = self._file.read_text() if self._file.exists() else ""
         self.last = min(int(noted), events.last) if noted.isdecimal() else events.last
         self._note(self.last)
@@ -97,13 +111,35 @@ class Sender:
             await sink.beat()
         for event in events:
             async with self._busy:
-                await sink.send(event)
-                missed = event.number - self.last - 1
-                if missed:
-                    log.warning("stream %s: %s missed %d events", self._stream, sink.name, missed)
-                self.sent, self.missed = self.sent + 1, self.missed + missed
-                self._note(event.number)
+                try:
+                    await sink.send(event)
+                except SinkFailed as error:
+                    self._maybe_give_up(event, error)
+                    raise
+                self.sent += 1
+                self._done(event)
         self.reason = ""
+
+    def _maybe_give_up(self, event: LoggedEvent, error: SinkFailed) -> None:
+        if error.most_tries is None:
+            return
+        self._tries += 1
+        if self._tries >= error.most_tries:
+            self.refused += 1
+            self.refusal = f"event {event.number}: {error}"
+            log.warning(
+                "stream %s: %s: event %d is given up after %d tries: %s",
+                *(self._stream, self._sink.name, event.number, self._tries, error),
+            )
+            self._done(event)
+
+    def _done(self, event: LoggedEvent) -> None:
+        """Go on with the next event."""
+        missed = event.number - self.last - 1
+        if missed:
+            log.warning("stream %s: %s missed %d events", self._stream, self._sink.name, missed)
+        self.missed, self._tries = self.missed + missed, 0
+        self._note(event.number)
 
     async def stop(self, task: asyncio.Task[None]) -> None:
         """End the task of `run`; an event that is under way has a moment to arrive."""
@@ -129,12 +165,14 @@ class Sender:
     @property
     def lacks(self) -> str:
         """The events that the receiver has not taken, in words; empty where it has all."""
-        lacks = self.waiting + self.missed
-        why = f": {self.reason}" if self.reason else ""
-        return f"{counted(lacks, 'event')} to the {self._sink.name}{why}" if lacks else ""
+        lacks = self.waiting + self.missed + self.refused
+        why = self.reason or self.refusal
+        told = f"{counted(lacks, 'event')} to the {self._sink.name}"
+        return "" if not lacks else f"{told}: {why}" if why else told
 
     @property
     def document(self) -> dict[str, object]:
         """Its state, as listings have it."""
         counts = {"sent": self.sent, "waiting": self.waiting, "missed": self.missed}
-        return {**counts, "reason": self.reason}
+        refused = {"refused": self.refused, "refusal": self.refusal}
+        return {**counts, **refused, "reason": self.reason}

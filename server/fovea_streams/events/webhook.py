@@ -16,7 +16,10 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_streams.events.log import LoggedEvent
 from fovea_streams.events.sender import SinkFailed
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 30.0
+_MOST_TRIES, _MOST_TRIES_OF_BUSY = 5, 60
+# What servers, and proxies before them, answer while they are busy, or away for a moment.
+_BUSY = frozenset((408, 425, 429, 502, 503, 504))
 _MUCH = 1 << 16
 
 
@@ -83,9 +86,14 @@ class Webhook:
                 if int(answer.headers.get("content-length", _MUCH)) < _MUCH:
                     await answer.aread()  # or the next event takes a new connection
         except (httpx.HTTPError, TimeoutError) as error:
-            raise SinkFailed(f"the receiver does not answer ({type(error).__name__})") from None
+            away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            raise SinkFailed(
+                f"the receiver does not answer ({type(error).__name__})",
+                None if away else _MOST_TRIES,
+            ) from None
         if not 200 <= status < 300:
-            raise SinkFailed(f"the receiver answers {status}")
+            tries = _MOST_TRIES_OF_BUSY if status in _BUSY else _MOST_TRIES
+            raise SinkFailed(f"the receiver answers {status}", tries)
 
     async def beat(self) -> None:
         """Do nothing: each event has a way of its own."""
