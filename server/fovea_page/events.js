@@ -56,8 +56,8 @@ export class EventList {
 }
 
 /** An event in words: "person #3 crossed door, in". */
-function words({ kind, label, track_id, name, direction, duration_s: seconds }) {
+function words({ kind, class_name, track_id, name, direction, duration_s: seconds }) {
   const where = [name, direction].filter(Boolean).join(", ");
   const lasted = seconds === undefined ? "" : `after ${seconds.toFixed(1)} s`;
-  return [label, `#${track_id}`, kind, where, lasted].filter(Boolean).join(" ");
+  return [class_name, `#${track_id}`, kind, where, lasted].filter(Boolean).join(" ");
 }

@@ -120,9 +120,11 @@ export interface StreamEvent {
   direction?: "in" | "out";
   duration_s?: number;
   track_id?: number;
-  label?: string;
-  /** x1 y1 x2 y2 in pixels */
-  box?: number[];
+  class_id?: number;
+  class_name?: string;
+  score?: number;
+  /** in pixels */
+  box?: Box;
   counts?: Record<string, number>;
   /** name of its picture: /v1/streams/{id}/events/images/{image} */
   image?: string;
@@ -631,6 +633,10 @@ export interface Sending {
   waiting: number;
   /** events that were forgotten before it was back */
   missed: number;
+  /** events that it refused again and again, and were given up */
+  refused: number;
+  /** the last of these, and why; empty if there are none */
+  refusal: string;
   /** why they wait; empty where all is well */
   reason: string;
 }

@@ -32,7 +32,7 @@ def test_objects_of_the_scene_appear(rtsp, server):  # noqa: F811
     lines = {"accept": "application/x-ndjson"}
     with httpx.stream("GET", f"{url}/gate/events", headers=lines) as events:
         for line in filter(None, events.iter_lines()):
-            appeared[json.loads(line)["label"]] += 1
+            appeared[json.loads(line)["class_name"]] += 1
             if wanted <= appeared:
                 break
     assert set(appeared) == set(wanted)

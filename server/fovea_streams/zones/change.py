@@ -23,7 +23,8 @@ class TrackedObject:
     """An object with an id.
 
     Attributes:
-        label: name of its class, or its number.
+        class_name: of its class, or the number of the class as text.
+        score: the last one.
         box: the last one, x1 y1 x2 y2 in pixels.
         first_s, last_s: when it was seen first and last.
         moved_s: between the frame before and this one: when it may have passed a border.
@@ -32,7 +33,8 @@ class TrackedObject:
 
     track_id: int
     class_id: int
-    label: str
+    class_name: str
+    score: float
     box: list[float]
     first_s: float
     last_s: float

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.detections import Detections
 from fovea_streams.zones.change import Change, ChangeKind, TrackedObject
 from fovea_streams.zones.counts import LineCount, ZoneCount
@@ -36,6 +37,12 @@ class Scene:
         """The counts of each line and zone, by name."""
         return {shape.name: one.counts for shape, one in self._counts}
 
+    def go_on(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Begin with counts of lines from before, by name."""
+        for shape, one in self._counts:
+            if isinstance(one, LineCount) and shape.name in counts:
+                one.counts = dict(counts[shape.name])
+
     def see(
         self, found: Detections, labels: Sequence[str] | None, size: tuple[int, int], now_s: float
     ) -> list[Change]:
@@ -47,9 +54,9 @@ class Scene:
                 count.place(*size)
         for row, track_id in enumerate(() if found.track_ids is None else found.track_ids.tolist()):
             if track_id >= 0:
-                class_id = int(found.class_ids[row])
-                label = labels[class_id] if labels and class_id < len(labels) else str(class_id)
-                changes += self._met(track_id, class_id, label, found.boxes[row].tolist(), now_s)
+                changes += self._met(
+                    found, row, class_name(labels, int(found.class_ids[row])), now_s
+                )
         gone = [one for one in self._objects.values() if now_s - one.last_s > self._lost_s]
         return [*changes, *self._lose(gone), *self._counted(before)]
 
@@ -58,21 +65,31 @@ class Scene:
         before = self.counts
         return [*self._lose(list(self._objects.values())), *self._counted(before)]
 
-    def _met(
-        self, track_id: int, class_id: int, label: str, box: list[float], now_s: float
-    ) -> Iterator[Change]:
+    def _met(self, found: Detections, row: int, name: str, now_s: float) -> Iterator[Change]:
+        assert found.track_ids is not None
+        track_id = int(found.track_ids[row])
         last = self._objects.get(track_id)
         # It moved at any time since it was seen last; the middle is never far.
         first_s, moved_s, before = now_s, now_s, False
         if last is not None:
             first_s, moved_s, before = last.first_s, (last.last_s + now_s) / 2, last.appeared
         appeared = now_s - first_s >= self._debounce_s
-        one = TrackedObject(track_id, class_id, label, box, first_s, now_s, moved_s, appeared)
+        one = TrackedObject(
+            track_id=track_id,
+            class_id=int(found.class_ids[row]),
+            class_name=name,
+            score=float(found.scores[row]),
+            box=found.boxes[row].tolist(),
+            first_s=first_s,
+            last_s=now_s,
+            moved_s=moved_s,
+            appeared=appeared,
+        )
         self._objects[track_id] = one
         if appeared and not before:
             yield Change(ChangeKind.APPEARED, one)
         for shape, count in self._counts:
-            if shape.counts(one.class_id, one.label) and (change := count.see(one)):
+            if shape.counts(one.class_id, one.class_name) and (change := count.see(one)):
                 yield change
 
     def _lose(self, gone: Sequence[TrackedObject]) -> Iterator[Change]:

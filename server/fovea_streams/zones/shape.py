@@ -35,6 +35,7 @@ class Shape:
         classes: names in any case, or ids as text, of the objects that count; empty for all.
         anchor: the point of an object's box that counts, one of `ANCHORS`.
         after_s: an object is in a zone when it has been there so long.
+        text: as it was written.
     """
 
     kind: Literal["line", "zone"]
@@ -44,6 +45,7 @@ class Shape:
     classes: frozenset[str] = frozenset()
     anchor: str = "bottom_center"
     after_s: float = 0.0
+    text: str = ""
 
     @classmethod
     def parse(cls, kind: Literal["line", "zone"], text: str) -> Shape:
@@ -79,7 +81,7 @@ class Shape:
         names = given.get("classes", "").casefold().split(",")
         classes = frozenset(filter(None, map(str.strip, names)))
         after = seconds(f"after of zone {name}", given.get("after", "0s"))
-        return cls(kind, name, points, fractions, classes, anchor, after)
+        return cls(kind, name, points, fractions, classes, anchor, after, text)
 
     def placed(self, width: int, height: int) -> list[Point]:
         """Return its points in pixels of a picture."""
@@ -91,9 +93,9 @@ class Shape:
         (x, y), (x1, y1, x2, y2) = ANCHORS[self.anchor], box
         return x1 + x * (x2 - x1), y1 + y * (y2 - y1)
 
-    def counts(self, class_id: int, label: str) -> bool:
+    def counts(self, class_id: int, name: str) -> bool:
         """Return true for a class whose objects count."""
-        return not self.classes or not self.classes.isdisjoint((label.casefold(), str(class_id)))
+        return not self.classes or not self.classes.isdisjoint((name.casefold(), str(class_id)))
 
     def unknown(self, labels: Sequence[str] | None) -> tuple[int | str, ...] | None:
         """Return its classes that are not among the labels; None where all are."""
