@@ -84,6 +84,8 @@ class Sending(BaseModel):
     sent: int = Field(description="events that it has taken since the stream began")
     waiting: int = Field(description="events that it has not taken yet")
     missed: int = Field(description="events that were forgotten before it was back")
+    refused: int = Field(description="events that it refused again and again, and were given up")
+    refusal: str = Field(description="the last of these, and why; empty if there are none")
     reason: str = Field(description="why they wait; empty where all is well")
 
 

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import cv2
@@ -19,6 +20,7 @@ from tests.streams.walks import FPS, HEIGHT, LENGTH, WIDTH, frame_of, walks
 
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.tensors.image_messages import ImageResult
+from fovea_streams.events import log as log_module
 from fovea_streams.events import sender, webhook
 from fovea_streams.events.config import EventConfig, shown
 from fovea_streams.events.log import EventLog
@@ -139,8 +141,11 @@ def test_events_say_what_happened(tmp_path):
     assert crossed
     assert crossed[0].keys() == {
         *("event", "kind", "stream", "time", "frame", "time_s", "name", "direction"),
-        *("track_id", "label", "box"),
+        *("track_id", "class_id", "class_name", "score", "box"),
     }
+    assert crossed[0]["class_name"] in ("person", "dog")
+    assert crossed[0]["score"] == 0.9
+    assert crossed[0]["box"].keys() == {"x1", "y1", "x2", "y2"}
     assert crossed[0]["name"] == "door"
     left = [event for event in events if event["kind"] == "left"]
     assert {event["name"] for event in left} == {"yard"}
@@ -191,7 +196,8 @@ def test_each_event_is_posted_once_and_signed(tmp_path):
         await until(lambda: feed.document["sending"]["webhook"]["waiting"] == 0)
         expected = numbers(feed.log)
         assert feed.document["sending"]["webhook"] == {
-            **{"sent": len(expected), "waiting": 0, "missed": 0, "reason": ""}
+            **{"sent": len(expected), "waiting": 0, "missed": 0, "reason": ""},
+            **{"refused": 0, "refusal": ""},
         }
         await feed.stop()
         return expected
@@ -206,6 +212,135 @@ def test_each_event_is_posted_once_and_signed(tmp_path):
     names = [head["webhook-id"] for head, _ in receiver.taken]
     assert len(names) == len(set(names))
     assert names[0] == f"gate-{expected[0]}"
+
+
+@pytest.mark.parametrize("fault", [400, 500, "hang"])
+def test_an_event_that_is_refused_holds_up_no_other(tmp_path, fault):
+    receiver = Receiver()
+    receiver.refuses = lambda event: fault if event["kind"] == "appeared" else None
+
+    async def run(port):
+        feed = feed_in(tmp_path, webhook=f"http://127.0.0.1:{port}/", events=["appeared", "lost"])
+        play(feed, pixels=None)
+        await until(lambda: feed.document["sending"]["webhook"]["waiting"] == 0)
+        events = [orjson.loads(event.text) for event in feed.log.read(0, 1000)]
+        state, lacks = feed.document["sending"]["webhook"], feed.senders["webhook"].lacks
+        await feed.stop()
+        return events, state, lacks
+
+    with receiving(receiver) as port:
+        events, state, lacks = asyncio.run(run(port))
+    refused = [each["event"] for each in events if each["kind"] == "appeared"]
+    assert len(refused) > 2
+    assert receiver.events == [each for each in events if each["kind"] == "lost"]
+    assert (state["refused"], state["missed"]) == (len(refused), 0)
+    assert state["sent"] == len(receiver.events)
+    assert state["refusal"].startswith(f"event {refused[-1]}: the receiver ")
+    assert f"{len(refused)} events to the webhook" in lacks
+
+
+def test_a_receiver_that_is_busy_is_waited_for(tmp_path):
+    receiver = Receiver()
+    receiver.faults = [503] * 20
+
+    async def run(port):
+        feed = feed_in(tmp_path, webhook=f"http://127.0.0.1:{port}/")
+        feed.log.append({"kind": "count"})
+        await until(lambda: feed.document["sending"]["webhook"]["waiting"] == 0)
+        state = feed.document["sending"]["webhook"]
+        await feed.stop()
+        return state
+
+    with receiving(receiver) as port:
+        state = asyncio.run(run(port))
+    assert (state["sent"], state["refused"]) == (1, 0)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
+    if subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("a file system can be mounted by root alone")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_loses_no_event(small_disk):
+    receiver = Receiver()
+
+    async def run(port):
+        feed = feed_in(small_disk, webhook=f"http://127.0.0.1:{port}/", event_images=1)
+        filler = small_disk / "filler"
+        with suppress(OSError), filler.open("wb") as file:
+            file.write(bytes(1 << 20))
+        picture = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+        play(feed, pixels=picture)
+        await until(lambda: feed.document["sending"]["webhook"]["waiting"] == 0)
+        await feed.written()
+        fault, held, kept = feed.fault, feed.log.held, numbers(feed.log)
+        assert not list((small_disk / "images").glob("*"))
+        filler.unlink()
+        play(feed, 2, pixels=picture)
+        await feed.written()
+        assert len(list((small_disk / "images").glob("*"))) == 1
+        assert (feed.fault, feed.log.held, feed.log.lost) == ("", 0, 0)
+        await until(lambda: feed.document["sending"]["webhook"]["waiting"] == 0)
+        assert numbers(feed.log)[: len(kept)] == kept
+        await feed.stop()
+        return fault, held, numbers(EventLog(small_disk))
+
+    with receiving(receiver) as port:
+        fault, held, kept = asyncio.run(run(port))
+    assert held > 20
+    assert fault == f"its events are not written (No space left on device): {held} events in memory"
+    assert [each["event"] for each in receiver.events] == kept
+
+
+def test_events_that_memory_cannot_hold_are_counted(small_disk, monkeypatch):
+    monkeypatch.setattr(log_module, "MOST_HELD", 5)
+
+    async def run():
+        log = EventLog(small_disk)
+        with suppress(OSError), (small_disk / "filler").open("wb") as file:
+            file.write(bytes(1 << 20))
+        first = log.last + 1
+        for _ in range(300):
+            log.append({"kind": "count", "text": "x" * 100})
+        lost = log.lost
+        (small_disk / "filler").unlink()
+        log.write()
+        kept = numbers(log)
+        assert kept[-5:] == list(range(first + 295, first + 300))
+        assert len(kept) == 300 - lost
+        assert log.append({"kind": "lost"}).number == first + 300
+        log.close()
+        assert numbers(EventLog(small_disk)) == [*kept, first + 300]
+        return lost
+
+    assert asyncio.run(run()) > 200
+
+
+def test_counts_of_a_line_go_on(tmp_path):
+    async def run(seed=None, **given):
+        feed = feed_in(tmp_path, zones=["yard=0,0,1,0,1,1,0,1"], **given)
+        if seed is not None:
+            play(feed, seed)
+        counts = feed.counts
+        await feed.stop()
+        return counts
+
+    first = asyncio.run(run(1))
+    assert sum(first["door"].values()) > 3
+    assert asyncio.run(run(debounce="0ms")) == {**first, "yard": {"objects": 0}}
+    second = asyncio.run(run(1))
+    assert second["door"] == {key: 2 * count for key, count in first["door"].items()}
+    # A line that is moved is another line.
+    assert asyncio.run(run(lines="door=0.4,0,0.4,1"))["door"] == {"in": 0, "out": 0}
+    (tmp_path / "counts.json").write_text("[1]")
+    assert asyncio.run(run())["door"] == {"in": 0, "out": 0}
 
 
 def test_a_receiver_that_is_away_misses_nothing_over_a_restart(tmp_path, monkeypatch):

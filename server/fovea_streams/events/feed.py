@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
+from fovea_preprocess.plural import counted
 from fovea_server.tensors.image_messages import ImageResult
 from fovea_streams.events.config import EventConfig
 from fovea_streams.events.log import EventLog, LoggedEvent
 from fovea_streams.events.mqtt import Mqtt
 from fovea_streams.events.sender import Sender, Sink
 from fovea_streams.events.webhook import Webhook
-from fovea_streams.zones.change import Change
+from fovea_streams.zones.change import Change, ChangeKind
 from fovea_streams.zones.scene import Scene
+from fovea_streams.zones.shape import Shape
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +50,9 @@ class EventFeed:
         self.images = folder / "images"
         self._stream, self._config = stream, config
         self._scene = Scene(config.shapes, config.debounce_s, config.lost_s)
+        self._counted = folder / "counts.json"
+        self._read_counts()
+        self._picture_fault = ""
         self.listeners: list[Callable[[LoggedEvent], None]] = []
         self.live = False
         self._writing: set[asyncio.Task[None]] = set()
@@ -61,6 +68,17 @@ class EventFeed:
     def counts(self) -> dict[str, dict[str, int]]:
         """The counts of each line and zone, by name."""
         return self._scene.counts
+
+    @property
+    def fault(self) -> str:
+        """Why events or their pictures are not kept; "" while all is well."""
+        if self.log.fault:
+            held = counted(self.log.held, "event")
+            lost = f", {self.log.lost} are lost" if self.log.lost else ""
+            return f"its events are not written ({self.log.fault}): {held} in memory{lost}"
+        if self._picture_fault:
+            return f"the pictures of its events are not written ({self._picture_fault})"
+        return ""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -83,6 +101,8 @@ class EventFeed:
             result: with the pixels of the frame.
             labels: names of classes.
         """
+        if self.log.fault:
+            self.log.write()
         if isinstance(result.found, Detections):
             size = result.width, result.height
             changes = self._scene.see(result.found, labels, size, now_s)
@@ -110,6 +130,7 @@ class EventFeed:
         sending, self._sending = self._sending, {}
         await asyncio.gather(*(self.senders[name].stop(task) for name, task in sending.items()))
         await self.written()
+        self._write_counts()
         self.log.close()
 
     async def written(self) -> None:
@@ -129,26 +150,61 @@ class EventFeed:
             task.add_done_callback(self._writing.discard)
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
         for change in wanted:
-            try:
-                event = self.log.append(
-                    {"kind": change.kind, "stream": self._stream, "time": when, **head}
-                    | _document(change)
-                )
-            except OSError as error:
-                log.error("stream %s: an event is lost: %s", self._stream, error)
-                continue
+            event = self.log.append(
+                {"kind": change.kind, "stream": self._stream, "time": when, **head}
+                | _document(change)
+            )
             for listener in self.listeners:
                 listener(event)
+        if any(change.kind is ChangeKind.COUNT for change in changes):
+            self._write_counts()
 
     def _write(self, name: str, pixels: NDArray[np.uint8]) -> None:
+        part = self.images / f".{name}.part"
         try:
             self.images.mkdir(0o700, exist_ok=True)
             jpeg = cv2.imencode(".jpg", pixels[..., ::-1])[1]
-            (self.images / name).write_bytes(jpeg.tobytes())
+            try:
+                part.write_bytes(jpeg.tobytes())
+                part.replace(self.images / name)
+            finally:
+                part.unlink(missing_ok=True)
             for old in sorted(self.images.glob("*.jpg"))[: -self._config.images]:
                 old.unlink()
+            self._picture_fault = ""
         except OSError as error:
-            log.error("stream %s: the picture of an event is lost: %s", self._stream, error)
+            fault = error.strerror or str(error)
+            if not self._picture_fault:
+                log.error("stream %s: pictures of events are lost: %s", self._stream, fault)
+            self._picture_fault = fault
+
+    def _read_counts(self) -> None:
+        """Go on with the counts of lines that are as they were."""
+        counts: dict[str, dict[str, int]] = {}
+        try:
+            kept = orjson.loads(self._counted.read_bytes())
+            for line in self._lines:
+                before = kept.get(line.name, {})
+                if before.get("line") == line.text:
+                    counts[line.name] = {key: int(before[key]) for key in ("in", "out")}
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("stream %s: its counts begin again: %s", self._stream, error)
+        self._scene.go_on(counts)
+
+    def _write_counts(self) -> None:
+        counts = self.counts
+        kept = {line.name: {"line": line.text, **counts[line.name]} for line in self._lines}
+        part = self._counted.with_suffix(".part")
+        # Without room on the disk, they are written with the next count, or at the end.
+        with suppress(OSError):
+            part.write_bytes(orjson.dumps(kept))
+            part.replace(self._counted)
+
+    @property
+    def _lines(self) -> list[Shape]:
+        return [shape for shape in self._config.shapes if shape.kind == "line"]
 
 
 def _document(change: Change) -> dict[str, Any]:
@@ -160,6 +216,12 @@ def _document(change: Change) -> dict[str, Any]:
         "counts": change.counts,
     }
     if subject is not None:
-        given |= {"track_id": subject.track_id, "label": subject.label}
-        given["box"] = [round(each, 1) for each in subject.box]
+        x1, y1, x2, y2 = (round(each, 2) for each in subject.box)
+        given |= {
+            "track_id": subject.track_id,
+            "class_id": subject.class_id,
+            "class_name": subject.class_name,
+            "score": round(subject.score, 5),
+            "box": {"x1": x1, "y1": y1, "x2": x2, "y2": y2},
+        }
     return {key: value for key, value in given.items() if value not in (None, "", {})}

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import os
 import time
 from array import array
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import orjson
+
+from fovea_preprocess.plural import counted
+
+log = logging.getLogger(__name__)
+
+MOST_HELD = 4096
+"""Events that wait in memory for room on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +39,37 @@ class EventLog:
 
     Whoever reads remembers a number alone: a reader that is slow, away, or stopped costs no memory.
     A new log begins at the clock, so that no number comes twice where its folder was removed.
+    While the disk has no room, the newest events are held in memory, and written later.
 
     Args:
         most_bytes: of a file, after which the next begins and the one before the last is removed.
+
+    Attributes:
+        fault: why events are not written; "" while all is well.
+        lost: events that the memory could not hold, or that were not written before the end.
     """
 
     def __init__(self, folder: Path, most_bytes: int = 4 << 20) -> None:
         folder.mkdir(0o700, parents=True, exist_ok=True)
         self._folder, self._most_bytes = folder, most_bytes
         self._files = [_EventFile(path) for path in sorted(folder.glob("events-[0-9]*.jsonl"))]
+        self._held: deque[LoggedEvent] = deque()
+        """Events that are not written, in order; those of the files come before them."""
         self._more = asyncio.Event()
         self.closed = False
+        self.fault, self.lost = "", 0
         if not self._files:
             self._begin(1000 * int(time.time()))
 
     @property
     def last(self) -> int:
         """The number of the newest event."""
-        return self._files[-1].first + self._files[-1].count - 1
+        return self._held[-1].number if self._held else self._files[-1].end - 1
+
+    @property
+    def held(self) -> int:
+        """The number of events that are in memory alone."""
+        return len(self._held)
 
     @property
     def first(self) -> int:
@@ -53,14 +77,35 @@ class EventLog:
         return self._files[0].first
 
     def append(self, event: Mapping[str, Any]) -> LoggedEvent:
-        """Keep an event under the next number; OSError: there is no room."""
-        if self._files[-1].size >= self._most_bytes:
-            self._begin(self.last + 1)
+        """Keep an event under the next number."""
         number = self.last + 1
-        text = orjson.dumps({"event": number, **event})
-        self._files[-1].append(text)
+        one = LoggedEvent(number, orjson.dumps({"event": number, **event}))
+        self._held.append(one)
+        self.write()
+        if len(self._held) > MOST_HELD:
+            self._held.popleft()
+            self.lost += 1
         self.wake()
-        return LoggedEvent(number, text)
+        return one
+
+    def write(self) -> None:
+        """Write the events that are held, as far as the disk has room."""
+        try:
+            while self._held:
+                one, file = self._held[0], self._files[-1]
+                if file.size >= self._most_bytes or one.number != file.end:
+                    file = self._begin(one.number)
+                file.append(one.text)
+                self._held.popleft()
+        except OSError as error:
+            fault = error.strerror or str(error)
+            if not self.fault:
+                log.error("events are not written to %s: %s", self._folder, fault)
+            self.fault = fault
+            return
+        if self.fault:
+            log.warning("events are written to %s again", self._folder)
+        self.fault = ""
 
     def wake(self) -> None:
         """End the waits of all readers, also where there is no event."""
@@ -70,11 +115,11 @@ class EventLog:
     def read(self, after: int, most: int = 64) -> list[LoggedEvent]:
         """Return the events behind a number, up to so many."""
         for file in self._files:
-            if after + 1 < file.first + file.count:
+            if file.count and after + 1 < file.end:
                 start = max(after + 1, file.first)
                 lines = file.read(start - file.first, most)
                 return [LoggedEvent(number, text) for number, text in enumerate(lines, start)]
-        return []
+        return list(islice((one for one in self._held if one.number > after), most))
 
     async def wait(self, after: int, limit_s: float) -> list[LoggedEvent]:
         """Return events as `read` does; none when the time is over, or after `wake`.
@@ -94,17 +139,22 @@ class EventLog:
         """Close its files, if they are open; whoever waits is told."""
         if self.closed:
             return
+        self.write()
+        self.lost += len(self._held)
+        if self._held:
+            log.error("%s are lost: %s", counted(len(self._held), "event"), self.fault)
         self.closed = True
         self._more.set()
         for file in self._files:
             os.close(file.handle)
 
-    def _begin(self, first: int) -> None:
+    def _begin(self, first: int) -> _EventFile:
         self._files.append(_EventFile(self._folder / f"events-{first}.jsonl"))
         for old in self._files[:-2]:
             os.close(old.handle)
             old.path.unlink(missing_ok=True)
         self._files = self._files[-2:]
+        return self._files[-1]
 
 
 class _EventFile:
@@ -125,6 +175,11 @@ class _EventFile:
         return len(self._starts) - 1
 
     @property
+    def end(self) -> int:
+        """The number behind its last event."""
+        return self.first + self.count
+
+    @property
     def size(self) -> int:
         return self._starts[-1]
 
@@ -132,7 +187,7 @@ class _EventFile:
         size = self.size
         if os.write(self.handle, line + b"\n") <= len(line):
             os.ftruncate(self.handle, size)
-            raise OSError("there is no room on the disk")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._starts.append(size + len(line) + 1)
 
     def read(self, index: int, most: int) -> list[bytes]:

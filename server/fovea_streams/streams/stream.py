@@ -231,7 +231,8 @@ class CameraStream:
             return "stopped", ""
         if self._fault and self._camera.state in (SourceState.LIVE, SourceState.ENDED):
             return self._fault_state, self._fault
-        return self._camera.state.value, self._camera.reason
+        kept = "" if self.feed is None else self.feed.fault
+        return self._camera.state.value, self._camera.reason or kept
 
     @property
     def document(self) -> dict[str, Any]:

@@ -348,8 +348,14 @@ class StreamTable:
                 labels = {"stream": name, "receiver": receiver}
                 events.add({**labels, "events": "sent"}, sender.sent)
                 events.add({**labels, "events": "missed"}, sender.missed)
+                events.add({**labels, "events": "refused"}, sender.refused)
                 waiting.add(labels, sender.waiting)
                 up.add(labels, int(not sender.reason))
+            if stream.feed is not None:
+                labels = {"stream": name, "receiver": "disk"}
+                events.add({**labels, "events": "missed"}, stream.feed.log.lost)
+                waiting.add(labels, stream.feed.log.held)
+                up.add(labels, int(not stream.feed.fault))
         return iter((states, frames, age, events, waiting, up))
 
 
