@@ -44,6 +44,9 @@ class PredictOptions(TypedDict, total=False):
         track: objects keep ids over frames: "bytetrack", "sort", "ocsort" or "botsort".
         stream_id: of `track`: a name for the camera or video of the frame.
         frame: of `track`: number of the frame in its stream, from 0 up; default the next.
+        track_high, track_new: of `track`: scores from which a box is matched first, and from which
+            it begins a track; default a little above `conf`.
+        min_frames: of `track`: frames in which an object is seen until it gets its id.
         timeout_ms: time after which the server gives the request up, milliseconds, more than 0;
             waits and further attempts count.
         channels: order of the channels of arrays: "RGB", the default, or "BGR", as OpenCV has them.
@@ -65,6 +68,9 @@ class PredictOptions(TypedDict, total=False):
     track: str | None
     stream_id: str | None
     frame: int | None
+    track_high: float | None
+    track_new: float | None
+    min_frames: int | None
     timeout_ms: float | None
     channels: Channels
 
@@ -104,6 +110,9 @@ def predict(
     track: str | None = None,
     stream_id: str | None = None,
     frame: int | None = None,
+    track_high: float | None = None,
+    track_new: float | None = None,
+    min_frames: int | None = None,
     timeout_ms: float | None = None,
     channels: Channels = "RGB",
 ) -> Request:
@@ -135,6 +144,9 @@ def predict(
         "track": track,
         "stream_id": stream_id,
         "frame": frame,
+        "track_high": track_high,
+        "track_new": track_new,
+        "min_frames": min_frames,
     }
     path = model_path(model, version) + "/predict" + _query(options)
     content_type, body = _body([image_to_send(image, channels) for image in images])

@@ -55,7 +55,7 @@ def draw_objects(
     names = [shown_name(labels, i) for i in class_ids]
     if found.track_ids is not None:
         known = zip(names, found.track_ids.tolist(), strict=True)
-        names = [name if track < 0 else f"{name} #{track}" for name, track in known]
+        names = [f"{name} #{track}" if track > 0 else name for name, track in known]
     if found.findings is not None:
         said = zip(names, found.findings, strict=True)
         names = [", ".join([name, *(f.caption for f in more if f.caption)]) for name, more in said]

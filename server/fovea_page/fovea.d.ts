@@ -165,6 +165,12 @@ export interface PredictJson {
   stream_id?: string | null;
   /** of track: number of the frame, default the next */
   frame?: number | null;
+  /** of track: score from which a box is matched with tracks first, default a little above conf */
+  track_high?: number | null;
+  /** of track: score from which a box begins a track, default a little above conf */
+  track_new?: number | null;
+  /** of track: frames in which an object is seen until it gets its id */
+  min_frames?: number | null;
 }
 
 /** Answers in the order of the images; a bad image among good ones fails only itself. */
@@ -297,6 +303,12 @@ export interface StreamSettings {
   tile?: string;
   /** share of a tile that the next one repeats */
   overlap?: number;
+  /** of track: score from which a box is matched with tracks first, default a little above conf */
+  track_high?: number;
+  /** of track: score from which a box begins a track, default a little above conf */
+  track_new?: number;
+  /** of track: frames in which an object is seen until it gets its id */
+  min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source: string;
   /** name of the model */
@@ -353,6 +365,12 @@ export interface StreamChange {
   tile?: string;
   /** share of a tile that the next one repeats */
   overlap?: number;
+  /** of track: score from which a box is matched with tracks first, default a little above conf */
+  track_high?: number;
+  /** of track: score from which a box begins a track, default a little above conf */
+  track_new?: number;
+  /** of track: frames in which an object is seen until it gets its id */
+  min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source?: string;
   /** name of the model */
@@ -407,6 +425,12 @@ export interface StreamStatus {
   tile?: string;
   /** share of a tile that the next one repeats */
   overlap?: number;
+  /** of track: score from which a box is matched with tracks first, default a little above conf */
+  track_high?: number;
+  /** of track: score from which a box begins a track, default a little above conf */
+  track_new?: number;
+  /** of track: frames in which an object is seen until it gets its id */
+  min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source: string;
   /** name of the model */
@@ -450,6 +474,8 @@ export interface StreamStatus {
   age_ms: number | null;
   /** on the newest frame */
   objects: number;
+  /** with track: objects of these with an id */
+  tracked?: number;
   frames: FrameCounts;
   reconnects: number;
   /** by name: of a line "in" and "out", of a zone "objects" */

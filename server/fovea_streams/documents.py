@@ -102,6 +102,7 @@ class StreamStatus(StreamSettings):
     rate: float = Field(description="answers a second")
     age_ms: float | None = Field(description="from capture to answer, of the newest frame")
     objects: int = Field(description="on the newest frame")
+    tracked: int | Absent = Field(None, description="with track: objects of these with an id")
     frames: FrameCounts
     reconnects: int
     counts: dict[str, dict[str, int]] | Absent = Field(

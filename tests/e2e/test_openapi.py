@@ -124,6 +124,7 @@ def test_options_are_typed_and_in_the_address_where_the_body_is_an_image(spec, o
         "tile": "string",
         "overlap": "number",
         **{"track": "string", "stream_id": "string", "frame": "integer"},
+        **{"track_high": "number", "track_new": "number", "min_frames": "integer"},
     }
     assert queries["predict"] == queries["annotate"] == types
     [search] = [p for p in operations["search"]["parameters"] if p["name"] == "k"]

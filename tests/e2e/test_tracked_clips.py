@@ -1,4 +1,4 @@
-"""Ids on real clips are those of `trackers` run by hand on the same boxes."""
+"""Ids on real clips are those of a tracker that is run by hand on the same boxes."""
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
@@ -7,15 +7,18 @@ from functools import partial
 import cv2
 import numpy as np
 import pytest
-import supervision
-import trackers
 import tritonclient.grpc as grpc_client
 from tests.serving import start_server
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_streams.tracking.tracker import Tracker, Tuning
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 CLIPS = ("bottle-detection", "car-detection", "one-by-one-person-detection")
 MODEL = "yolox_nano"
+TUNING = Tuning.of(PredictOptions())
 # From here on, bottles pass one another, leave and come.
 START, FRAMES = 144, 12
 
@@ -56,18 +59,14 @@ def by_hand(server, clips):
     """The rows of each clip: ids, in the order in which the server lists the objects."""
 
     def followed(frames):
-        tracker, rows = trackers.ByteTrackTracker(), []
+        tracker, rows = Tracker("bytetrack"), []
         for image in frames:
             answer = infer(server, image)
             (number,) = answer.as_numpy("num_detections")
-            given = supervision.Detections(
-                answer.as_numpy("boxes")[0, :number],
-                confidence=answer.as_numpy("scores")[0, :number],
-                data={"row": np.arange(number)},
-            )
-            tracked = tracker.update(given)
-            ids = dict(zip(tracked.data.get("row", ()), tracked.tracker_id, strict=True))
-            rows.append([int(ids[each]) for each in range(number)])
+            names = ("boxes", "scores", "class_ids")
+            boxes = Detections(*(answer.as_numpy(name)[0, :number] for name in names))
+            ids = tracker.identify(boxes, None, TUNING).track_ids
+            rows.append(np.where(ids > 0, ids, -1).tolist())
         return rows
 
     return {name: followed(frames) for name, frames in clips.items()}

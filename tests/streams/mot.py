@@ -19,7 +19,7 @@ def rows_of(frames):
         row(frame, number, box)
         for frame, found in enumerate(frames)
         for number, box in zip(found.track_ids.tolist(), found.boxes.tolist(), strict=True)
-        if number >= 0
+        if number > 0
     ]
 
 

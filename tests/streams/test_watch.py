@@ -38,6 +38,7 @@ def test_a_line_for_each_frame(fovea, demo_repository, clip):
     assert [each["time_s"] for each in lines] == pytest.approx([n / 10 for n in range(12)])
     ids = [[one["track_id"] for one in each["detections"]] for each in lines]
     assert set(ids[0]) == {None}
+    assert min(ids[-1]) == 1
     assert ids[-1]
     assert sorted(ids[-1]) == sorted(set(ids[-1]) - {None})
     assert {each["stream"] for each in lines} == {"source1"}
@@ -113,6 +114,18 @@ def test_the_table_has_counts(fovea, demo_repository, clip):
     code, out, errors = fovea(*command, "--line", "middle=0.5,0,0.5,1")
     assert code == 0, errors
     assert re.search(r"middle +│ in \d, out \d ", out)
+
+
+def test_a_stream_says_why_no_object_has_an_id(fovea, demo_repository, clip):
+    command = "watch", "digits", clip, "--repository", demo_repository, "--track", "bytetrack"
+    code, out, errors = fovea(*command, "--track-new", "1")
+    assert code == 0, errors
+    found = (
+        r"objects are found on 12 frames, and none gets an id: the best score is 0\.\d\d, and a "
+    )
+    assert re.search(found + r"track begins at 1\.00, so lower track_new or conf", errors)
+    code, out, errors = fovea(*command)
+    assert "none gets an id" not in out + errors
 
 
 def test_the_table_has_each_source_and_its_reason(fovea, demo_repository, clip):

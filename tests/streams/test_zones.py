@@ -123,6 +123,20 @@ def tracked(boxes, ids, class_id=0):
     )
 
 
+def test_an_object_has_come_from_where_the_tracker_was_not_sure_of_it():
+    """At five frames a second a car is past the line when it gets its id."""
+    state = Scene((Shape.parse("line", "mid=0,0.5,1,0.5"),), 0.3, 2.0)
+    place = [(100, top, 140, top + 20) for top in (100, 150, 210, 260, 290)]
+    told = [
+        state.see(tracked([box], [7 if n > 1 else -7]), None, (WIDTH, HEIGHT), 0.2 * n)
+        for n, box in enumerate(place)
+    ]
+    changes = [change for each in told for change in each]
+    assert [str(change.kind) for change in changes].count("crossed") == 1
+    assert {each.subject.track_id for each in changes if each.subject} == {7}
+    assert "appeared" in [str(change.kind) for change in told[2]]
+
+
 def stays(walk):
     """Each stay in the yard by where the object truly was: frames, seen frames, hidden at its ends.
 

@@ -28,7 +28,7 @@ class Walk:
 def walks(seed, hidden=3, objects=8):
     """Objects on ways of two to four straight legs; some are hidden for up to so many frames."""
     chance = np.random.default_rng(seed)
-    return [_walk(chance, hidden, track_id) for track_id in range(objects)]
+    return [_walk(chance, hidden, track_id) for track_id in range(1, objects + 1)]
 
 
 def _walk(chance, hidden, track_id):

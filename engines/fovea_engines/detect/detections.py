@@ -51,7 +51,8 @@ class Detections(TaskResult):
         keypoints: float32 [n, k, 3], x y in pixels and a score of 0 to 1; None without the task.
         rotated: float32 [n, 5], cx cy w h in pixels and the angle in radians, regular as
             `detect.rotated` defines it; None without the task.
-        track_ids: int32 [n], -1 where a tracker is not sure yet; None where none has seen them.
+        track_ids: int32 [n], from 1. A negative one is the id that an object gets once the tracker
+            is sure of it, and 0 is for boxes of no track; None where no tracker has seen them.
         findings: what the later stages of a pipeline say of each; None for a model alone.
     """
 

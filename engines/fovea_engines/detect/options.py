@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Literal, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, get_args
 
 from fovea_preprocess.errors import InvalidOption
 
@@ -44,6 +44,9 @@ _TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
     "overlap": _OBJECTS,
     "track": _OBJECTS,
 }
+
+OF_TRACK = ("stream_id", "frame", "track_high", "track_new", "min_frames")
+"""Options that mean something with `track` alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +139,38 @@ class PredictOptions:
     frame: int | None = field(
         default=None, metadata={"description": "of track: number of the frame, default the next"}
     )
+    track_high: float | None = field(
+        default=None,
+        metadata={
+            "description": "of track: score from which a box is matched with tracks first, default "
+            "a little above conf",
+            "ge": 0,
+            "le": 1,
+        },
+    )
+    track_new: float | None = field(
+        default=None,
+        metadata={
+            "description": "of track: score from which a box begins a track, default a little "
+            "above conf",
+            "ge": 0,
+            "le": 1,
+        },
+    )
+    min_frames: int | None = field(
+        default=None,
+        metadata={
+            "description": "of track: frames in which an object is seen until it gets its id",
+            "ge": 1,
+            "le": 1000,
+        },
+    )
 
     def __post_init__(self) -> None:
         for name, least, most in _RANGES:
             value = getattr(self, name)
             # A chained comparison also refuses NaN.
-            if not least <= value <= most:
+            if value is not None and not least <= value <= most:
                 raise InvalidOption(f"{name} is {value}; it must be from {least} to {most}")
         _check_word("mask", self.mask, get_args(MaskFormat))
         _check_word("vector", self.vector, get_args(VectorFormat))
@@ -149,8 +178,11 @@ class PredictOptions:
             read_tile(self.tile)
         elif self.overlap != _OVERLAP:
             raise InvalidOption("overlap is of tiles, and there are none: add tile or leave it out")
-        if self.track is None and (self.stream_id, self.frame) != (None, None):
-            raise InvalidOption("stream_id and frame are of track: add track, or leave them out")
+        if self.track is None and any(getattr(self, each) is not None for each in OF_TRACK):
+            raise InvalidOption(
+                f"{', '.join(OF_TRACK[:-1])} and {OF_TRACK[-1]} are of track: add track, or leave "
+                "them out"
+            )
         if self.labels is not None:
             check_texts(self.labels, "labels")
         if self.classes is None:
@@ -161,6 +193,12 @@ class PredictOptions:
             )
         if any(isinstance(each, int) and not 0 <= each < 100_000 for each in self.classes):
             raise InvalidOption("classes has a number that is no class id: ids count from 0 up")
+
+
+def without_track(options: PredictOptions) -> PredictOptions:
+    """Return options without those of the frames of a stream."""
+    absent: dict[str, Any] = dict.fromkeys(("track", *OF_TRACK))
+    return replace(options, **absent)
 
 
 def check_texts(texts: Sequence[str], name: str = "text") -> None:

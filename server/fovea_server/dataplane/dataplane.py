@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fovea_engines.detect.embedding import Embedding
-from fovea_engines.detect.options import PredictOptions, task_with
+from fovea_engines.detect.options import PredictOptions, task_with, without_track
 from fovea_engines.engine import Engine
 from fovea_engines.repository.config_pbtxt import parse_config
 from fovea_engines.session import Array
@@ -264,7 +264,7 @@ class DataPlane:
         write: Write | None = encode and (lambda result: encode(result, words, resolved))
         request = ImageRequest(
             [image for image in images if not isinstance(image, FoveaError)],
-            replace(resolved, track=None, stream_id=None, frame=None) if turn else resolved,
+            without_track(resolved) if turn else resolved,
             keep_pixels or (turn is not None and turn.keeps_pixels),
             write if turn is None else None,
             request_id,

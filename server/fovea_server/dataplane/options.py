@@ -69,6 +69,7 @@ def _flag(value: object) -> bool:
 _OPTIONS = get_type_hints(PredictOptions)
 _READERS: dict[object, tuple[Callable[[Any], object], str]] = {
     float: (float, "a number from 0 to 1"),
+    float | None: (float, "a number from 0 to 1"),
     int: (_whole, "a whole number from 1 up"),
     int | None: (_whole, "a whole number from 0 up"),
     bool: (_flag, "true or false"),

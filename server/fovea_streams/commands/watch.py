@@ -61,6 +61,29 @@ def watch(
         str | None,
         typer.Option(metavar="CLASSES", help="Classes to keep, as person,2.", show_default="all"),
     ] = None,
+    track_high: Annotated[
+        float | None,
+        typer.Option(
+            help="Score from which a box is matched with tracks first, 0 to 1.",
+            show_default="a little above --conf",
+        ),
+    ] = None,
+    track_new: Annotated[
+        float | None,
+        typer.Option(
+            help="Score from which a box begins a track, 0 to 1.",
+            show_default="a little above --conf",
+        ),
+    ] = None,
+    min_frames: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Frames in which an object is seen until it gets its id.",
+            show_default="2",
+        ),
+    ] = None,
     transport: Annotated[
         Literal["tcp", "udp"], typer.Option(help="Transport of RTSP's frames.")
     ] = "tcp",
@@ -134,6 +157,7 @@ def watch(
         "model": path.name,
         **{"every": every, "fps": fps, "track": track, "transport": transport},
         **{"conf": conf, "classes": classes, "lines": line, "zones": zone, "events": event},
+        **{"track_high": track_high, "track_new": track_new, "min_frames": min_frames},
         **{"webhook": webhook, "mqtt": mqtt},
     }
     given = {key: value for key, value in given.items() if value is not None}

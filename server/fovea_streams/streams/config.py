@@ -72,21 +72,24 @@ class StreamConfig:
             raise InvalidOption(f"enabled is '{str(enabled)[:60]}'; it must be true or false")
         events = EventConfig.parse(given)
         track = given.get("track", None if events is None else "bytetrack")
-        if track is not None:
-            check(str(track))
         transport = given.get("transport", "tcp")
         if transport not in ("tcp", "udp"):
             raise InvalidOption(f"transport is '{str(transport)[:60]}'; it must be tcp or udp")
         options = {
             key: _text(given[key]) for key in OPTIONS if key in given and given[key] is not None
         }
+        if track is not None:
+            options |= {"track": str(track), "stream_id": stream_id}
+        parsed = query_options(urlencode(options))
+        if track is not None:
+            check(parsed)
         return cls(
             stream_id,
             enabled,
             given["model"],
             SourceAddress.parse(given["source"]),
             Reading(every_s=_every(given), transport=transport),
-            query_options(urlencode(options)),
+            parsed,
             None if track is None else str(track),
             events,
             dict(given),
@@ -121,9 +124,7 @@ class StreamConfig:
 
     def tracked_as(self, name: str) -> PredictOptions:
         """Return the options of its frames, whose ids are kept under a name."""
-        if self.track is None:
-            return self.options
-        return replace(self.options, track=self.track, stream_id=name)
+        return self.options if self.track is None else replace(self.options, stream_id=name)
 
 
 def _text(value: object) -> str:

@@ -27,12 +27,14 @@ from fovea_streams.frames.address import SourceAddress
 from fovea_streams.frames.camera import Camera, Frame, SourceState
 from fovea_streams.streams.config import StreamConfig
 from fovea_streams.streams.turns import Turns
-from fovea_streams.tracking.tracker import Tracker
+from fovea_streams.tracking.tracker import Tracker, Tuning
 
 log = logging.getLogger(__name__)
 
 _RATE_OF = 30
 _LOOK_S = 0.2
+# So many frames with objects, and none with an id, are worth a word.
+_UNTRACKED = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +95,9 @@ class CameraStream:
         self.age_s: float | None = None
         self.newest: SeenFrame | None = None
         self.over = False
-        self.objects = 0
+        self.objects = self.tracked = 0
+        self._tuning = Tuning.of(config.options)
+        self._untracked = _Untracked()
         self.feed = feed
         if feed is not None:
             self.subscribers.append(self._tell)
@@ -176,7 +180,7 @@ class CameraStream:
         now = time.monotonic()
         self._times.append(now)
         self.age_s = now - frame.came
-        self.objects = len(result.found) if isinstance(result.found, Detections) else 0
+        self._count_objects(result.found)
         head = {
             "stream": self.config.id,
             "model": self.config.model,
@@ -193,6 +197,18 @@ class CameraStream:
         self.answered += 1
         for subscriber in self.subscribers:
             subscriber(seen)
+
+    def _count_objects(self, found: TaskResult | None) -> None:
+        self.objects = self.tracked = 0
+        if not isinstance(found, Detections):
+            return
+        self.objects = len(found)
+        if found.track_ids is not None:
+            self.tracked = int((found.track_ids > 0).sum())
+            before = self._untracked.reason(self._tuning)
+            self._untracked.see(found, self.tracked)
+            if (reason := self._untracked.reason(self._tuning)) and not before:
+                log.warning("stream %s: %s", self.config.id, reason)
 
     def _tell(self, seen: SeenFrame) -> None:
         assert self.feed is not None
@@ -232,7 +248,8 @@ class CameraStream:
         if self._fault and self._camera.state in (SourceState.LIVE, SourceState.ENDED):
             return self._fault_state, self._fault
         kept = "" if self.feed is None else self.feed.fault
-        return self._camera.state.value, self._camera.reason or kept
+        untracked = self._untracked.reason(self._tuning)
+        return self._camera.state.value, self._camera.reason or kept or untracked
 
     @property
     def document(self) -> dict[str, Any]:
@@ -247,6 +264,7 @@ class CameraStream:
             "rate": round(len(times) / spent, 2) if len(times) > 1 and spent else 0.0,
             "age_ms": None if self.age_s is None else round(1e3 * self.age_s, 1),
             "objects": self.objects,
+            **({} if self.config.track is None else {"tracked": self.tracked}),
             "frames": {
                 "came": camera.came,
                 "dropped": camera.dropped,
@@ -257,6 +275,35 @@ class CameraStream:
             "reconnects": camera.reconnects,
             **(self.feed.document if self.feed is not None else {}),
         }
+
+
+class _Untracked:
+    """Notices that objects are found and none of them gets an id."""
+
+    def __init__(self) -> None:
+        self._frames, self._best = 0, 0.0
+
+    def see(self, found: Detections, tracked: int) -> None:
+        if tracked:
+            self._frames, self._best = 0, 0.0
+        elif len(found):
+            self._frames += 1
+            self._best = max(self._best, float(found.scores.max()))
+
+    def reason(self, tuning: Tuning) -> str:
+        """Say why no object has an id; "" while some have, or too few frames were seen."""
+        if self._frames < max(_UNTRACKED, 2 * tuning.min_frames):
+            return ""
+        said = f"objects are found on {self._frames} frames, and none gets an id"
+        if self._best < tuning.new:
+            return (
+                f"{said}: the best score is {self._best:.2f}, and a track begins at "
+                f"{tuning.new:.2f}, so lower track_new or conf"
+            )
+        return (
+            f"{said}: they are not found on {tuning.min_frames} frames in a row, or move too far "
+            "between two, so raise fps, or lower min_frames or conf"
+        )
 
 
 def _rounded(time_s: float | None) -> float | None:

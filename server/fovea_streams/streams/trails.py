@@ -36,7 +36,7 @@ class Trails:
         for track_id, (x1, y1, x2, y2) in zip(
             found.track_ids.tolist(), found.boxes.tolist(), strict=True
         ):
-            if track_id >= 0:
+            if track_id > 0:
                 trail = self._trails.setdefault(track_id, _Trail())
                 trail.points.append((x1 + _X * (x2 - x1), y1 + _Y * (y2 - y1)))
                 trail.last = seen.number

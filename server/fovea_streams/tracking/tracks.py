@@ -16,7 +16,7 @@ from fovea_server.statistics.family import Family
 from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.traffic.call import CALL
 from fovea_streams.tracking.frame_order import FrameOrder
-from fovea_streams.tracking.tracker import SEES_PIXELS, Tracker, check
+from fovea_streams.tracking.tracker import SEES_PIXELS, Tracker, Tuning, check
 
 MOST_STREAMS = 1000
 LONGEST_ID = 200
@@ -35,13 +35,13 @@ class Track:
         self._name = tracker
         self._tracker: Tracker | None = None
 
-    def identify(self, results: Sequence[ImageResult | FoveaError]) -> int:
+    def identify(self, results: Sequence[ImageResult | FoveaError], tuning: Tuning) -> int:
         """Give the objects on frames their ids, and return how many frames those were."""
         tracker = self._tracker = self._tracker or Tracker(self._name)
         frames = 0
         for result in results:
             if isinstance(result, ImageResult) and isinstance(result.found, Detections):
-                result.found = tracker.identify(result.found, result.pixels)
+                result.found = tracker.identify(result.found, result.pixels, tuning)
                 frames += 1
         return frames
 
@@ -63,7 +63,7 @@ class Tracks:
     def turn_of(self, model: str, options: PredictOptions, images: int) -> TrackTurn:
         """Make the turn of a request; raises as `check`, and InvalidOption."""
         name, stream_id, frame = options.track or "", options.stream_id or "", options.frame
-        check(name)
+        check(options)
         if not 0 < len(stream_id) <= LONGEST_ID:
             raise InvalidOption(
                 "track needs a stream_id, which names the camera or video of the frame, in at most "
@@ -73,7 +73,8 @@ class Tracks:
             raise InvalidOption(f"frame is {frame}; it must be a whole number from 0 up")
         call = CALL.get()
         holder = "" if call is None or call.holder is None else call.holder.name
-        return TrackTurn(self, (holder, model, stream_id, name), frame, images)
+        key = holder, model, stream_id, name
+        return TrackTurn(self, key, frame, images, Tuning.of(options))
 
     def track(self, key: Key) -> Track:
         """Find the state of a stream, or begin it; QueueFull: there are too many."""
@@ -131,7 +132,10 @@ class Tracks:
 class TrackTurn:
     """The frames of one request, as `dataplane.part.FrameTurn` says."""
 
-    def __init__(self, tracks: Tracks, key: Key, first: int | None, images: int) -> None:
+    def __init__(
+        self, tracks: Tracks, key: Key, first: int | None, images: int, tuning: Tuning
+    ) -> None:
+        self._tuning = tuning
         self.keeps_pixels = key[3] in SEES_PIXELS
         self._tracks, self._key, self._first, self._images = tracks, key, first, images
         self._track: Track
@@ -158,7 +162,7 @@ class TrackTurn:
         track = self._track
         await track.order.wait(self._frames)
         # The thread goes on where the request is cancelled, and the next frame must wait for it.
-        work = asyncio.ensure_future(asyncio.to_thread(track.identify, results))
+        work = asyncio.ensure_future(asyncio.to_thread(track.identify, results, self._tuning))
         try:
             frames = await asyncio.shield(work)
         except asyncio.CancelledError:

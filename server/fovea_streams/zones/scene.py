@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.detections import Detections
@@ -26,6 +27,8 @@ class Scene:
     def __init__(self, shapes: Sequence[Shape], debounce_s: float, lost_s: float) -> None:
         self._debounce_s, self._lost_s = debounce_s - _SLACK_S, lost_s
         self._objects: dict[int, TrackedObject] = {}
+        self._unsure: dict[int, list[TrackedObject]] = {}
+        """Where objects were seen before the tracker was sure of them, by the ids that they get."""
         self._size = 0, 0
         self._counts = [
             (shape, (LineCount if shape.kind == "line" else ZoneCount)(shape, self._debounce_s))
@@ -52,11 +55,21 @@ class Scene:
             self._size = size
             for _, count in self._counts:
                 count.place(*size)
-        for row, track_id in enumerate(() if found.track_ids is None else found.track_ids.tolist()):
-            if track_id >= 0:
-                changes += self._met(
-                    found, row, class_name(labels, int(found.class_ids[row])), now_s
-                )
+        for one in _sightings(found, labels, now_s):
+            number = abs(one.track_id)
+            if one.track_id < 0:
+                self._unsure.setdefault(number, []).append(one)
+                continue
+            # Where it was before the tracker was sure says from where it came.
+            for earlier in self._unsure.pop(number, ()):
+                earlier = replace(earlier, track_id=number, class_id=one.class_id)
+                changes += self._met(replace(earlier, class_name=one.class_name))
+            changes += self._met(one)
+        self._unsure = {
+            number: seen
+            for number, seen in self._unsure.items()
+            if now_s - seen[-1].last_s <= self._lost_s
+        }
         gone = [one for one in self._objects.values() if now_s - one.last_s > self._lost_s]
         return [*changes, *self._lose(gone), *self._counted(before)]
 
@@ -65,27 +78,16 @@ class Scene:
         before = self.counts
         return [*self._lose(list(self._objects.values())), *self._counted(before)]
 
-    def _met(self, found: Detections, row: int, name: str, now_s: float) -> Iterator[Change]:
-        assert found.track_ids is not None
-        track_id = int(found.track_ids[row])
-        last = self._objects.get(track_id)
-        # It moved at any time since it was seen last; the middle is never far.
-        first_s, moved_s, before = now_s, now_s, False
+    def _met(self, seen: TrackedObject) -> Iterator[Change]:
+        last, now_s = self._objects.get(seen.track_id), seen.last_s
+        one = seen
         if last is not None:
-            first_s, moved_s, before = last.first_s, (last.last_s + now_s) / 2, last.appeared
-        appeared = now_s - first_s >= self._debounce_s
-        one = TrackedObject(
-            track_id=track_id,
-            class_id=int(found.class_ids[row]),
-            class_name=name,
-            score=float(found.scores[row]),
-            box=found.boxes[row].tolist(),
-            first_s=first_s,
-            last_s=now_s,
-            moved_s=moved_s,
-            appeared=appeared,
-        )
-        self._objects[track_id] = one
+            # It moved at any time since it was seen last; the middle is never far.
+            moved_s = (last.last_s + now_s) / 2
+            one = replace(seen, first_s=last.first_s, moved_s=moved_s)
+        before = last is not None and last.appeared
+        appeared = now_s - one.first_s >= self._debounce_s
+        one = self._objects[seen.track_id] = replace(one, appeared=appeared)
         if appeared and not before:
             yield Change(ChangeKind.APPEARED, one)
         for shape, count in self._counts:
@@ -105,3 +107,23 @@ class Scene:
         for name, counts in self.counts.items():
             if counts != before[name]:
                 yield Change(ChangeKind.COUNT, shape=name, counts=counts)
+
+
+def _sightings(
+    found: Detections, labels: Sequence[str] | None, now_s: float
+) -> Iterator[TrackedObject]:
+    """Return the objects of a frame with ids as if each was seen for the first time."""
+    for row, track_id in enumerate(() if found.track_ids is None else found.track_ids.tolist()):
+        if track_id:
+            class_id = int(found.class_ids[row])
+            yield TrackedObject(
+                track_id=track_id,
+                class_id=class_id,
+                class_name=class_name(labels, class_id),
+                score=float(found.scores[row]),
+                box=found.boxes[row].tolist(),
+                first_s=now_s,
+                last_s=now_s,
+                moved_s=now_s,
+                appeared=False,
+            )

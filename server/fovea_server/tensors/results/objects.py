@@ -65,7 +65,7 @@ def objects_json(found: Detections, words: Vocabulary, options: PredictOptions) 
             each |= rectangle
     if found.track_ids is not None:
         for each, track_id in zip(objects, found.track_ids.tolist(), strict=True):
-            each["track_id"] = None if track_id < 0 else track_id
+            each["track_id"] = track_id if track_id > 0 else None
     return {"detections": objects}
 
 
@@ -121,7 +121,9 @@ def objects_tensors(
     rotated = [one.rotated for one in found if one.rotated is not None]
     if rotated:
         tensors.append(OutputTensor("rotated", "FP32", _padded(rotated, most, np.float32)))
-    tracks = [one.track_ids for one in found if one.track_ids is not None]
+    tracks = [
+        np.where(one.track_ids > 0, one.track_ids, -1) for one in found if one.track_ids is not None
+    ]
     if tracks:
         tensors.append(OutputTensor("track_ids", "INT32", _padded(tracks, most, np.int32)))
     return tensors
