@@ -18,13 +18,18 @@ from pycocotools import mask as coco  # type: ignore[import-untyped]
 
 ADDED: dict[str, str] = {
     r"inspect .*\.current": "`fovea inspect` tells which version answers",
+    r"stream .*\.tracked": "streams say how many objects have an id",
+    r"event \w+\.(class_id|class_name|score)": "events have the names that frames have",
     r"stream .*\.frames\.broken": "streams count the frames that are broken, and go on",
 }
 """Keys that may be there beside those of the record: a pattern of the place, and the reason.
 
 A place begins with the name of the request, call or command, as the test prints it.
 """
-CHANGED: dict[str, str] = {}
+CHANGED: dict[str, str] = {
+    r"event \w+\.label: is gone": "events have class_name, as frames have",
+    r"event \w+\.box: was \[": "the box of an event is an object, as that of a frame",
+}
 """Places whose values are others on purpose: a pattern of the place, and the reason."""
 MOMENTARY = (
     *("timing_ms", "inference_stats", "batch_stats", "durations", "last_inference", "pending"),
