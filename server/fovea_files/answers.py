@@ -30,12 +30,15 @@ class Outcome:
         prediction: None where it failed, or where an earlier run has found it.
         drawn: the image with the result drawn in, if there is `draw`.
         is_new: False where an earlier run has found it.
+        image, time_s: of the frame of a video that is followed.
     """
 
     entry: Entry
     prediction: Predicted | None = None
     drawn: Drawn | None = None
     is_new: bool = True
+    image: InputImage | None = None
+    time_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class _Item:
     image: InputImage | ImageError
     stamp: Stamp | None
     known: Entry | None = None
+    time_s: float = 0.0
 
 
 def answers(
@@ -53,6 +57,7 @@ def answers(
     *,
     draw: Draw | None = None,
     known: Iterable[Entry] = (),
+    keep_images: bool = False,
 ) -> Generator[Outcome]:
     """Yield an answer for each image; an image that cannot be read fails only itself.
 
@@ -76,7 +81,13 @@ def answers(
             except InvalidImage as error:
                 # A server may have other limits than this machine.
                 entry = replace(entry, result=ImageError(error.code, str(error)))
-        return Outcome(entry, prediction, drawn, is_new=item.known is None)
+        kept = item.image if keep_images and isinstance(item.image, InputImage) else None
+        return Outcome(
+            *(entry, prediction, drawn),
+            is_new=item.known is None,
+            image=kept,
+            time_s=item.time_s,
+        )
 
     def items() -> Iterator[_Item]:
         read = chain.from_iterable(_read(source) for source in sources)
@@ -113,7 +124,7 @@ def _read(source: Source) -> Iterator[_Item]:
             image: InputImage | ImageError = _BROKEN
             if frame.pixels is not None:
                 image = InputImage(DecodedImage(frame.pixels, orientation=1))
-            yield _Item(source, number, image, stamp)
+            yield _Item(source, number, image, stamp, time_s=frame.time_s)
     except InvalidImage as error:
         missing = None if source.path.exists() else ImageError("not_found", "there is no such file")
         yield _Item(source, number, missing or ImageError(error.code, str(error)), stamp)

@@ -60,6 +60,7 @@ def _objects(result: ImageResult) -> Detections:
         for one in found
         if one.rotated is not None
     ]
+    ids = [each.track_id or 0 for each in found]
     return Detections(
         result.boxes,
         result.scores,
@@ -67,6 +68,7 @@ def _objects(result: ImageResult) -> Detections:
         masks,
         result.keypoints,
         np.array(rotated, np.float32) if rotated else None,
+        np.array(ids, np.int32) if any(ids) else None,
         findings=tuple(
             tuple(Finding("", "", caption=note) for note in each.notes) for each in found
         ),

@@ -18,6 +18,7 @@ from fovea_files.formats.registry import ANNOTATED, WRITERS
 from fovea_files.journal import Journal
 from fovea_files.predictors import Predicting, Predictor
 from fovea_files.sources import Source
+from fovea_files.tracked import VideoTracks
 
 
 @dataclass(slots=True)
@@ -85,6 +86,7 @@ def save(
     folder: Path,
     journal: Journal,
     done: Done,
+    tracks: VideoTracks | None = None,
 ) -> Tally:
     """Predict all images that the journal does not have, or has as they were; write all formats.
 
@@ -97,16 +99,16 @@ def save(
     with ExitStack() as stack:
         annotated = None
         if ANNOTATED in formats:
-            annotated = stack.enter_context(Annotated(folder, model, codec))
+            annotated = stack.enter_context(Annotated(folder, model, codec, tracks))
         for some in _shares(before.changed):
-            again = stack.enter_context(closing(_drawn(predictor, some, annotated)))
+            again = stack.enter_context(closing(_drawn(predictor, some, annotated, tracks)))
             journal.replace(_counted(again, tally, done))
         if before.changed:
             before = Resumed.read(journal, sources)
         left = before.left
         # The journal grows meanwhile: only the entries that it had at first are known.
         first = (entry for entry in journal.read(sources) if entry.source is left[0])
-        found = _drawn(predictor, left, annotated, islice(first, before.of_first))
+        found = _drawn(predictor, left, annotated, tracks, islice(first, before.of_first))
         for answer in stack.enter_context(closing(found)):
             if answer.is_new:
                 journal.add(answer.entry)
@@ -143,12 +145,19 @@ def _drawn(
     predictor: Predictor,
     sources: Sequence[Source],
     annotated: Annotated | None,
+    tracks: VideoTracks | None,
     known: Iterable[Entry] = (),
 ) -> Generator[Outcome]:
     """Yield the answers for sources, and write their images where those are wanted."""
-    draw = None if annotated is None else annotated.draw
-    with closing(answers(predictor, sources, draw=draw, known=known)) as found:
+    # Objects are followed from frame to frame, and drawn with their ids behind that.
+    draw = None if annotated is None or tracks is not None else annotated.draw
+    keep = tracks is not None
+    with closing(answers(predictor, sources, draw=draw, known=known, keep_images=keep)) as found:
         for answer in found:
+            if tracks is not None and answer.image is not None:
+                entry = tracks.follow(answer.entry, answer.image, answer.time_s)
+                drawn = None if annotated is None else annotated.draw(entry, answer.image)
+                answer = replace(answer, entry=entry, drawn=drawn, image=None)
             if annotated is not None:
                 annotated.write(answer.entry, answer.drawn)
             yield answer

@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 import pytest
 from tests.conftest import DEMO
+from tests.streams.conftest import write_moving_scene
 
 from fovea_client import Client
 from fovea_engines.evaluate.samples import read_image
@@ -112,6 +113,58 @@ def test_a_video_that_breaks_off_fails_after_its_frames(fovea, demo_repository, 
     assert "no.mp4: no video that can be read" in err
     assert "absent.mov: there is no such file" in err
     assert "error: 3 of " in err
+
+
+def test_a_video_has_ids_trails_and_counts(fovea, demo_repository, tmp_path):
+    write_moving_scene(tmp_path / "clip.avi", 60, 4)
+    own = ("--repository", demo_repository, "--line", "middle=0.5,0,0.5,1")
+    code, out, err = fovea(
+        *("predict", MODEL, "clip.avi", *own, "--zone", "all=0,0,1,0,1,1,0,1"),
+        *("--out", "out", "--format", "annotated,csv"),
+    )
+    assert code == 0, err
+    lines = map(json.loads, (tmp_path / "out" / "predictions.jsonl").read_text().splitlines())
+    ids = [{each["track_id"] for each in line["detections"]} for line in lines]
+    assert ids[0] == {None}
+    assert len(ids[2] - {None}) > 2
+    code, events, err = fovea("watch", MODEL, "clip.avi", *own, "--event", "crossed", "--json")
+    assert code == 0, err
+    ways = [json.loads(each)["direction"] for each in events.splitlines()]
+    assert ways
+    assert f"clip.avi: middle: in {ways.count('in')}, out {ways.count('out')}" in out
+    code, _, err = fovea("predict", MODEL, "clip.avi", *own[:2], "--out", "plain")
+    assert code == 0, err
+    tracked, plain = (
+        frames_of_any(tmp_path / name / "annotated" / "clip.mp4") for name in ("out", "plain")
+    )
+    assert len(tracked) == len(plain) == 60
+    # The line and its counts are there, in its colour.
+    middle = (tracked[30][100:, 310:330].astype(int) - plain[30][100:, 310:330]).mean(axis=(0, 1))
+    assert np.abs(middle).max() > 5
+
+
+def frames_of_any(path: Path) -> list[np.ndarray]:
+    video, frames = cv2.VideoCapture(str(path)), []
+    while (read := video.read())[0]:
+        frames.append(read[1])
+    return frames
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--track", "sort"), "--track has no effect without --out"),
+        (("--out", "o", "--line", "a=0,0,1,1", "--resume"), "give --resume or --line, not both"),
+        (("--out", "o", "--track", "best"), "it must be one of bytetrack"),
+        (("--out", "o", "--zone", "a=0,0,1,1"), "it needs three points or more"),
+        (("--out", "o", "--line", "a=0,0,1,1", "--zone", "a=0,0,1,1,0,1"), "have the name a"),
+    ],
+)
+def test_videos_that_are_not_followed(fovea, demo_repository, tmp_path, flags, words):
+    write_video(tmp_path / "clip.mp4", 2)
+    code, _, err = fovea("predict", MODEL, "clip.mp4", "--repository", demo_repository, *flags)
+    assert code == 2
+    assert words in " ".join(err.split())
 
 
 def write_matroska(path: Path, times_ms: list[int]) -> None:

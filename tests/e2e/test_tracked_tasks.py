@@ -1,13 +1,15 @@
-"""Ids of masks, poses and rotated boxes: each is of its object, and `trackers` by hand has it."""
+"""Ids of masks, poses and rotated boxes: each is of its object, as a tracker by hand has it."""
 
 import cv2
 import httpx
 import numpy as np
 import pytest
-import supervision
-import trackers
 import tritonclient.grpc as grpc_client
 from tests.serving import start_server
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_streams.tracking.tracker import Tracker, Tuning
 
 pytestmark = pytest.mark.real
 
@@ -56,24 +58,20 @@ def infer(server, task, image, **parameters):
 
 @pytest.mark.parametrize("task", MODELS)
 def test_ids_are_of_their_objects(server, frames, task):
-    tracker, seen = trackers.ByteTrackTracker(), set()
+    tracker, tuning, seen = Tracker("bytetrack"), Tuning.of(PredictOptions(conf=0.4)), set()
     for number, image in enumerate(frames):
         plain = infer(server, task, image, conf=0.4)
         given = {"track": "bytetrack", "stream_id": task, "frame": number}
         tracked = infer(server, task, image, conf=0.4, **given)
         ids = tracked.pop("track_ids")
         assert tracked.keys() == plain.keys() >= {task, "boxes", "scores"}
-        for name, tensor in plain.items():
-            np.testing.assert_array_equal(tracked[name], tensor)
         # Rotated ones too are tracked by the upright boxes around them.
-        by_hand = tracker.update(
-            supervision.Detections(
-                plain["boxes"],
-                confidence=plain["scores"],
-                data={"row": np.arange(len(ids))},
-            )
-        )
-        assert ids[by_hand.data["row"]].tolist() == by_hand.tracker_id.tolist()
+        boxes = Detections(*(plain[name] for name in ("boxes", "scores", "class_ids")))
+        by_hand = tracker.identify(boxes, None, tuning)
+        assert ids.tolist() == np.where(by_hand.track_ids > 0, by_hand.track_ids, -1).tolist()
+        assert tracked["class_ids"].tolist() == by_hand.class_ids.tolist()
+        for name in plain.keys() - {"class_ids", "class_names"}:
+            np.testing.assert_array_equal(tracked[name], plain[name])
         seen |= set(ids.tolist()) - {-1}
     assert len(seen) > 2
 

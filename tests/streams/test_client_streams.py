@@ -72,7 +72,7 @@ def test_ids_are_of_the_stream(kind, server, secret):
     for _ in range(2):
         found = streamed(kind, server, secret[1], [SCENES[0]] * 4, track="bytetrack", in_flight=8)
         ids = [[one.track_id for one in each.detections] for each in found]
-        assert ids[-1] == list(range(len(ids[-1])))
+        assert ids[-1] == list(range(1, len(ids[-1]) + 1))
 
 
 def test_a_result_comes_before_the_next_frame(server, secret):

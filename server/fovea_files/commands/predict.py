@@ -32,8 +32,11 @@ from fovea_files.formats.annotated import FOLDER as DRAWN
 from fovea_files.formats.registry import ANNOTATED, FILES, read_formats
 from fovea_files.predictors import LocalPredictor, Predictor, RemotePredictor
 from fovea_files.sources import SUFFIXES, find_sources
+from fovea_files.tracked import Tracking
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
+from fovea_streams.tracking.tracker import check
+from fovea_streams.zones.shape import read_shapes
 
 # Codes of a server's answer to what was typed here.
 _WRONG = {InvalidOption.code, NotFound.code}
@@ -114,6 +117,27 @@ def predict(
     every: Annotated[
         int, typer.Option(metavar="N", min=1, help="Take every N-th frame of a video.")
     ] = 1,
+    track: Annotated[
+        str | None,
+        _results_option(
+            metavar="TRACKER",
+            help="Objects of videos keep ids: bytetrack, sort, ocsort or botsort.",
+        ),
+    ] = None,
+    line: Annotated[
+        list[str] | None,
+        _results_option(
+            metavar="NAME=X,Y,X,Y",
+            help="Of videos: count who crosses it, as `fovea watch` does. It tracks, with "
+            "bytetrack.",
+        ),
+    ] = None,
+    zone: Annotated[
+        list[str] | None,
+        _results_option(
+            metavar="NAME=X,Y,...", help="Of videos: count who is in it, as `fovea watch` does."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         _results_option(metavar="DIR", help="Write the results into this folder.", file_okay=False),
@@ -163,15 +187,23 @@ def predict(
     Example: fovea predict yolov8n 'data/**/*.jpg' --out found --format yolo
 
     Example: fovea predict yolov8n street.mp4 --every 5 --out found
+
+    Example: fovea predict yolov8n street.mp4 --out found --line door=0.1,0.6,0.9,0.6:classes=person
     """
     needs = {"format": {"out": ()}, "codec": {"out": ()}, "resume": {"out": ()}}
-    check_options(context, needs, clashes=[("repository", "url"), ("as_json", "out")])
+    needs |= {name: {"out": ()} for name in ("track", "line", "zone")}
+    # Where a run was interrupted, nobody knows any more which object had which id.
+    again = [("resume", name) for name in ("track", "line", "zone")]
+    check_options(context, needs, clashes=[("repository", "url"), ("as_json", "out"), *again])
     _check_order(model, sources, repository)
     formats = read_formats(format or [ANNOTATED])
     found = find_sources(sources, every=every, drawn=out and out / DRAWN)
     has_video = any(source.is_video for source in found.files)
     if every > 1 and not has_video:
         raise InvalidOption("--every is of videos, and there is none: leave it out")
+    tracking = _tracking(track, line, zone, 0.25 if conf is None else conf)
+    if tracking is not None and not has_video:
+        raise InvalidOption("--track, --line and --zone are of videos, and there is none")
     encoding = choose_codec(codec) if has_video and out and ANNOTATED in formats else None
     if encoding is None and is_typed(context, "codec"):
         raise InvalidOption("--codec is of annotated videos, and none is written: leave it out")
@@ -200,7 +232,11 @@ def predict(
         with _open(context, model, repository, url, options, given, alone=alone) as predictor:
             _check_effect(options, predictor)
             if out is not None:
-                tally = write_files(predictor, found, formats, encoding, out, given, resume=resume)
+                tally = write_files(
+                    *(predictor, found, formats, encoding, out, given),
+                    resume=resume,
+                    tracking=tracking,
+                )
             elif as_json:
                 tally = print_json(predictor, model, found)
             else:
@@ -212,6 +248,17 @@ def predict(
     if tally.failed:
         complain(f"error: {tally.failed} of {counted(tally.images, 'image')} failed")
         raise typer.Exit(1)
+
+
+def _tracking(
+    track: str | None, lines: list[str] | None, zones: list[str] | None, conf: float
+) -> Tracking | None:
+    """Return what is followed in videos; None without; InvalidOption says what is wrong."""
+    if track is None and not lines and not zones:
+        return None
+    options = PredictOptions(track=track or "bytetrack", conf=conf)
+    check(options)
+    return Tracking(options, read_shapes(lines or (), zones or ()))
 
 
 def _check_order(model: str, sources: list[str], repository: Path) -> None:

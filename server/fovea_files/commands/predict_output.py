@@ -24,6 +24,7 @@ from fovea_files.predictors import Predictor
 from fovea_files.result_output import result_line, result_table
 from fovea_files.save import Tally, save
 from fovea_files.sources import Sources
+from fovea_files.tracked import Tracking, VideoTracks
 from fovea_preprocess.plural import counted
 
 
@@ -75,6 +76,7 @@ def write_files(
     options: dict[str, Any],
     *,
     resume: bool,
+    tracking: Tracking | None = None,
 ) -> Tally:
     """Write all formats into a folder, and list the files.
 
@@ -87,6 +89,7 @@ def write_files(
         model.name, model.version, model.task, options, every, tuple(formats), codec
     )
     so_far = None
+    tracks = None if tracking is None else VideoTracks(tracking, model.labels)
     with Journal(folder, settings, resume=resume) as journal:
         try:
             with PredictProgress(count_images(sources.files)) as progress:
@@ -99,7 +102,10 @@ def write_files(
                     else:
                         progress.add(tally, entry)
 
-                tally = save(predictor, model, sources.files, formats, codec, folder, journal, done)
+                files = sources.files
+                tally = save(
+                    *(predictor, model, files, formats, codec, folder, journal, done), tracks
+                )
         except BaseException:
             if so_far is not None and so_far.images:
                 complain(
@@ -110,6 +116,9 @@ def write_files(
     typer.echo(f"{counted(tally.images, 'image')} done, with the results in {folder}:")
     for name in dict.fromkeys(["jsonl", *formats]):
         typer.echo(f"  {name:<10} {FILES[name]}")
+    for video, counts in (tracks.counts if tracks else {}).items():
+        for name, of_shape in counts.items():
+            typer.echo(f"{video}: {name}: {', '.join(f'{k} {n}' for k, n in of_shape.items())}")
     return tally
 
 

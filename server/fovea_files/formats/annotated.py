@@ -15,6 +15,7 @@ from fovea_files.encoding import VideoFile
 from fovea_files.entry import Entry, InputImage
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source
+from fovea_files.tracked import VideoTracks
 from fovea_files.video import VideoHeader
 
 FOLDER = "annotated"
@@ -26,19 +27,30 @@ Drawn = bytes | NDArray[np.uint8]
 class Annotated(Closing):
     """The folder of annotated images; a video that is not complete when it is closed is removed."""
 
-    def __init__(self, folder: Path, model: Predicting, codec: str | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: Predicting,
+        codec: str | None,
+        tracks: VideoTracks | None = None,
+    ) -> None:
+        self._tracks = tracks
         self._folder = folder / FOLDER
         self._model = model
         self._codec = codec
         self._video: tuple[Source, VideoFile] | None = None
 
     def draw(self, entry: Entry, image: InputImage) -> Drawn | None:
-        """Draw the result; None of an error. From any thread."""
+        """Draw the result; None of an error. From any thread, but in order what is followed."""
         if isinstance(entry.result, ImageError):
             return None
         result = entry.result.image
         if result.picture is not None and entry.frame is None:
             return result.picture.png
+        if self._tracks is not None and entry.frame is not None:
+            canvas = self._drawn(result, self._tracks.draw_below(image.upright.pixels))
+            self._tracks.draw_above(canvas)
+            return canvas
         canvas = self._drawn(result, image.upright.pixels)
         return encode(canvas, "image/jpeg") if entry.frame is None else canvas
 

@@ -12,7 +12,7 @@ from fovea_streams.events.mqtt import Mqtt
 from fovea_streams.events.webhook import Webhook
 from fovea_streams.frames.address import check_login
 from fovea_streams.zones.change import ChangeKind
-from fovea_streams.zones.shape import Shape, seconds
+from fovea_streams.zones.shape import Shape, read_shapes, seconds
 
 ADDRESSES = ("webhook", "mqtt")
 """Keys by which the server opens connections: for the operator alone."""
@@ -47,14 +47,7 @@ class EventConfig:
         """Read the keys of `KEYS`; None without one; InvalidOption says which is wrong."""
         if not any(given.get(key) is not None for key in KEYS):
             return None
-        shapes = (
-            *(Shape.parse("line", text) for text in _texts(given, "lines")),
-            *(Shape.parse("zone", text) for text in _texts(given, "zones")),
-        )
-        names = [shape.name for shape in shapes]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidOption(f"two lines or zones have the name {name}: give each its own")
+        shapes = read_shapes(_texts(given, "lines"), _texts(given, "zones"))
         kinds = frozenset(_texts(given, "events") or ChangeKind)
         if unknown := kinds - set(ChangeKind):
             raise InvalidOption(

@@ -36,7 +36,7 @@ class NewestPicture:
         self._stream, self._drawing = stream, drawing
         self._trails = Trails()
         if stream.config.track is not None:
-            stream.subscribers.append(self._trails.see)
+            stream.subscribers.append(lambda seen: self._trails.see(seen.found, seen.number))
         self._turn = asyncio.Lock()
         self._next = 0.0
         self._seen: SeenFrame | None = None

@@ -249,7 +249,8 @@ class CameraStream:
             return self._fault_state, self._fault
         kept = "" if self.feed is None else self.feed.fault
         untracked = self._untracked.reason(self._tuning)
-        return self._camera.state.value, self._camera.reason or kept or untracked
+        reasons = (self._camera.reason, kept, untracked)
+        return self._camera.state.value, "; ".join(filter(None, reasons))
 
     @property
     def document(self) -> dict[str, Any]:

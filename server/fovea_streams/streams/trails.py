@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from fovea_engines.detect.detections import Detections
-from fovea_streams.streams.stream import SeenFrame
+from fovea_engines.detect.task_result import TaskResult
 from fovea_streams.zones.shape import ANCHORS, Point
 
 _POINTS, _KEPT = 40, 15
@@ -20,7 +20,7 @@ class _Trail:
 
 
 class Trails:
-    """The last points of each object with an id: a subscriber of its stream.
+    """The last points of each object with an id.
 
     An object that is hidden keeps its trail for some frames.
     """
@@ -28,9 +28,8 @@ class Trails:
     def __init__(self) -> None:
         self._trails: dict[int, _Trail] = {}
 
-    def see(self, seen: SeenFrame) -> None:
-        """Take the next frame."""
-        found = seen.found
+    def see(self, found: TaskResult | None, frame: int) -> None:
+        """Take the next frame, by its number."""
         if not isinstance(found, Detections) or found.track_ids is None:
             return
         for track_id, (x1, y1, x2, y2) in zip(
@@ -39,8 +38,8 @@ class Trails:
             if track_id > 0:
                 trail = self._trails.setdefault(track_id, _Trail())
                 trail.points.append((x1 + _X * (x2 - x1), y1 + _Y * (y2 - y1)))
-                trail.last = seen.number
-        oldest = seen.number - _KEPT
+                trail.last = frame
+        oldest = frame - _KEPT
         self._trails = {key: each for key, each in self._trails.items() if each.last >= oldest}
 
     @property

@@ -104,6 +104,19 @@ class Shape:
         return tuple(int(each) if each.isdecimal() else each for each in rest) or None
 
 
+def read_shapes(lines: Sequence[str], zones: Sequence[str]) -> tuple[Shape, ...]:
+    """Read lines and zones; InvalidOption: one is wrong, or two have the same name."""
+    shapes = (
+        *(Shape.parse("line", text) for text in lines),
+        *(Shape.parse("zone", text) for text in zones),
+    )
+    names = [shape.name for shape in shapes]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidOption(f"two lines or zones have the name {name}: give each its own")
+    return shapes
+
+
 def seconds(what: str, value: object) -> float:
     """Read a time, as 200ms or 2s; InvalidOption names `what`, also where the unit is missing."""
     found = _TIME.fullmatch(str(value).strip())
