@@ -120,12 +120,11 @@ def test_a_stream_says_why_no_object_has_an_id(fovea, demo_repository, clip):
     command = "watch", "digits", clip, "--repository", demo_repository, "--track", "bytetrack"
     code, out, errors = fovea(*command, "--track-new", "1")
     assert code == 0, errors
-    found = (
-        r"objects are found on 12 frames, and none gets an id: the best score is 0\.\d\d, and a "
-    )
-    assert re.search(found + r"track begins at 1\.00, so lower track_new or conf", errors)
+    # The sentence is broken into the lines of a cell.
+    assert {"objects", "none", "id:", "score", "track_new"} <= set(re.split(r"[\s│]+", out))
     code, out, errors = fovea(*command)
-    assert "none gets an id" not in out + errors
+    assert code == 0, errors
+    assert "track_new" not in out
 
 
 def test_the_table_has_each_source_and_its_reason(fovea, demo_repository, clip):
