@@ -73,7 +73,7 @@ def test_levels_of_both_loops_have_every_figure(demo_server, tmp_path):
     words = ("digits", "--url", demo_server.url, "--images", DEMO, *loads, "--plot", plot)
     report = measured(*words)
     assert list(report) == [
-        *("model", "version", "engine", "url", "kind", "bodies", "levels", "interrupted")
+        *("model", "version", "engine", "url", "kind", "bodies", "split", "levels", "interrupted")
     ]
     assert (report["kind"], report["bodies"], report["interrupted"]) == ("images", IMAGES, False)
     assert report["version"] == 1
@@ -235,7 +235,7 @@ def test_ctrl_c_shows_what_was_measured(demo_repository):
     [port] = (word for word in words if word.startswith("--http-port="))
     url = f"http://127.0.0.1:{port.partition('=')[2]}"
     before = served(url)
-    while served(url) < before + 2:
+    while served(url) < before + 6:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
