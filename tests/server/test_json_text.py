@@ -12,7 +12,14 @@ import pytest
 from fovea_preprocess.errors import BodyTooLarge, QueueFull
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.http.v2.tensor_json import elements_of
-from fovea_server.json_text import LARGE, MOST, JsonThread, check_weight, parse_json
+from fovea_server.json_text import (
+    LARGE,
+    MOST,
+    MOST_OF_TENSORS,
+    JsonThread,
+    check_weight,
+    parse_json,
+)
 from fovea_server.tensors.triton_json import parse_json as parse_triton
 
 COUNT = 60_000
@@ -60,6 +67,13 @@ def test_too_many_values_of_any_kind_are_not_parsed(text):
         parse_triton(text)
     # A tenth of it has room.
     check_weight(text[: len(text) // 10])
+
+
+def test_what_only_python_parses_has_the_lower_bound():
+    text = b"[" + b"1," * MOST + b"NaN]"
+    with pytest.raises(BodyTooLarge, match="too many values"):
+        parse_triton(text, MOST_OF_TENSORS)
+    assert len(parse_triton(text.replace(b"NaN", b"1"), MOST_OF_TENSORS)) == MOST + 1
 
 
 def test_the_longest_text_is_one_value():

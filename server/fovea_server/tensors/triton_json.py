@@ -37,6 +37,8 @@ def _loads(data: bytes | bytearray) -> Any:
     except orjson.JSONDecodeError as error:
         # Triton accepts these; JSON does not.
         if b"NaN" in data or b"Infinity" in data:
+            # Python's own parser takes several times as long.
+            check_weight(data)
             try:
                 return _with_nan(data)
             except (ValueError, RecursionError):
