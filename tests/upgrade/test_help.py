@@ -6,6 +6,7 @@ from tests.upgrade.recorded import load
 from tests.upgrade.surface import differences, help_table, helps, unintended
 
 INTENDED: dict[str, str] = {
+    "fovea tune --p99: default was": "without a limit the result answered after seconds",
     "fovea build --profile: default was '1,N,N": "a single image has kernels of its own",
 }
 """Intended changes: the beginning of the line that the test prints, and the reason."""
