@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -125,6 +126,17 @@ def test_a_stream_says_why_no_object_has_an_id(fovea, demo_repository, clip):
     code, out, errors = fovea(*command)
     assert code == 0, errors
     assert "track_new" not in out
+
+
+def test_a_port_that_is_in_use_is_named(fovea, demo_repository, clip):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        command = "watch", "digits", clip, "--repository", demo_repository, "--show", port
+        code, _, errors = fovea(*command)
+    assert code == 2
+    assert f"--show {port} cannot be listened at (Address already in use)" in " ".join(
+        errors.split()
+    )
 
 
 def test_the_table_has_each_source_and_its_reason(fovea, demo_repository, clip):

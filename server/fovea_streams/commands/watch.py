@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -169,6 +171,8 @@ def watch(
         each.address.kind == "file" and not Path(each.address.text).exists() for each in configs
     ):
         raise NotFound(f"{sources[0]}: there is no such file{similar_path(Path(sources[0]))}")
+    if show is not None:
+        _check_free(show)
     with TemporaryDirectory() as folder, _running(path.parent, path.name) as plane:
         for config in configs:
             config.check(plane)
@@ -186,6 +190,18 @@ def watch(
         typer.echo(f"error: not delivered: {each}", err=True)
     if lacking or any(stream.state[0] in ("failed", "refused") for stream in streams):
         raise typer.Exit(1)
+
+
+def _check_free(port: int) -> None:
+    """Raise InvalidOption if another program listens at the port of the page."""
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise InvalidOption(
+            f"--show {port} cannot be listened at ({why}): choose another port"
+        ) from None
 
 
 def _feed(config: StreamConfig, folder: Path) -> EventFeed | None:
