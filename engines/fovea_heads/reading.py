@@ -55,7 +55,10 @@ class Ctc(Head):
         if (named := signature.num_labels) is not None:
             # PaddleOCR adds a space to the characters of the file.
             if named not in (characters, characters - 1):
-                return f"{counted(columns, 'column')}, but the metadata or --labels name {named}"
+                return (
+                    f"{counted(columns, 'column')}, of which one is of no character, so --labels "
+                    f"or the metadata name {characters}; they name {named}"
+                )
             fit = replace(fit, num_classes=named)
         if signature.task is not None:
             return replace(fit, strength=Strength.METADATA, why=f"{why}; the task is read")

@@ -90,7 +90,8 @@ class YuNet2021(ScoredBoxes):
 
     Offsets are of SSD: a centre is prior + .1 x offset x side, a size is side x exp(.2 x offset),
     and five points follow as centres do. The score is the root of face x overlap. There is no
-    batch. Follows OpenCV's first FaceDetectorYN (4.5.4).
+    batch. OpenCV's first FaceDetectorYN (4.5.4) has .1 in place of .2 for the width, so that its
+    boxes have other widths.
     """
 
     family: ClassVar[str] = "yunet-2021"

@@ -112,9 +112,17 @@ def test_tensors_cannot_be_cut(server):
     given.set_data_from_numpy(np.zeros((1, 3, 320, 320), np.float32))
     with (
         http_client.InferenceServerClient(f"127.0.0.1:{server.port}") as client,
-        pytest.raises(Exception, match="takes no tensors: send encoded images, as BYTES"),
+        pytest.raises(Exception, match="takes no tensors: send encoded images to 'images'"),
     ):
         client.infer("plates", [given])
+
+
+def test_another_name_of_the_input_is_told(server, scene):
+    with (
+        http_client.InferenceServerClient(f"127.0.0.1:{server.port}") as client,
+        pytest.raises(Exception, match="no input 'IMAGE': send encoded images to 'images'"),
+    ):
+        client.infer("plates", images(http_client, scene, name="IMAGE"))
 
 
 def test_options_are_those_of_the_detector(server, scene, found):

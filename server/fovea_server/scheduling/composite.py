@@ -73,9 +73,16 @@ class CompositeScheduler(Scheduler):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Refuse tensors, which later stages could not be cut from."""
+        name, [image, *_] = self._contract.name, self._contract.inputs
+        for tensor in request.inputs:
+            if tensor.name not in self._contract.inputs:
+                raise InvalidRequest(
+                    f"model '{name}' has no input '{tensor.name}': send encoded images to "
+                    f"'{image}', as BYTES"
+                )
         raise InvalidRequest(
-            f"model '{self._contract.name}' is made of several and takes no tensors: send encoded "
-            "images, as BYTES"
+            f"model '{name}' is made of several and takes no tensors: send encoded images to "
+            f"'{image}', as BYTES"
         )
 
     async def predict(self, request: ImageRequest) -> Results:

@@ -27,6 +27,7 @@ class Contract:
         self.name = name
         self.identity = next(_NUMBERS).to_bytes(8)
         self.check = RequestCheck(name, signature)
+        self.inputs = tuple(tensor.name for tensor in signature.inputs)
         self._version = str(version)
         self._outputs = signature.outputs
         self._has_strings = any(tensor.datatype == "BYTES" for tensor in signature.inputs)

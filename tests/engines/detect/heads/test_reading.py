@@ -64,6 +64,13 @@ def test_repeated_steps_are_one_character(best, text):
     assert found.score == pytest.approx(0.9 if text else 0)
 
 
+def test_labels_with_a_line_for_none_are_told_how_many_there_must_be():
+    outputs = [TensorSpec("out", "float32", (1, 68, 18))]
+    names = {"names": str([*map(str, range(68))])}
+    with pytest.raises(UnsupportedModel, match="--labels or the metadata name 67; they name 68"):
+        recognise(IMAGE, outputs, names, "lprnet")
+
+
 def test_the_columns_of_lprnet_are_its_rows_and_none_is_last():
     logits = 8 * steps(0, 0, 3, 0, 1, columns=4).swapaxes(1, 2)
     outputs = [TensorSpec("out", "float32", logits.shape)]
