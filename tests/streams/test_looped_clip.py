@@ -4,6 +4,7 @@ Its frames are decoded and detected once: in real time it would take ten minutes
 """
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -16,13 +17,14 @@ from fovea_server.dataplane.reach import EVERYWHERE
 from fovea_streams.frames.address import SourceAddress
 from fovea_streams.frames.camera import Camera
 from fovea_streams.frames.reader import Reading
-from fovea_streams.tracking.tracker import Tracker
+from fovea_streams.tracking.tracker import Tracker, Tuning
 from fovea_streams.zones.scene import Scene
 from fovea_streams.zones.shape import Shape
 
 pytestmark = pytest.mark.real
 
 EVERY_S, TIMES = 0.16, 20
+OPTIONS = PredictOptions(conf=0.25)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def clip(shared, tmp_path_factory):
     async def seen(engine):
         frames = []
         async for frame in camera.frames():
-            found = engine.detect(frame.image.pixels, PredictOptions(conf=0.25))
+            found = engine.detect(frame.image.pixels, OPTIONS)
             frames.append((frame.pts_s, (frame.image.width, frame.image.height), found))
         return frames
 
@@ -47,11 +49,12 @@ def clip(shared, tmp_path_factory):
 @pytest.mark.parametrize("tracker", ["bytetrack", "sort"])
 def test_each_round_counts_the_same(clip, tracker):
     following, counts = Tracker(tracker), [0]
+    tuning = Tuning.of(replace(OPTIONS, track=tracker))
     scene = Scene([Shape.parse("line", "road=0,0.5,1,0.5:anchor=center")], 2 * EVERY_S, 2.0)
     length_s = clip[-1][0] + EVERY_S
     for number in range(TIMES):
         for time_s, size, found in clip:
-            tracked = following.identify(found, None)
+            tracked = following.identify(found, None, tuning)
             scene.see(tracked, None, size, number * length_s + time_s)
         counts.append(sum(scene.counts["road"].values()))
     rounds = [after - before for before, after in pairwise(counts)]

@@ -26,7 +26,7 @@ SEES_PIXELS = frozenset({"botsort"})
 """Trackers that measure how the camera moves."""
 _WITHOUT = {"track_high": ("sort",), "track_new": ("ocsort",)}
 """Trackers that do not have a threshold."""
-# Shares of the way from `conf` to 1. benchmarks/tracking.py compares them.
+# Shares of the way from `conf` to 1.
 _HIGH, _NEW, _FRAMES = 0.07, 0.13, 1
 # Boxes of one object overlap by so much, from frame to frame.
 _SAME_PLACE = 0.3
@@ -88,12 +88,16 @@ def check(options: PredictOptions) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """What is known of one object: `tracklet` is the package's, and keeps its identity."""
+    """What is known of one object: `tracklet` is the package's, and keeps its identity.
+
+    `other` is the class that it had last, at another place, and never before.
+    """
 
     tracklet: Any
     number: int
     box: NDArray[np.float32] | None = None
     votes: Counter[int] = field(default_factory=Counter)
+    other: int | None = None
 
 
 class Tracker:
@@ -101,7 +105,8 @@ class Tracker:
 
     Detectors change their mind: a car from above is a phone on some frames. So boxes are matched
     whatever their class, and an object has the class that most of its scores are for. But one that
-    changes its place and its class at once is another object: the television behind a person.
+    changes its place and its class at once, for two frames, is another object: the television
+    behind a person.
     """
 
     def __init__(self, name: str) -> None:
@@ -158,10 +163,16 @@ class Tracker:
     def _vote(self, one: _Known, found: Detections, row: int) -> int:
         box, class_id = found.boxes[row], int(found.class_ids[row])
         moved = one.box is not None and _overlap(one.box, box[None])[0] < _SAME_PLACE
-        if moved and class_id not in one.votes:
-            self._last += 1
-            one.number, one.votes = self._last, Counter()
         one.box = box
+        if class_id in one.votes or not (moved or class_id == one.other):
+            one.other = None
+        elif class_id != one.other:
+            # One frame may be wrong: the next one tells.
+            one.other = class_id
+            return one.votes.most_common(1)[0][0]
+        else:
+            self._last += 1
+            one.number, one.votes, one.other = self._last, Counter(), None
         one.votes[class_id] += found.scores[row]
         return one.votes.most_common(1)[0][0]
 
