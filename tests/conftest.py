@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -169,6 +170,8 @@ def pytest_configure() -> None:
     """
     gc.set_threshold(50_000)
     ask_patiently()
+    # A run in the background of a shell ignores Ctrl-C, and so would all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         forget_older()
 
