@@ -104,6 +104,7 @@ def _comment(schema: Schema, indent: str = "") -> str:
 def document() -> Schema:
     """Make the OpenAPI document without a server."""
     from fovea_server.dataplane.service import Service
+    from fovea_server.http.v1 import openapi
     from fovea_server.http.v1.app import create_app
     from fovea_server.http.v1.sources import ImageSources
     from fovea_server.models.registry import Registry
@@ -112,7 +113,7 @@ def document() -> Schema:
     with TemporaryDirectory() as empty:
         settings = Settings(model_repository=(Path(empty),))
         service = Service(settings, Registry(settings))
-        return create_app(service, ImageSources(settings)).openapi()
+        return openapi.document(create_app(service, ImageSources(settings)))
 
 
 if __name__ == "__main__":
