@@ -4,6 +4,7 @@ A route that is not listed here fails the test: it says which need it has.
 """
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -204,8 +205,10 @@ def clients(demo_repository, tmp_path_factory) -> Iterator[list[Client]]:
         name: key("add", name.replace(" ", "-"), "--keys", file, *flags)
         for name, flags in KEYS.items()
     }
-    asking = start_server(demo_repository, folder, (*FLAGS, f"--keys={file}"))
-    trusting = start_server(demo_repository, folder, FLAGS)
+    # Each keeps the streams of its clients in its repository.
+    own = [shutil.copytree(demo_repository, folder / name) for name in ("asking", "trusting")]
+    asking = start_server(own[0], folder, (*FLAGS, f"--keys={file}"))
+    trusting = start_server(own[1], folder, FLAGS)
     try:
         made = []
         for name, headers in CLIENTS.items():
