@@ -14,7 +14,7 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 
 DATA_YAML = "data.yaml"
 SPLITS = ("val", "valid", "validation", "test", "train")
-"""Splits in the order in which one is chosen for a measurement."""
+"""A measurement takes the first of these splits that the file names."""
 
 _NOTHING = ("", "~", "null", "Null", "NULL")
 

@@ -94,7 +94,7 @@ def read_labelled(data: Path, images: Path | None = None) -> Labels:
 
 
 def described(labelled: Labels) -> str:
-    """Say how many images are measured, and of which split."""
+    """Return the number of measured images and the name of their split."""
     images = counted(len(labelled.paths), "image")
     split = split_of(labelled)
     return images if split is None else f"{images} of {split}"

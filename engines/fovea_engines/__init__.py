@@ -4,8 +4,8 @@ import os
 import sys
 from typing import Any, cast
 
-# ONNX Runtime and OpenVINO would report their use to their makers. Both are told here, as other
-# packages import them too: ONNX Runtime reads its variable once, when it is imported, and OpenVINO
+# ONNX Runtime and OpenVINO would report their use to their makers. This file turns both off before
+# any other package imports them: ONNX Runtime reads its variable when it is imported, and OpenVINO
 # falls back to a stub that sends nothing.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 sys.modules.setdefault("openvino_telemetry", cast(Any, None))

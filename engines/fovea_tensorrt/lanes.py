@@ -150,7 +150,7 @@ class Recorder:
                         enqueue()
                     return capture.graph()
                 except InferenceFailed as error:
-                    # As text: an error references the context.
+                    # The text is kept: the error itself references the context.
                     reason = str(error)
             _run_after_refusal(stream, enqueue)
         if reason:

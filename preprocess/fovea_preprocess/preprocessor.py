@@ -23,7 +23,7 @@ from fovea_preprocess.spec import PreprocessSpec, Resample
 cv2.setNumThreads(1)
 
 
-# Of a row: a gigabyte of floats.
+# The limit of one row: a gigabyte of floats.
 _MOST_ELEMENTS = 1 << 28
 _CV2: Mapping[Resample, int] = {
     "linear": cv2.INTER_LINEAR,

@@ -41,7 +41,7 @@ class LabelReader(Protocol):
         """Return the names of classes that labels have; None where nothing names them."""
 
     def described(self, labelled: Labels) -> str:
-        """Say how many images are measured, and of which split."""
+        """Return the number of measured images and the name of their split."""
 
     def check_task(self, labelled: Labels, task: str) -> None:
         """Refuse, as InvalidOption, labels of another task than a model's."""

@@ -16,7 +16,7 @@ from fovea_engines.graph.writer import Writer
 _OPSET_OF_AXES = 13
 
 NO_BATCH = "its outputs have no axis for the batch, which a build adds in front"
-"""What people are told of such a model."""
+"""The note of a build of a model without a batch axis."""
 
 
 def lacks_batch(model: onnx.ModelProto) -> bool:

@@ -115,7 +115,7 @@ def locked_history(folder: Path) -> Iterator[BinaryIO]:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # Who held the lock before may have removed the file.
+            # The last owner of the lock may have removed the file.
             if os.fstat(file.fileno()).st_nlink:
                 try:
                     yield file

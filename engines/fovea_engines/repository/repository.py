@@ -29,7 +29,7 @@ REPORT_FILE = "card.md"
 """The report of a build, in the folder of the version."""
 
 Standing = Literal["current", "served", "not served"]
-"""Whether a server loads a version ("served"), and answers requests that name none with it."""
+"""A server loads a "served" version. The "current" one answers requests that name no version."""
 
 _LISTED = 10
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")

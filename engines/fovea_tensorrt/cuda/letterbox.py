@@ -209,6 +209,6 @@ def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
     try:
         return LetterboxKernel(device, kernel, spec)
     except InferenceFailed as error:
-        # As text: a handler may keep the error, whose frames reference the engine.
+        # The text is logged: a handler may keep an error, and its frames reference the engine.
         log.warning("%s: %s; until then the host letterboxes", file, str(error))
         return None

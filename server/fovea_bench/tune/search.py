@@ -18,7 +18,7 @@ from functools import partial
 from fovea_bench.tune.run import Measure, Run, fold
 from fovea_bench.tune.setting import Setting
 
-# Less is noise, and so is less than the other where it does not win each time.
+# A gain under the first is noise; one under the second counts only if each round shows it.
 _GAIN, _CLEAR = 1.02, 1.1
 # A version that loses by this much is not tried again with other settings.
 _HOPELESS = 0.8

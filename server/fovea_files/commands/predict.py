@@ -192,7 +192,7 @@ def predict(
     """
     needs = {"format": {"out": ()}, "codec": {"out": ()}, "resume": {"out": ()}}
     needs |= {name: {"out": ()} for name in ("track", "line", "zone")}
-    # Where a run was interrupted, nobody knows any more which object had which id.
+    # An interrupted run leaves no record of the ids of objects.
     again = [("resume", name) for name in ("track", "line", "zone")]
     check_options(context, needs, clashes=[("repository", "url"), ("as_json", "out"), *again])
     _check_order(model, sources, repository)
