@@ -1,8 +1,9 @@
-"""Nine kinds of client at every route, RPC and dialect: who may, and who may not.
+"""Ten kinds of client at every route, WebSocket, RPC and dialect: who may, and who may not.
 
 A route that is not listed here fails the test: it says which need it has.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,9 +12,12 @@ from dataclasses import dataclass, field
 import grpc
 import httpx
 import pytest
+from google.protobuf.message import Message
 from tests.keyed import key
 from tests.serving import RunningServer, start_server
 from tritonclient.grpc import service_pb2
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from fovea_server.grpc.methods import methods
 from fovea_server.http.v2.routes import patterns
@@ -168,12 +172,14 @@ V2 = [
         )
     ),
 ]
+# By the address that a request for a WebSocket names.
+SOCKETS = {f"{M}/stream": "infer", f"{V}/stream": "infer", f"{S}/events": "see"}
 # Of gRPC, by the name of the method.
 RPCS = {
     **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady"), "open"),
     **dict.fromkeys(("ServerMetadata", "RepositoryIndex"), "list"),
     **dict.fromkeys(("ModelMetadata", "ModelConfig", "ModelStatistics"), "read"),
-    **dict.fromkeys(("ModelInfer",), "infer"),
+    **dict.fromkeys(("ModelInfer", "ModelStreamInfer"), "infer"),
     **dict.fromkeys(("RepositoryModelLoad", "RepositoryModelUnload"), "control"),
     **{
         f"{kind}SharedMemory{what}": "control all"
@@ -182,6 +188,7 @@ RPCS = {
     },
     **dict.fromkeys(("TraceSetting", "LogSettings"), "list"),
 }
+SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 NAMES = {
     **{"name": "digits", "dataset": "digits", "version": "1"},
     **{"stream": "door", "picture": "1.jpg"},
@@ -190,7 +197,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Client:
-    """One of the nine, with the server that it asks."""
+    """One of the ten, with the server that it asks."""
 
     name: str
     server: RunningServer
@@ -230,11 +237,14 @@ def clients(demo_repository, tmp_path_factory) -> Iterator[list[Client]]:
         assert "Traceback" not in server.log.read_text()
 
 
+def named(path: str) -> str:
+    return re.sub(r"\{(\w+)\}", lambda found: NAMES[found[1]], path)
+
+
 def allowed(client: Client, asked: Asked) -> bool:
-    path = re.sub(r"\{(\w+)\}", lambda found: NAMES[found[1]], asked.path)
     given = {"files": FORM} if asked.body is FORM else {"json": asked.body}
     sent = {} if asked.method in ("GET", "DELETE") else given
-    url = client.server.url + path
+    url = client.server.url + named(asked.path)
     with httpx.stream(
         asked.method, url, headers=dict(client.headers), timeout=120, **sent
     ) as answer:
@@ -257,25 +267,70 @@ def test_a_route_lets_in_who_may(clients, asked):
     assert not wrong(found, asked.needs)
 
 
+@pytest.mark.parametrize("path", SOCKETS)
+def test_a_websocket_lets_in_who_may(clients, path):
+    found = {}
+    for client in clients:
+        url = f"ws://127.0.0.1:{client.server.port}{named(path)}"
+        try:
+            with connect(url, additional_headers=client.headers, open_timeout=120):
+                found[client.name] = True
+        except InvalidStatus as refused:
+            found[client.name] = refused.response.status_code not in (401, 403)
+    assert not wrong(found, SOCKETS[path])
+
+
+@pytest.mark.parametrize("path", SOCKETS)
+def test_a_websocket_of_a_page_lets_in_who_may(clients, path):
+    # A page sets no headers: its key follows as the first message. The events of a stream say
+    # first that there is none of this number.
+    found = {}
+    for client in clients:
+        if client.server is not clients[0].server:
+            continue
+        url = f"ws://127.0.0.1:{client.server.port}{named(path)}"
+        url += "?after=99999" if path.endswith("events") else ""
+        with connect(url, origin=client.server.url, open_timeout=120) as line:
+            line.send(json.dumps({"api_key": client.headers.get("x-api-key", "")}))
+            found[client.name] = json.loads(line.recv(120)).get("status") not in (401, 403)
+    assert not wrong(found, SOCKETS[path])
+
+
 @pytest.mark.parametrize("name", RPCS)
 def test_an_rpc_lets_in_who_may(clients, name):
-    request = getattr(service_pb2, f"{name}Request")()
+    request = getattr(service_pb2, SERVICE.methods_by_name[name].input_type.name)()
     of_model = RPCS[name] in ("read", "infer", "control", "open")
     for each in ("name", "model_name"):
         if of_model and each in request.DESCRIPTOR.fields_by_name:
             setattr(request, each, "digits")
-    found = {}
-    for client in clients:
-        with grpc.insecure_channel(f"127.0.0.1:{client.server.grpc_port}") as channel:
-            call = channel.unary_unary(f"/inference.GRPCInferenceService/{name}")
-            try:
-                call(request.SerializeToString(), metadata=[*client.headers.items()], timeout=120)
-                found[client.name] = True
-            except grpc.RpcError as error:
-                restricted = "is for this machine alone" in error.details()
-                refused = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-                found[client.name] = not restricted and error.code() not in refused
+    found = {each.name: called(each, f"/{SERVICE.full_name}/{name}", request) for each in clients}
     assert not wrong(found, RPCS[name])
+
+
+@pytest.mark.parametrize("name", ["Check", "Watch"])
+def test_probes_of_grpc_let_everybody_in(clients, name):
+    nothing = service_pb2.ServerLiveRequest()
+    path = f"/grpc.health.v1.Health/{name}"
+    assert all(called(each, path, nothing) for each in clients)
+
+
+def called(client: Client, path: str, request: Message) -> bool:
+    with grpc.insecure_channel(f"127.0.0.1:{client.server.grpc_port}") as channel:
+        # On the wire a stream of one answer is no other than an answer.
+        call = channel.stream_stream(path)
+        metadata = [*client.headers.items()]
+        answers = call(iter([request.SerializeToString()]), metadata=metadata, timeout=120)
+        try:
+            answer = next(answers)
+        except grpc.RpcError as error:
+            restricted = "is for this machine alone" in error.details()
+            refused = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+            return not restricted and error.code() not in refused
+    if path.endswith("/ModelStreamInfer"):
+        # Errors of a stream have no code.
+        told = service_pb2.ModelStreamInferResponse.FromString(answer).error_message
+        return "is not for" not in told
+    return True
 
 
 def test_the_metrics_let_in_who_may(clients):
@@ -295,4 +350,5 @@ def test_every_route_is_listed(clients):
         for method in route.methods:
             paths = [each.path for each in V2 if each.method == method]
             assert any(map(pattern.fullmatch, paths)), (method, route.path)
-    assert set(methods()) | {"ModelInfer"} == RPCS.keys()
+    assert {each.name for each in SERVICE.methods} == RPCS.keys()
+    assert set(methods()) | {"ModelInfer", "ModelStreamInfer"} == RPCS.keys()

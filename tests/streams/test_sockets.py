@@ -260,6 +260,8 @@ def test_a_model_is_loaded_again_under_a_connection(server):
         until(lambda: httpx.get(f"{server.url}/v1/models/digits/ready").status_code != 200)
         line.send(JPEG)
         assert answer(line)["status"] in (404, 503)
+        status, error = refusal(server)
+        assert (status, error["code"]) == (503, "model_not_ready")
         assert httpx.post(f"{control}/load", timeout=60).status_code == 200
         line.send(JPEG)
         assert answer(line)["images"] == before["images"]

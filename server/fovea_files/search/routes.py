@@ -151,6 +151,7 @@ async def _search(request: Request, name: str, version: int | None, find: FindIn
 
 
 def _check_task(model: ServedModel) -> None:
+    model.check_ready()
     if model.task != "embed":
         raise InvalidOption(
             f"the task of model '{model.name}' is {model.task}, and a search takes one whose task "

@@ -116,9 +116,8 @@ class Shadows:
 
     def _candidate(self, name: str, version: int, against: int | None) -> ShadowCandidate:
         model = self._plane.get(name, against)
+        model.check_ready()
         engine = model.engine
-        # It says why, where the version is not ready.
-        _ = model.scheduler
         if model.config.composing:
             raise InvalidOption(
                 f"'{name}' is made of {', '.join(model.config.composing)}: compare versions of "

@@ -324,6 +324,7 @@ class DataPlane:
         """
         if model.state is not State.READY:
             model = self._registry.get(model.name, version)
+        model.check_ready()
         engine = model.engine
         if engine is None:
             raise InvalidRequest(f"model '{model.name}' takes tensors, and reads no texts")

@@ -151,12 +151,21 @@ class ServedModel:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler that answers requests; ModelNotReady while the version cannot answer."""
+        """The scheduler that answers requests; raises as `check_ready`."""
         scheduler = self._scheduler
         if self.state is not State.READY or scheduler is None:
-            error = ModelLoading if self._state is State.LOADING else ModelNotReady
-            raise error(f"model '{self.name}' version {self.version}: {self.reason}")
+            raise self._not_ready
         return scheduler
+
+    def check_ready(self) -> None:
+        """Raise ModelNotReady, or ModelLoading, while the version cannot answer."""
+        if self.state is not State.READY:
+            raise self._not_ready
+
+    @property
+    def _not_ready(self) -> ModelNotReady:
+        error = ModelLoading if self._state is State.LOADING else ModelNotReady
+        return error(f"model '{self.name}' version {self.version}: {self.reason}")
 
     def expected_bytes(self, inputs: Sequence[InputTensor]) -> int:
         """Return the bytes that all outputs will have; of an ensemble, also those between steps."""

@@ -108,7 +108,9 @@ class SocketFront(Front):
 
         def admit() -> None:
             self.service.admit(call, "inference")
-            engine = plane.get(call.model, version).engine
+            model = plane.get(call.model, version)
+            model.check_ready()
+            engine = model.engine
             if engine is None or engine.preprocessor is None:
                 raise InvalidRequest(f"model '{call.model}' takes no images here")
             engine.resolve(options)
