@@ -35,7 +35,7 @@ from fovea_bench.mlperf.scenario import Scenario, Terms
 from fovea_engines.device import processor_name, sets_for
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-FOVEA = (sys.executable, "-m", "fovea_server.commands.cli")
+FOVEA = (sys.executable, "-m", "fovea_server.cli.main")
 MODELS = ("yolov8n", "yolov5n", "mobilenetv2", "yolo11l")
 
 

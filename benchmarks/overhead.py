@@ -132,7 +132,7 @@ def serving(python: str, backend: str, body: bytes) -> Iterator[tuple[int, int]]
     with tempfile.TemporaryDirectory() as folder:
         source, repository = Path(folder) / "nothing.onnx", Path(folder) / "models"
         onnx.save(network(), source)
-        command = [python, "-P", "-m", "fovea_server.commands.cli", "build", str(source)]
+        command = [python, "-P", "-m", "fovea_server.cli.main", "build", str(source)]
         options = ["--name", MODEL, "--repository", str(repository), "--backend", backend]
         subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL)
         server, port, _ = start_server(repository, body, python=python)

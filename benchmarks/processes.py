@@ -79,7 +79,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         source, repository = Path(folder) / "nothing.onnx", Path(folder) / "models"
         onnx.save(network(), source)
-        command = [sys.executable, "-m", "fovea_server.commands.cli", "build", str(source)]
+        command = [sys.executable, "-m", "fovea_server.cli.main", "build", str(source)]
         options = ["--name", MODEL, "--repository", str(repository), "--backend", "onnxruntime"]
         subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL)
         alone, port = start(repository, cores, body, stack)

@@ -32,7 +32,7 @@ from http_load import http_load
 from overhead import MODEL, image, network, request_for
 from serve import free_ports
 
-SERVE = "import sys; from fovea_server.commands.cli import main; {}main()"
+SERVE = "import sys; from fovea_server.cli.main import main; {}main()"
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         source, repository = Path(folder) / "nothing.onnx", Path(folder) / "models"
         onnx.save(network(), source)
-        command = [sys.executable, "-m", "fovea_server.commands.cli", "build", str(source)]
+        command = [sys.executable, "-m", "fovea_server.cli.main", "build", str(source)]
         options = ["--name", MODEL, "--repository", str(repository), "--backend", "onnxruntime"]
         subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL)
         servers = {

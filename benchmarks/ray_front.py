@@ -117,7 +117,7 @@ def deploy(
     settings = {"http_port": port, **settings}
     config = {"repository": str(repository), "settings": settings, "models": models}
     file.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "ray", "deploy"]
+    command = [sys.executable, "-m", "fovea_server.cli.main", "ray", "deploy"]
     command += ["--config", str(file), "--address", running.address]
     subprocess.run(command, check=True, stdout=sys.stderr)
 

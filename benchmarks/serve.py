@@ -122,7 +122,7 @@ def start_server(
                 python,
                 "-P",
                 "-m",
-                "fovea_server.commands.cli",
+                "fovea_server.cli.main",
                 "serve",
                 str(repository),
                 *(f"{flag}={number}" for flag, number in flags),

@@ -35,7 +35,7 @@ from fovea_engines.evaluate.samples import image_files
 PERCENTILES = ("p50", "p99")
 _IMAGES = 64
 _LONG = 1_000_000
-_PROGRAM = "from fovea_server.commands.cli import main; main()"
+_PROGRAM = "from fovea_server.cli.main import main; main()"
 
 
 class Bench:

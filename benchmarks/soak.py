@@ -116,7 +116,7 @@ def serving(models: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes
     flags = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
     flags += ["--model-control-mode=explicit", "--load-model=*", "--allow-client-shm=true"]
     flags += ["--cache-config=local,size=1048576", "--log-level=warning"]
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", str(repository), *flags]
+    command = [sys.executable, "-m", "fovea_server.cli.main", "serve", str(repository), *flags]
     server = subprocess.Popen(command)
     try:
         _wait_until_ready(ports[0])

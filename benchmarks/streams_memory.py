@@ -46,7 +46,7 @@ class Server:
         ports = (port, grpc_port, self._metrics_port)
         names = ("--port", "--grpc-port", "--metrics-port")
         flags = [f"{name}={number}" for name, number in zip(names, ports, strict=True)]
-        command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", str(repository)]
+        command = [sys.executable, "-m", "fovea_server.cli.main", "serve", str(repository)]
         environment = os.environ | SWITCHES
         self.process = subprocess.Popen([*command, *flags], env=environment)
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)

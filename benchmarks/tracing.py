@@ -90,7 +90,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         source, repository = Path(folder) / "nothing.onnx", Path(folder) / "models"
         onnx.save(network(), source)
-        build = [sys.executable, "-m", "fovea_server.commands.cli", "build", str(source)]
+        build = [sys.executable, "-m", "fovea_server.cli.main", "build", str(source)]
         named = ["--name", MODEL, "--repository", str(repository), "--backend", "onnxruntime"]
         subprocess.run([*build, *named], check=True, stdout=subprocess.DEVNULL)
         collector = {"OTEL_EXPORTER_OTLP_ENDPOINT": stack.enter_context(receiver())}

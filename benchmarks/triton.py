@@ -101,7 +101,7 @@ def start_fovea(models: Path) -> tuple[subprocess.Popen[bytes], int, int]:
         probe.close()
     flags = ["--model-control-mode=explicit", "--load-model=simple", "--allow-metrics=false"]
     ports = [f"--http-port={http_port}", f"--grpc-port={grpc_port}", "--log-level=warning"]
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", str(models)]
+    command = [sys.executable, "-m", "fovea_server.cli.main", "serve", str(models)]
     server = subprocess.Popen([*command, *flags, *ports])
     until = time.monotonic() + 60
     while time.monotonic() < until:

@@ -21,7 +21,7 @@ from tests.system import missing_packages
 from tests.timed_briefly import time_briefly
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_server.commands.cli import main
+from fovea_server.cli.main import main
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent

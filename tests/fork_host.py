@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from fovea_preprocess.entry_points import Group, entry_points, extending_packages, load
-from fovea_server.commands.cli import main
+from fovea_server.cli.main import main
 from fovea_server.settings import silence_grpc
 
 # Without ONNX Runtime and OpenVINO, which start threads as they are imported: no fork has those.
-_OF_SERVERS = ("commands.serve", "serve", "grpc.server", "metrics.listener", "http.v1.app")
+_OF_SERVERS = ("cli.serve", "serve", "grpc.server", "metrics.listener", "http.v1.app")
 _OF_OTHERS = (
     *("onnxslim.cli._main", "rich.progress", "rich.table"),
     *("fovea_engines.commands.build", "fovea_engines.build.build", "fovea_engines.engine"),
@@ -128,7 +128,7 @@ def become(
     os.sched_setaffinity(0, cores)
     os.chdir(folder)
     if read_at_start(variables) != read_at_start(dict(os.environ)):
-        program = [sys.executable, "-m", "fovea_server.commands.cli", *arguments]
+        program = [sys.executable, "-m", "fovea_server.cli.main", *arguments]
         os.execve(sys.executable, program, variables)
     sys.argv = arguments if _is_program(arguments) else ["fovea", *arguments]
     os.environ.clear()

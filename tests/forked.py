@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests import slimmed
 
-PROGRAM = ("-m", "fovea_server.commands.cli")
+PROGRAM = ("-m", "fovea_server.cli.main")
 """Arguments of Python that run `fovea`."""
 CAN_FORK = sys.platform == "linux"
 

@@ -7,7 +7,7 @@ import numpy as np
 from tritonclient import grpc
 from typer.testing import CliRunner
 
-from fovea_server.commands.cli import app
+from fovea_server.cli.main import app
 
 
 def key(*arguments: object) -> str:

@@ -157,7 +157,7 @@ def stream(model: Path, video: Path) -> None:
         _write_beginning(video, folder / "clip.avi")
         text = f'source = "{folder}/clip.avi"\nmodel = "model"\n{STREAM}'
         (folder / "repository" / "streams.toml").write_text(f"[street]\n{text}")
-        command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", "repository"]
+        command = [sys.executable, "-m", "fovea_server.cli.main", "serve", "repository"]
         server = subprocess.Popen([*command, "--http-port=8137", "--no-allow-grpc"], cwd=folder)
         address = "http://127.0.0.1:8137/v1/streams/street"
         try:

@@ -23,7 +23,6 @@ class Group(StrEnum):
     `BACKENDS`: the name of a `Backend` = that object.
     `CHECKS`: the name of a file in the folder of a model = a function of that folder and the
     model's labels, or None, that raises InvalidOption where the file is wrong.
-    `COMMANDS`: PANEL.NAME = a function, or a Typer app; panel is a title of `fovea --help`.
     `DOORS`: any name = a function that takes the `Settings` of a server and returns a `Door`, or
     None where they ask for none.
     `FOLDERS`: the name of a file by which a folder of the repository is one model made of several =
@@ -40,7 +39,6 @@ class Group(StrEnum):
     ABILITIES = "fovea.abilities"
     BACKENDS = "fovea.backends"
     CHECKS = "fovea.checks"
-    COMMANDS = "fovea.commands"
     DOORS = "fovea.doors"
     FOLDERS = "fovea.folders"
     HEADS = "fovea.heads"
@@ -55,17 +53,16 @@ class Group(StrEnum):
 def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
     """Return the entry points of a group by name, Fovea's own first; nothing is imported.
 
-    A name that is taken stays with the first; of a command it is the part behind the panel.
+    A name that is taken stays with the first.
     """
     points = sorted(_all().select(group=group), key=lambda one: (_package(one), one.name))
     points.sort(key=is_own, reverse=True)
     found: dict[str, metadata.EntryPoint] = {}
     for point in points:
-        name = point.name.rpartition(".")[2] if group is Group.COMMANDS else point.name
-        if (first := found.setdefault(name, point)) is not point:
+        if (first := found.setdefault(point.name, point)) is not point:
             log.warning(
                 "%s: %r of %s is left out, as %s has that name",
-                *(group, name, _package(point), _package(first)),
+                *(group, point.name, _package(point), _package(first)),
             )
     return found
 

@@ -17,7 +17,7 @@ import psutil
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption, Unavailable
 
-_PROGRAM = "from fovea_server.commands.cli import main_of_child; main_of_child()"
+_PROGRAM = "from fovea_server.cli.main import main_of_child; main_of_child()"
 _LINES_SHOWN = 12
 # A command ends with such a line, and with this exit code where it was typed wrongly.
 _ERROR, _WRONG = "error: ", 2

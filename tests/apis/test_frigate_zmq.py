@@ -340,7 +340,7 @@ def test_what_cannot_be_served_is_told_at_the_start(fovea, demo_repository, flag
 def test_a_server_with_keys_has_no_door_for_frigate(demo_repository, tmp_path):
     keys = tmp_path / "keys.json"
     keys.write_text('{"keys": []}')
-    command = ["-m", "fovea_server.commands.cli", "serve", demo_repository, f"--keys={keys}"]
+    command = ["-m", "fovea_server.cli.main", "serve", demo_repository, f"--keys={keys}"]
     # In a process of its own: what follows the file ends with it.
     run = subprocess.run(
         [sys.executable, *command, "--api=frigate-zmq"], capture_output=True, text=True, timeout=60

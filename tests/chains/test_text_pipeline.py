@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from fovea_client import Client
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_server.commands.cli import app
+from fovea_server.cli.main import app
 
 STAGES = """
 [[stages]]

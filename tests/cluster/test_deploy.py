@@ -19,7 +19,7 @@ def test_no_cluster(demo_repository):
     [port] = free_ports(1)
     command = ["ray", "deploy", "--repository", demo_repository, "--address", f"127.0.0.1:{port}"]
     done = subprocess.run(
-        [sys.executable, "-m", "fovea_server.commands.cli", *command],
+        [sys.executable, "-m", "fovea_server.cli.main", *command],
         capture_output=True,
         text=True,
         timeout=60,

@@ -1,4 +1,4 @@
-"""docs/extend.md: its package is installed, and each of its five entry points works."""
+"""docs/extend.md: its package is installed, and each of its entry points works."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.serving import start_server
 
 pytestmark = pytest.mark.real
 
-FOVEA = (sys.executable, "-m", "fovea_server.commands.cli")
+FOVEA = (sys.executable, "-m", "fovea_server.cli.main")
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +41,12 @@ def run(*arguments: object) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_package_adds_a_backend_a_command_a_route_and_a_store(acme_here, demo_model, tmp_path):
+def test_a_package_adds_a_backend_a_route_and_a_store(acme_here, demo_model, tmp_path):
     repository = tmp_path / "models"
     built = ("build", demo_model, "--name", "digits", "--repository", repository)
     run(*built, "--backend", "acme")
     assert '"backend": "acme"' in (repository / "digits" / "1" / "card.json").read_text()
     assert "acme" in run("doctor")
-
-    assert re.search(r"^ +count +Count the models of a folder\.$", run("--help"), re.MULTILINE)
-    assert run("count", repository).strip() == "1"
 
     server = start_server(f"acme://{repository}", tmp_path, ["--api=acme"])
     try:
@@ -119,7 +116,6 @@ def broken(acme, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("count", "."), 1),
         (("serve", ".", "--api=acme"), 1),
         (("serve", "acme:///models"), 2),
         (("build", "digits.onnx", "--backend=acme"), 2),
@@ -135,7 +131,6 @@ def test_a_package_that_fails_is_named(broken, demo_model, tmp_path, arguments, 
 
 
 def test_the_rest_works_beside_a_package_that_fails(broken, demo_model):
-    assert re.search(r"^  count *$", run("--help"), re.MULTILINE)
     assert "acme" not in run("doctor")
     assert run("inspect", demo_model)
 
@@ -146,12 +141,7 @@ def test_names_stay_with_the_first(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Name: late\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[fovea.backends]\nonnxruntime = late:X\ntensorrt = late:Y\n"
-        "[fovea.commands]\nserving.serve = late:serve\nmine.predict = late:predict [extra]\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     doctor = subprocess.run([*FOVEA, "doctor"], capture_output=True, text=True, check=False)
     assert "'tensorrt' of late 1.0 is left out, as fovea-serve" in doctor.stderr
-    shown = run("--help")
-    assert "Serve every model of a repository" in shown
-    assert "Find what is on images and videos" in shown
-    assert "Mine" not in shown

@@ -10,7 +10,7 @@ import pytest
 from tests.docs.pages import ROOT, blocks, ported, served
 from tests.system import program
 
-from fovea_server.commands.flags import GROUPS, WITHOUT_EFFECT
+from fovea_server.cli.flags import GROUPS, WITHOUT_EFFECT
 from fovea_server.settings import OTHER_NAMES, Settings, flag
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

@@ -159,7 +159,7 @@ def test_a_stop_does_not_wait_for_native_code(tmp_path, flags):
     (port,) = free_ports(1)
     given = [f"--http-port={port}", "--allow-grpc=false", "--allow-metrics=false"]
     given += ["--log-verbose=1", "--exit-timeout-secs=0", *flags]
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", tmp_path / "repository"]
+    command = [sys.executable, "-m", "fovea_server.cli.main", "serve", tmp_path / "repository"]
     log = tmp_path / "log"
     with log.open("w") as stream, subprocess.Popen([*command, *given], stderr=stream) as server:
         if "--model-control-mode=explicit" in flags:

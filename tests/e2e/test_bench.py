@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 IMAGES = len(list(DEMO.glob("*.jpg")))
-FOVEA = [sys.executable, "-m", "fovea_server.commands.cli"]
+FOVEA = [sys.executable, "-m", "fovea_server.cli.main"]
 QUICK = ("--warmup", 0.2, "--seconds", 0.6)
 # A refused client waits a second before it asks again.
 AT_ONCE = ("--warmup", 0, "--seconds", 1)

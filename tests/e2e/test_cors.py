@@ -156,7 +156,7 @@ def test_every_page_is_warned_of(servers):
     ["app.example.com", f"{APP}/", "https://App.example.com", f"{APP}:443", "null", "", "http://"],
 )
 def test_what_no_browser_sends_is_refused(origin, tmp_path):
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", str(tmp_path)]
+    command = [sys.executable, "-m", "fovea_server.cli.main", "serve", str(tmp_path)]
     done = subprocess.run(
         [*command, f"--cors-origin={origin}"], capture_output=True, text=True, timeout=60
     )

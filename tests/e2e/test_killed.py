@@ -22,7 +22,7 @@ from fovea_engines.repository.locking import remove_abandoned, temporary_folder
 pytestmark = pytest.mark.slow
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
-FOVEA = (sys.executable, "-m", "fovea_server.commands.cli")
+FOVEA = (sys.executable, "-m", "fovea_server.cli.main")
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_a_full_disk_is_told_once(demo_repository, serve):
 
 
 def test_a_start_that_fails_shows_what_was_logged_before_its_error(tmp_path):
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", tmp_path / "nowhere"]
+    command = [sys.executable, "-m", "fovea_server.cli.main", "serve", tmp_path / "nowhere"]
     environment = os.environ | {"FOVEA_NONSENSE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     named, warned, error = done.stderr.splitlines()

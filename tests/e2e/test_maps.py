@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from fovea_client import Client, ServerError
 from fovea_engines.build.plan import BuildPlan
-from fovea_server.commands.cli import app
+from fovea_server.cli.main import app
 
 pytestmark = pytest.mark.real
 

@@ -16,7 +16,7 @@ from tests.serving import RunningServer
 
 pytestmark = pytest.mark.slow
 
-FOVEA = (sys.executable, "-m", "fovea_server.commands.cli")
+FOVEA = (sys.executable, "-m", "fovea_server.cli.main")
 INPUT = {"name": "X", "datatype": "INT32", "shape": [1, 4], "data": [0] * 4}
 
 

@@ -226,7 +226,7 @@ def begun(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     sources = ("mixed/*", "mixed/c.jpg")  # no glob finds the pipe, so it is the last
     command = ("predict", MODEL, *sources, *arguments, "--out", "out", *FORMATS)
     with subprocess.Popen(
-        [sys.executable, "-m", "fovea_server.commands.cli", *map(str, command)],
+        [sys.executable, "-m", "fovea_server.cli.main", *map(str, command)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as run:  # fmt: skip
         try:

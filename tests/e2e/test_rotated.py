@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from fovea_client import Client, Rotated
 from fovea_engines.build.plan import BuildPlan
-from fovea_server.commands.cli import app
+from fovea_server.cli.main import app
 from fovea_server.http.v1.schemas import PredictAnswer
 
 HEADS = SHARED / "models" / "heads"

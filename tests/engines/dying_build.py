@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import fovea_engines.commands.build
 from fovea_engines.progress import ConsoleProgress
-from fovea_server.commands.cli import main
+from fovea_server.cli.main import main
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from fovea_server.commands.cli import app
+from fovea_server.cli.main import app
 
 
 def test_brackets_in_a_reason_are_told_as_they_are(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.serving import RunningServer, start_server
 from tests.stores import environment, remote_packages
 from tests.web_store import web_store
 
-from fovea_server.commands.flags import GROUPS
+from fovea_server.cli.flags import GROUPS
 from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.real

@@ -33,12 +33,9 @@ HASTY = (
     "import fovea_streams.sockets.patience as s, fovea_streams.sockets.frames as f;"
     "import fovea_streams.sockets.front as o, fovea_streams.sockets.first_key as g;"
     "s.PING_S = 0.5; f.IDLE_S = 5.0; o.MOST_SOCKETS = 8; o.MOST_KEYLESS = 1; g.KEY_WAIT_S = 1.0;"
-    "from fovea_server.commands.cli import main; main()"
+    "from fovea_server.cli.main import main; main()"
 )
-BARE = (
-    "import sys; sys.modules['websockets'] = None;"
-    "from fovea_server.commands.cli import main; main()"
-)
+BARE = "import sys; sys.modules['websockets'] = None;from fovea_server.cli.main import main; main()"
 
 
 @pytest.fixture(scope="module")

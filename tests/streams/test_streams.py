@@ -251,7 +251,7 @@ def test_without_the_extra_streams_are_listed_and_the_server_is_ready(demo_repos
     repository = shutil.copytree(demo_repository, tmp_path / "repository")
     (repository / "streams.json").write_text('{"old": {"source": "rtsp://a/", "model": "digits"}}')
     (repository / "streams.toml").write_text('[new]\nsource = "0"\nmodel = "digits"\n')
-    bare = "import sys; sys.modules['av'] = None;from fovea_server.commands.cli import main; main()"
+    bare = "import sys; sys.modules['av'] = None;from fovea_server.cli.main import main; main()"
     server = start_server(repository, tmp_path, program=("-c", bare))
     try:
         found = streams(server)

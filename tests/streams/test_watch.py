@@ -17,7 +17,7 @@ from tests.streams.receiver import Receiver, receiving
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = [sys.executable, "-m", "fovea_server.commands.cli", "watch", "digits"]
+PROGRAM = [sys.executable, "-m", "fovea_server.cli.main", "watch", "digits"]
 
 
 @pytest.fixture(scope="module")

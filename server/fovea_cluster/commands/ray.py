@@ -10,7 +10,7 @@ import typer
 
 from fovea_engines.backends.installing import install_extra
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.commands.command import Command
+from fovea_server.cli.command import Command
 
 program = typer.Typer(
     name="ray", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False

@@ -15,7 +15,7 @@ from fovea_keys.key import SCOPES, Key, Secret, digest_of, new_token, parse_span
 from fovea_keys.key_file import change_keys, read_keys
 from fovea_keys.quota import Quota, usage_of, used_now
 from fovea_preprocess.errors import InvalidOption, NotFound
-from fovea_server.commands.command import Command
+from fovea_server.cli.command import Command
 
 _FLAGS = {field: f"--{field.removesuffix('s')}" for field in ("scopes", "models", "rate", "quota")}
 

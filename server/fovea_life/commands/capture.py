@@ -17,7 +17,7 @@ from fovea_engines.commands.options import AsJson, check_options
 from fovea_life.capture.store import DAMAGED, Captured, captures
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
-from fovea_server.commands.command import Command
+from fovea_server.cli.command import Command
 
 FORMATS = ("coco", "yolo", "label-studio", "cvat")
 

@@ -8,7 +8,7 @@ import pytest
 from tests.engines.sabotage import scale_weight, scramble
 from tests.engines.tiny import tiny_detector
 
-from fovea_server.commands.cli import main
+from fovea_server.cli.main import main
 
 
 @pytest.fixture

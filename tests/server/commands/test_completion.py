@@ -113,7 +113,7 @@ def test_no_runtime_is_imported(words, light):
         "COMP_WORDS": words,
         "COMP_CWORD": str(words.count(" ")),
     }
-    command = [sys.executable, "-X", "importtime", "-m", "fovea_server.commands.cli"]
+    command = [sys.executable, "-X", "importtime", "-m", "fovea_server.cli.main"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert imported & (HEAVY | ({"numpy", "rich", "httpx"} if light else set())) == set()

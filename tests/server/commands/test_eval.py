@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 import fovea_server
-from fovea_server.commands.cli import main
+from fovea_server.cli.main import main
 
 pytestmark = pytest.mark.real
 

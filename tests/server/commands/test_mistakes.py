@@ -71,7 +71,7 @@ def test_the_last_line_says_what_to_do(fovea, first_day, typed, says):
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("typed", [["inspect"], ["inspect", "--help"], ["--version"]])
 def test_output_that_cannot_be_written(demo_repository, typed, unbuffered):
-    command = [sys.executable, "-m", "fovea_server.commands.cli", *typed]
+    command = [sys.executable, "-m", "fovea_server.cli.main", *typed]
     command += [str(demo_repository)] * (typed == ["inspect"])
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from fovea_client import Client, ConnectionFailed
 from fovea_preprocess.image import decode_image
-from fovea_server.commands.cli import app
+from fovea_server.cli.main import app
 from fovea_server.dataplane.service import Service
 from fovea_server.models.registry import Registry
 from fovea_server.serve import make_server

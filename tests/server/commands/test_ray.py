@@ -41,7 +41,7 @@ def test_packages_that_are_missing_are_named(tmp_path):
     (tmp_path / "ray" / "__init__.py").write_text("raise ModuleNotFoundError(name='ray')")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "fovea_server.commands.cli"),
+            *(sys.executable, "-m", "fovea_server.cli.main"),
             *("ray", "deploy", "--repository", "models"),
         ],
         capture_output=True,

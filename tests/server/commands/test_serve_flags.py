@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.commands.cli import app
-from fovea_server.commands.flags import GROUPS
-from fovea_server.commands.serve import read_settings
-from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT
+from fovea_server.cli.flags import GROUPS
+from fovea_server.cli.main import app
+from fovea_server.cli.serve import read_settings
+from fovea_server.cli.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT
 from fovea_server.settings import ModelControlMode, Settings, flag
 
 # As tritonserver is started in its manuals and charts.

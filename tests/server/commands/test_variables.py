@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import DEMO, ROOT
 
-from fovea_server.commands.flags import warn_of_ignored_variables
-from fovea_server.commands.serve import read_settings
+from fovea_server.cli.flags import warn_of_ignored_variables
+from fovea_server.cli.serve import read_settings
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_misspelled_one_is_reported_with_what_was_meant(warnings, variable, me
 )
 def test_every_command_reports_it_on_stderr(command, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "fovea_server.commands.cli", *command.split()],
+        [sys.executable, "-m", "fovea_server.cli.main", *command.split()],
         env={**os.environ, "FOVEA_MODEL_REPOSITRY": "x"},
         capture_output=True,
         text=True,

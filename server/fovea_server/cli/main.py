@@ -1,43 +1,75 @@
-"""The `fovea` program: how its commands show their help, and how they fail."""
+"""The `fovea` program: its commands, how they show their help, and how they fail."""
 
 from __future__ import annotations
 
 import ast
 import errno
+import io
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Any, Never
 
 import typer
 from typer.core import TyperGroup
 
-from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
-from fovea_server.commands.command import program_of
+from fovea_server.cli.command import program_of
 
 if TYPE_CHECKING:
     from typer._click import Command as ClickCommand
     from typer._click import Context, HelpFormatter
     from typer._click.shell_completion import CompletionItem
 
-# Panel of the help -> name of each command -> its function, or the program that it makes.
-_PANELS: dict[str, dict[str, str]] = {
-    "First steps": {},
+COMMANDS: dict[str, dict[str, str]] = {
+    "First steps": {
+        "demo": "fovea_start.commands.demo:demo",
+        "doctor": "fovea_start.commands.doctor:doctor",
+        "init": "fovea_start.commands.init:init",
+    },
     "Models": {
         "build": "fovea_engines.commands.build:build",
+        "diff": "fovea_lab.commands.diff:diff",
+        "edit": "fovea_lab.commands.edit:edit",
+        "history": "fovea_life.commands.promote:history",
+        "inspect": "fovea_lab.commands.inspect:inspect",
+        "promote": "fovea_life.commands.promote:promote",
+        "rollback": "fovea_life.commands.promote:rollback",
+        "sensitivity": "fovea_precision.commands.sensitivity:sensitivity",
+        "versions": "fovea_life.commands.versions:versions",
     },
     "Serving": {
-        "serve": "fovea_server.commands.serve:program",
-        "health": "fovea_server.commands.health:program",
+        "serve": "fovea_server.cli.serve:program",
+        "health": "fovea_server.cli.health:program",
+        "bench": "fovea_bench.commands.bench:bench",
+        "drift": "fovea_life.commands.drift:drift",
+        "key": "fovea_keys.commands.key:program",
+        "ray": "fovea_cluster.commands.ray:program",
+        "shadow": "fovea_life.commands.shadow:shadow",
+        "tune": "fovea_bench.commands.tune:tune",
     },
-    "Images": {},
+    "Images": {
+        "capture": "fovea_life.commands.capture:program",
+        "eval": "fovea_files.commands.eval:evaluate",
+        "index": "fovea_files.commands.index:index",
+        "predict": "fovea_files.commands.predict:predict",
+        "watch": "fovea_streams.commands.watch:watch",
+    },
 }
-_CORE = {name: where for panel in _PANELS.values() for name, where in panel.items()}
+"""Panel of `fovea --help` -> name of each command -> its function, or the program that it makes.
+
+They are imported when they are used: a health check that runs every ten seconds cannot wait for the
+imports of all commands.
+"""
+
+_TARGETS = {name: target for panel in COMMANDS.values() for name, target in panel.items()}
 _OTHER_GPU = re.compile(r"'--backend': '(cuda|gpu|trt)' is not one of")
 _ABSENT = re.compile(r"'([^']*)' does not exist$")
 # Options of Ultralytics and trtexec -> what Fovea has instead.
@@ -54,43 +86,45 @@ _ELSEWHERE = {
     "--iou-thres": "the overlap is --iou",
     "--batch": "the largest batch is `fovea build --max-batch N`",
 }
+# \b keeps the lines as they are.
+_HELP = """Turns an ONNX vision model into a tested engine, and serves it.
+
+\b
+  fovea init my-project           a project to start from
+  fovea build model.onnx          compiles a model, and checks the engine
+  fovea predict model image.jpg   finds objects on an image
+  fovea serve                     HTTP, gRPC, and a page to try the models
+"""
 
 
 class Program(TyperGroup):
     """Imports a command when it is used, and ends a wrong one with one line on stderr.
 
-    A health check that runs every ten seconds cannot wait for the imports of all commands.
     Exit codes: 2 where what was typed is wrong or names what is not there, 1 where it failed.
     """
 
     def list_commands(self, ctx: Context) -> list[str]:
         """List the names of all commands; typer suggests from them, too."""
-        names = (name for panel in _panels().values() for name in panel)
-        self.commands: Any = dict.fromkeys(names)
-        return list(self.commands)
+        self.commands: Any = dict.fromkeys(_TARGETS)
+        return list(_TARGETS)
 
     def get_command(self, ctx: Context, cmd_name: str) -> ClickCommand | None:
-        """Import a command; None where there is none of that name.
-
-        Raises:
-            Unavailable: the package that adds it cannot be imported.
-        """
-        if (where := _CORE.get(cmd_name)) is not None:
-            module, _, attribute = where.partition(":")
-            return _command(cmd_name, getattr(import_module(module), attribute))
-        # Finding the others takes longer than a health check that runs every ten seconds may.
-        if cmd_name not in self.list_commands(ctx):
+        """Import a command; None where there is none of that name."""
+        self.list_commands(ctx)
+        if (target := _TARGETS.get(cmd_name)) is None:
             return None
-        return _command(cmd_name, load(Group.COMMANDS, cmd_name))
+        module, _, attribute = target.partition(":")
+        found: typer.Typer | Callable[..., None] = getattr(import_module(module), attribute)
+        single = found if isinstance(found, typer.Typer) else program_of(cmd_name, found)
+        return typer.main.get_command(single)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the commands with the first lines of their docstrings, and import none."""
         width = max(map(len, self.list_commands(ctx)))
-        for panel, commands in _panels().items():
+        for panel, commands in COMMANDS.items():
             rows = [(name.ljust(width), _first_line(name, at)) for name, at in commands.items()]
-            if rows:
-                with formatter.section(panel):
-                    formatter.write_dl(rows)
+            with formatter.section(panel):
+                formatter.write_dl(rows)
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command, and import none; or an option."""
@@ -100,7 +134,7 @@ class Program(TyperGroup):
             return super().shell_complete(ctx, incomplete)
         return [
             CompletionItem(name, help=_first_line(name, where))
-            for panel in _panels().values()
+            for panel in COMMANDS.values()
             for name, where in panel.items()
             if name.startswith(incomplete)
         ]
@@ -130,34 +164,16 @@ class Program(TyperGroup):
             _end(f"{what} cannot be read or written ({error.strerror or error}): {advice}", 1)
 
 
-def _command(name: str, found: typer.Typer | Callable[..., None]) -> ClickCommand:
-    single = found if isinstance(found, typer.Typer) else program_of(name, found)
-    return typer.main.get_command(single)
-
-
-def _panels() -> dict[str, dict[str, str]]:
-    """Return the commands of the core, and those that packages add, as `_PANELS`."""
-    panels = {title: dict(commands) for title, commands in _PANELS.items()}
-    for name, point in entry_points(Group.COMMANDS).items():
-        if name not in _CORE:
-            panel = point.name.rpartition(".")[0] or "more"
-            panels.setdefault(panel.capitalize(), {})[name] = f"{point.module}:{point.attr}"
-    return panels
-
-
-def _first_line(command: str, where: str) -> str:
+def _first_line(command: str, target: str) -> str:
     """Return the first line of the docstring of a command, whose function may have its name.
 
-    The source is read, and not imported; it is empty where there is none, or none that is valid.
+    The source is read, and not imported.
     """
-    module, _, attribute = where.partition(":")
-    try:
-        spec = find_spec(module)
-        source = Path(spec.origin or "").read_text("utf-8") if spec else ""
-        tree = ast.parse(source)
-    except (ImportError, OSError, RuntimeError, SyntaxError, ValueError):
-        return ""
-    for node in tree.body:
+    module, _, attribute = target.partition(":")
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    for node in ast.parse(Path(spec.origin).read_text("utf-8")).body:
         if isinstance(node, ast.FunctionDef) and node.name in (attribute, command):
             return (ast.get_docstring(node) or "").partition("\n")[0]
     return ""
@@ -196,3 +212,71 @@ def _end(message: str, code: int) -> Never:
             sys.stdout.close()
     typer.echo(f"error: {message}", err=True)
     sys.exit(code)
+
+
+app = typer.Typer(
+    name="fovea",
+    cls=Program,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(requested: bool) -> None:
+    if requested:
+        from importlib.metadata import version
+
+        typer.echo(f"fovea {version('fovea-serve')}")
+        raise typer.Exit
+
+
+@app.callback(help=_HELP)
+def fovea(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Show the help where there is no command."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise InvalidOption("give one of these commands")
+    if context.invoked_subcommand != "serve":  # which has a log for it
+        from fovea_server.cli.flags import warn_of_ignored_variables
+
+        warn_of_ignored_variables()
+
+
+def main() -> None:
+    """Run the command."""
+    # Names of classes may have letters that the terminal's encoding lacks.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    # As for Ctrl-C: what was begun is cleaned up. `serve` has its own way to stop.
+    for sent in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(sent) is not signal.SIG_IGN:  # as nohup sets it
+            signal.signal(sent, lambda number, frame: sys.exit(128 + number))
+    app(prog_name="fovea")
+
+
+def main_of_child() -> None:
+    """Run the command as long as the process lives that has the other end of its stdin.
+
+    That ends even where the process is killed and can stop nothing.
+    """
+
+    def follow() -> None:
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=follow, name="parent", daemon=True).start()
+    main()
+
+
+if __name__ == "__main__":
+    main()

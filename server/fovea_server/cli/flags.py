@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from fovea_server.commands.command import Command
-from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT
+from fovea_server.cli.command import Command
+from fovea_server.cli.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT
 from fovea_server.settings import OTHER_NAMES, Settings, flag, ignored_variables
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ import typer
 
 from fovea_engines.repository.locking import remove_abandoned
 from fovea_preprocess.errors import InvalidOption, ModelNotReady
-from fovea_server.commands.command import program_of
-from fovea_server.commands.flags import (
+from fovea_server.cli.command import program_of
+from fovea_server.cli.flags import (
     SwitchCommand,
     warn_of_ignored_variables,
     with_flags,
 )
-from fovea_server.commands.leaving import Leaving
-from fovea_server.commands.triton_flags import WITHOUT_EFFECT, translated
+from fovea_server.cli.leaving import Leaving
+from fovea_server.cli.triton_flags import WITHOUT_EFFECT, translated
 from fovea_server.dataplane.apis import parse_apis
 from fovea_server.dataplane.restrictions import is_loopback
 from fovea_server.settings import ModelControlMode, Settings, flag
