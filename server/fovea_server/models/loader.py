@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -31,8 +31,42 @@ log = logging.getLogger(__name__)
 # One of a level runs one of the level below: each takes several calls of the stack.
 _DEEPEST = 32
 
-StartedLoads = list[tuple[ModelSlot, Source]]
-"""Models that `Loader.begin` has prepared, with their sources, for `Loader.finish`."""
+# A folder that answers slowly holds up one of these, and the models in no other.
+_READERS = 8
+
+
+class StartedLoads:
+    """Models that `Loader.begin` has read: they are loaded by the threads of a pool.
+
+    Attributes:
+        tried: their names.
+        ensembles: are loaded last, by `Loader.finish`.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self.tried: set[str] = set()
+        self.ensembles: list[tuple[ModelSlot, Source]] = []
+        self._pool, self._loads = pool, list[Future[None]]()
+
+    def add(self, slot: ModelSlot, source: Source) -> None:
+        """Load a model that was begun; any thread may call it."""
+        self.tried.add(slot.name)
+        if source.config.composing:
+            self.ensembles.append((slot, source))
+        else:
+            self._loads.append(self._pool.submit(_finish, slot, source))
+
+    def wait(self) -> None:
+        """Wait until all are loaded, and sort the ensembles by name."""
+        with self._pool:
+            for load in self._loads:
+                load.result()
+        self.ensembles.sort(key=lambda one: one[0].name)
+
+
+def _finish(slot: ModelSlot, source: Source) -> None:
+    with suppress(ShuttingDown):
+        slot.finish(source, rebuild=False)
 
 
 class Loader:
@@ -71,16 +105,6 @@ class Loader:
     def read(self, name: str, config: str | None = None) -> Source:
         """Read a model's folder as it is now; raises as `Source.read`."""
         return Source.read(self._repositories.folder(name), name, self._settings, config)
-
-    def changed(self, name: str) -> bool:
-        """Return True if a model differs from what was last loaded, or tried."""
-        slot = self.slots.get(name)
-        if slot is None:
-            return True
-        try:
-            return slot.tried != self.read(name)
-        except FoveaError as error:
-            return slot.fault != str(error)
 
     def load(
         self, name: str, source: Source, *, wanted: bool = True, above: tuple[str, ...] = ()
@@ -174,41 +198,46 @@ class Loader:
         log.error("model %s failed to load: %s", name, error)
         self.slot(name).refuse(str(error), source)
 
-    def begin(self, names: Iterable[str], *, required: bool = False) -> StartedLoads:
-        """Read models of the repository, to be loaded by `finish`; faults are logged and kept."""
-        started: StartedLoads = []
-        for name in names:
-            slot, source = self.slot(name), None
+    def begin(
+        self, names: Iterable[str], *, required: bool = False, changed: bool = False
+    ) -> StartedLoads:
+        """Read models of the repository, several at once; faults are logged and kept.
+
+        Each is loaded as soon as it was read, except ensembles: `finish` waits for the former and
+        loads the latter. With `changed`, models are left out that are as they were last tried.
+        """
+        slots = [self.slot(name) for name in names]
+        started = StartedLoads(ThreadPoolExecutor(self._settings.model_load_thread_count, "load"))
+
+        def read(slot: ModelSlot) -> None:
             slot.wanted, slot.required = True, slot.required or required
+            source = None
             try:
-                source = self.read(name)
+                source = self.read(slot.name)
+                if changed and source == slot.tried:
+                    return
                 source = slot.begin(source)
             except FoveaError as error:
-                self.refuse(name, error, source)
+                if not (changed and slot.fault == str(error)):
+                    self.refuse(slot.name, error, source)
             else:
-                started.append((slot, source))
+                started.add(slot, source)
+
+        with ThreadPoolExecutor(_READERS, "read") as readers:
+            list(readers.map(read, slots))
         return started
 
     def finish(self, started: StartedLoads) -> None:
-        """Load models, several at once, then ensembles, then rebuild engines, one by one."""
-        models = [(slot, source) for slot, source in started if not source.config.composing]
-        with ThreadPoolExecutor(self._settings.model_load_thread_count, "load") as pool:
-            list(pool.map(self._finish, models))
-        for slot, source in started:
-            if source.config.composing:
-                self._try(slot, source)
-        tried = {slot.name for slot, _ in started}
-        for name in tried:
-            self._refresh(name, but=tried)
+        """Wait until models are loaded, then load ensembles, then rebuild engines, one by one."""
+        started.wait()
+        for slot, source in started.ensembles:
+            self._try(slot, source)
+        for name in started.tried:
+            self._refresh(name, but=started.tried)
         # Last: it may take minutes, and no other model should wait for it.
         for slot in list(self.slots.values()):
             if slot.rebuild():
                 self._refresh(slot.name)
-
-    def _finish(self, started: tuple[ModelSlot, Source]) -> None:
-        slot, source = started
-        with suppress(ShuttingDown):
-            slot.finish(source, rebuild=False)
 
     def _try(self, slot: ModelSlot, source: Source) -> None:
         # The slot has the fault.

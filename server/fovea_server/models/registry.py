@@ -139,7 +139,7 @@ class Registry:
             if slot.wanted and slot.name not in there:
                 log.info("model %s has left the repository", slot.name)
                 self._loader.unload(slot.name)
-        self._loader.finish(self._loader.begin(filter(self._loader.changed, there)))
+        self._loader.finish(self._loader.begin(there, changed=True))
 
     def _refuse_unpulled(self) -> None:
         """Give models of stores that were never pulled the reason, where others have theirs."""
@@ -198,8 +198,9 @@ class Registry:
             ModelNotReady: that version cannot answer now, or nothing was read yet.
         """
         scanned, slot = self._scanned, self._slots.get(name)
-        if slot is None:
+        if slot is None or not (slot.versions or slot.fault):
             self._check_scanned(name, scanned)
+        if slot is None:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         about = f"Request for unknown model: '{name}' "
         if version is None:

@@ -1,5 +1,9 @@
 """What a registry makes of a repository at its start."""
 
+import fcntl
+import signal
+from contextlib import contextmanager
+
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -64,6 +68,34 @@ def test_what_is_far_too_large_fails_alone_and_says_what(tmp_path, caplog):
     assert "its input takes images of 1048576 x 1048576" in told
     assert "has 351.6 KiB, and a configuration has at most 256 KiB" in told
     assert "Traceback" not in caplog.text
+
+
+@contextmanager
+def unreadable_for_now(file):
+    """Nobody can open the file meanwhile: whoever tries waits, as for a disk that hangs."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    with file.open("rb+") as held:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield
+    signal.signal(signal.SIGIO, before)
+
+
+def test_a_file_that_is_read_slowly_holds_up_no_other_model(tmp_path):
+    stuck = adder(tmp_path, "all-first", config=ADDER_CONFIG) / "config.pbtxt"
+    for name in ("other", "plus"):
+        adder(tmp_path, name)
+    registry = Registry(Settings(model_repository=tmp_path))
+    try:
+        with unreadable_for_now(stuck):
+            registry.start()
+            wait_until(lambda: registry.versions("plus") and registry.versions("other"))
+            assert answer(registry.find("plus")) == 1
+            assert not registry.ready
+            with pytest.raises(ModelNotReady, match="is being read"):
+                registry.find("all-first")
+        wait_until(lambda: registry.ready)
+    finally:
+        registry.close()
 
 
 def test_nothing_is_missing_until_the_repository_was_read(tmp_path):
