@@ -38,6 +38,10 @@ ImagesAlone = Callable[
 """The ability `prompts`: the plan of a network of images alone, and what is published beside it."""
 
 
+CheckServable = Callable[[Path, int], None]
+"""Loads a version of a model's folder as a server does; raises InvalidModel where that cannot."""
+
+
 class WriteReport(Protocol):
     """The ability `report`."""
 
@@ -54,11 +58,13 @@ class WriteReport(Protocol):
         """Write the files of a report; classes without a name in the model have the `names`."""
 
 
-def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
+def build(
+    plan: BuildPlan, progress: Progress | None = None, check_servable: CheckServable | None = None
+) -> EngineCard:
     """Build an engine, check it against its source, and publish it as the model's next version.
 
     Returns the card of the new version. If a version was built from the same things before, that
-    version's card; nothing is built.
+    version's card; nothing is built. What `check_servable` refuses is not published.
 
     Raises:
         BuildError: no engine was built or the gate refused it. The repository is untouched, except
@@ -70,10 +76,10 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     repository = ModelRepository(plan.repository)
     try:
         if plan.tokenizer_file is None:
-            return _build(plan, {}, repository, progress)
+            return _build(plan, {}, repository, progress, check_servable)
         of_images: ImagesAlone = load(Group.ABILITIES, "prompts")
         with of_images(plan, plan.tokenizer_file, progress) as (plan, beside):
-            return _build(plan, beside, repository, progress)
+            return _build(plan, beside, repository, progress, check_servable)
     except OSError as error:
         where = error.filename or plan.repository
         raise BuildError(
@@ -83,7 +89,11 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
 
 
 def _build(
-    plan: BuildPlan, beside: Mapping[str, Path], repository: ModelRepository, progress: Progress
+    plan: BuildPlan,
+    beside: Mapping[str, Path],
+    repository: ModelRepository,
+    progress: Progress,
+    check_servable: CheckServable | None,
 ) -> EngineCard:
     # Checked before a calibration that takes minutes.
     plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
@@ -146,6 +156,7 @@ def _build(
             save(graphs.exported, plan.tensorrt)
         for file, content in graphs.int8.files.items() if graphs.int8 else ():
             write_file(folder / file, content)
+        _check_servable(repository, folder, card, check_servable)
     _write_beside(repository, card)
     repository.remove_folder(plan.name, FAILED_FOLDER)
     version = repository.find(plan.name, key)
@@ -231,13 +242,43 @@ def _advice(plan: BuildPlan, card: EngineCard) -> str:
     )
 
 
-def _write_beside(repository: ModelRepository, card: EngineCard) -> None:
-    """Write config.pbtxt and labels.txt of the newest version, unless the user has edited them.
+def _check_servable(
+    repository: ModelRepository, version: Path, card: EngineCard, check: CheckServable | None
+) -> None:
+    """Check a version as it will be once it is published, beside what lies in its model's folder.
 
-    A file is unedited if it equals the text written for the previous version.
+    `version` is the hidden folder that holds it.
     """
+    if check is None:
+        return
+    texts = _texts_beside(repository, card, repository.versions(card.name))
+    try:
+        with repository.preview(card.name, version, texts) as (folder, number):
+            check(folder, number)
+    except InvalidModel as error:
+        config = repository.root / card.name / CONFIG_FILE
+        cure = "build it for another --backend, and report this fault"
+        if CONFIG_FILE not in texts:
+            cure = f"correct {config}, or remove it, so that the build writes it"
+        raise BuildError(
+            f"a server could not load it: {str(error).rstrip(';. ')}: {cure}. Nothing was published"
+        ) from error
+
+
+def _write_beside(repository: ModelRepository, card: EngineCard) -> None:
     *before, _ = repository.versions(card.name)
-    last = None
+    for file, text in _texts_beside(repository, card, before).items():
+        repository.write_beside(card.name, file, text)
+
+
+def _texts_beside(
+    repository: ModelRepository, card: EngineCard, before: Sequence[int]
+) -> dict[str, str]:
+    """Return config.pbtxt and labels.txt of a new version, but for files that the user has edited.
+
+    A file is unedited if it equals the text written for the last version of those `before`.
+    """
+    texts, last = {}, None
     if before:
         with suppress(NotFound, InvalidModel):
             last = EngineCard.read(repository.folder(card.name, before[-1]) / CARD_FILE)
@@ -248,4 +289,5 @@ def _write_beside(repository: ModelRepository, card: EngineCard) -> None:
         path = repository.root / card.name / file
         own = None if last is None else text_of(last).encode()
         if (not path.exists() or path.read_bytes() == own) and (text := text_of(card)):
-            repository.write_beside(card.name, file, text)
+            texts[file] = text
+    return texts

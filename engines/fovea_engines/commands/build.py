@@ -264,6 +264,7 @@ def build(
     """
     from rich.console import Console
 
+    from fovea_engines.build.build import CheckServable
     from fovea_engines.build.build import build as build_engine
 
     others = [(each.name or "", "pipeline") for each in context.command.params]
@@ -318,7 +319,9 @@ def build(
     )
     own = ModelRepository(repository)
     before = own.served_or_none(plan.name)
-    card = build_engine(plan, ConsoleProgress())
+    # `fovea` gives it, as this package knows no server.
+    check_servable: CheckServable | None = context.obj
+    card = build_engine(plan, ConsoleProgress(), check_servable)
     version = own.find(card.name, card.content_key) or 0
     standing = own.standing(card.name, version)
     if as_json:

@@ -64,7 +64,7 @@ def config_text(card: EngineCard) -> str:
 
 def config_of(card: EngineCard) -> ModelConfig:
     """Return the configuration that a build writes beside an engine."""
-    batched = card.max_batch if all(spec.shape[0] == -1 for spec in card.inputs) else 0
+    batched = card.max_batch if all(spec.shape[:1] == (-1,) for spec in card.inputs) else 0
     labels = "" if card.labels is None else LABELS_FILE
     return ModelConfig(
         name=card.name,

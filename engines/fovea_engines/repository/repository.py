@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ from fovea_engines.repository.composites import composite_file, read_composite
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.files import swap, write_file
 from fovea_engines.repository.history import HISTORY_FILE, History
-from fovea_engines.repository.locking import lock, locked
+from fovea_engines.repository.locking import lock, locked, temporary_folder
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
 DEFAULT_REPOSITORY = Path("repository")
@@ -236,6 +236,28 @@ class ModelRepository:
                     staging.rename(model / str(self.next_version(name)))
                     _sync(model)
                     _sync(self.root)
+
+    @contextmanager
+    def preview(
+        self, name: str, staging: Path, texts: Mapping[str, str]
+    ) -> Iterator[tuple[Path, int]]:
+        """Yield a temporary folder of a model as it will be with one more version, and its number.
+
+        Args:
+            name: of the model.
+            staging: holds the files of the version.
+            texts: the files that will be written beside the versions.
+        """
+        number, model = self.next_version(name), self.root / name
+        with temporary_folder("preview") as folder:
+            (preview := folder / name).mkdir()
+            for entry in model.iterdir() if model.is_dir() else ():
+                if entry.name not in texts:
+                    (preview / entry.name).symlink_to(entry.absolute())
+            for file, text in texts.items():
+                (preview / file).write_text(text, "utf-8")
+            (preview / str(number)).symlink_to(staging.absolute())
+            yield preview, number
 
     @contextmanager
     def replace(self, name: str, version: int) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fovea_engines.session import Array
-from fovea_lab.diff.figures import decibel
+from fovea_lab.diff.figures import decibel, dot
 from fovea_lab.diff.network import INPUT, Network, Operator
 from fovea_lab.diff.verdict import Comparison
 
@@ -98,8 +98,8 @@ def _weights(name: str, want: Array, have: Array, limit_db: float) -> Iterator[s
     off_db = _snr_db(want, have)
     if off_db >= limit_db:
         return
-    power = float(np.vdot(want, want))
-    ratio = float(np.vdot(want, have)) / power if power else 0.0
+    power = dot(want, want)
+    ratio = dot(want, have) / power if power else 0.0
     if _snr_db(ratio * want, have) >= off_db + _MULTIPLE_DB:
         yield f"its {name} is {ratio:.4g} times A's"
         return
@@ -110,7 +110,7 @@ def _weights(name: str, want: Array, have: Array, limit_db: float) -> Iterator[s
 
 def _snr_db(want: Array, have: Array) -> float:
     noise = want - have
-    return decibel(float(np.vdot(want, want)), float(np.vdot(noise, noise)))
+    return decibel(dot(want, want), dot(noise, noise))
 
 
 def _sources(a: Network, b: Network, first: Comparison, names: Mapping[str, str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from fovea_engines.repository.card import Precision
 from fovea_lab.diff.causes import find_causes
 from fovea_lab.diff.match import match
 from fovea_lab.diff.measured import Measured
-from fovea_lab.diff.models import find_model, make_feeds
+from fovea_lab.diff.models import find_models, make_feeds
 from fovea_lab.diff.network import INPUT, Layer
 from fovea_lab.diff.verdict import Comparison, default_threshold
 from fovea_preprocess.errors import InvalidOption
@@ -86,7 +86,7 @@ def diff(
         image_files(images, 1)
     progress = progress or Progress()
     with progress.phase("load"):
-        model_a, model_b = (find_model(path, head) for path in (path_a, path_b))
+        model_a, model_b = find_models(path_a, path_b, head)
         feeds = make_feeds(model_a, model_b, images)
     with progress.phase("match"):
         a, b = model_a.open(feeds.a[0]), model_b.open(feeds.b[0])

@@ -93,8 +93,8 @@ def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) 
         off = one - other
         if channels:
             _add_slices(slices, one, off)
-        a2, b2 = a2 + float(np.vdot(one, one)), b2 + float(np.vdot(other, other))
-        ab, noise = ab + float(np.vdot(one, other)), noise + float(np.vdot(off, off))
+        a2, b2 = a2 + dot(one, one), b2 + dot(other, other)
+        ab, noise = ab + dot(one, other), noise + dot(off, off)
         max_error = max(max_error, float(off.max(initial=0)), -float(off.min(initial=0)))
     norm = math.sqrt(a2 * b2)
     found = [_under_the_gap(axis, sums) for (axis, _), sums in slices.items()]
@@ -117,6 +117,14 @@ def decibel(signal: float, noise: float) -> float:
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def dot(a: Array, b: Array) -> float:
+    """Return the sum of the products of floats.
+
+    OpenBLAS, by which `np.vdot` computes it, takes all cores, whose threads then wait for more.
+    """
+    return float(np.einsum("i,i", a.ravel(), b.ravel(), dtype=np.float64))
 
 
 def _nonzero(values: Floats) -> NDArray[np.intp]:

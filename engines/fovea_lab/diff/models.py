@@ -18,7 +18,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.observe import recognise_graph
 from fovea_engines.evaluate.samples import read_rows, sample_images
 from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import pin_inputs
+from fovea_engines.graph.normalise import open_size, pin_inputs
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
 from fovea_engines.repository.card import CARD_FILE, Precision
 from fovea_engines.repository.repository import ModelRepository
@@ -46,8 +46,9 @@ class DiffModel:
         metadata: the exporter's own key-value pairs.
         family: returns that of the head; to recognise it, the model runs.
         preprocess: preprocessing of an engine's source model; None for a file.
-        front: the graph itself normalises decoded images.
         open: opens the network, for the inputs of one feed.
+        front: the graph itself normalises decoded images.
+        sized: the file takes images of any size, and was given the usual one.
     """
 
     path: Path
@@ -57,23 +58,42 @@ class DiffModel:
     preprocess: PreprocessSpec | None
     open: Callable[[Mapping[str, Array]], Network]
     front: bool = False
+    sized: bool = False
+
+    @property
+    def image_sides(self) -> tuple[int, int] | None:
+        """Height and width of its images; None if it takes none, or more than one size."""
+        sides = [image_sides(spec) for spec in self.inputs if _takes_images(spec)]
+        return sides[0] if sides and -1 not in sides[0] else None
 
 
-def find_model(path: Path, head: str | None = None) -> DiffModel:
-    """Read an .onnx file, a version's folder, or a model's folder, of which the latest counts.
+def find_models(path_a: Path, path_b: Path, head: str | None = None) -> tuple[DiffModel, DiffModel]:
+    """Read two models, each an .onnx file, a version's folder, or a model's folder.
 
-    A `head` is the family of a file; that of an engine is in its card.
+    Of a model's folder the latest version counts. A `head` is the family of files; that of an
+    engine is in its card.
     """
+    a, b = _find_model(path_a, head), _find_model(path_b, head)
+    if a.sized != b.sized:  # it takes any size, and so that of the other
+        a = _from_file(path_a, head, b.image_sides) if a.sized else a
+        b = _from_file(path_b, head, a.image_sides) if b.sized else b
+    return a, b
+
+
+def _find_model(path: Path, head: str | None) -> DiffModel:
     return _from_folder(path.resolve()) if path.is_dir() else _from_file(path, head)
 
 
-def _from_file(path: Path, head: str | None) -> DiffModel:
+def _from_file(path: Path, head: str | None, size: tuple[int, int] | None = None) -> DiffModel:
     model = load(path).proto
     inputs = graph_inputs(model)
+    sized = False
     if len(inputs) > 1 or any(len(spec.shape) == 3 for spec in inputs):
         with suppress(UnsupportedModel, InvalidOption):
             # As in an engine that was built of it.
-            pin_inputs(model)
+            is_open = open_size(model) is not None
+            pin_inputs(model, size)
+            sized = is_open
 
     @cache
     def family() -> str | None:
@@ -88,6 +108,7 @@ def _from_file(path: Path, head: str | None) -> DiffModel:
         family=family,
         preprocess=None,
         open=partial(OnnxNetwork, model),
+        sized=sized,
     )
 
 

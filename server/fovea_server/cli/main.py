@@ -243,6 +243,7 @@ def fovea(
     ] = False,
 ) -> None:
     """Show the help where there is no command."""
+    context.obj = _check_servable
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise InvalidOption("give one of these commands")
@@ -250,6 +251,13 @@ def fovea(
         from fovea_server.cli.flags import warn_of_ignored_variables
 
         warn_of_ignored_variables()
+
+
+def _check_servable(folder: Path, version: int) -> None:
+    """Check what `fovea build` is about to publish: its package knows no server."""
+    from fovea_server.models.servable import check_servable
+
+    check_servable(folder, version)
 
 
 def main() -> None:

@@ -215,7 +215,7 @@ class ServedModel:
                     if not rebuild:
                         return
                     self._rebuild(card)
-            self._serve()
+            self.open()
         except ShuttingDown as error:
             self.fail(str(error))
         except FoveaError as error:
@@ -239,7 +239,8 @@ class ServedModel:
         rebuild: Callable[[Path, Progress], EngineCard] = load(Group.ABILITIES, "rebuild")
         rebuild(self.folder, self._progress)
 
-    def _serve(self) -> None:
+    def open(self) -> None:
+        """Open the engine and start the stages; raises as `open_engine` and `make_scheduler`."""
         started = time.monotonic()
         if self.config.composing:
             self._members = self._found_members()

@@ -53,7 +53,10 @@ def make_scheduler(
         UnsupportedModel: there is none for it.
         Unavailable: its threads could not be started.
     """
-    contract = Contract(config.name, version, ModelSignature.of(config, _sides(images)))
+    specs = () if session is None else (*session.inputs, *session.outputs)
+    scalars = {spec.name for spec in specs if not spec.shape}
+    signature = ModelSignature.of(config, _sides(images), scalars)
+    contract = Contract(config.name, version, signature)
     rows: RowScheduler | None = None
     if session is None:
         inputs = [tensor.name for tensor in config.input]

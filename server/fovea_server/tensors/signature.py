@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Self
 
@@ -77,14 +77,29 @@ class ModelSignature:
     max_batch_size: int
 
     @classmethod
-    def of(cls, config: ModelConfig, sides: Mapping[str, ImageSides] | None = None) -> Self:
-        """Read a complete configuration; `sides` are of inputs, by name."""
+    def of(
+        cls,
+        config: ModelConfig,
+        sides: Mapping[str, ImageSides] | None = None,
+        scalars: Collection[str] = (),
+    ) -> Self:
+        """Read a complete configuration.
+
+        Args:
+            config: of the model.
+            sides: of inputs that are images of several sizes, by name.
+            scalars: inputs and outputs without dimensions, which clients send and get as [1].
+        """
         sides = sides or {}
         batched = config.max_batch_size > 0
+        inputs = (_tensor(one, batched, sides.get(one.name)) for one in config.input)
+        outputs = (_tensor(one, batched) for one in config.output)
+
+        def in_engine(tensor: ModelTensor) -> ModelTensor:
+            return replace(tensor, reshape=()) if tensor.name in scalars else tensor
+
         return cls(
-            tuple(_tensor(one, batched, sides.get(one.name)) for one in config.input),
-            tuple(_tensor(tensor, batched) for tensor in config.output),
-            config.max_batch_size,
+            tuple(map(in_engine, inputs)), tuple(map(in_engine, outputs)), config.max_batch_size
         )
 
 

@@ -25,6 +25,7 @@ from fovea_server.dataplane.service import Service
 from fovea_server.listen import bind
 from fovea_server.logs import SERVER_LOG, set_up_logging
 from fovea_server.models.registry import Registry
+from fovea_server.models.servable import check_servable
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 
@@ -74,7 +75,8 @@ def demo(
     with as_file(files("fovea_server") / "demo") as assets:
         tokenizer = assets / f"{model}.json" if texts else None
         source = assets / f"{model}.onnx"
-        build(BuildPlan(source, model, repository, tokenizer=tokenizer), ConsoleProgress())
+        plan = BuildPlan(source, model, repository, tokenizer=tokenizer)
+        build(plan, ConsoleProgress(), check_servable)
         shutil.copyfile(assets / scene.name, scene)
     set_up_logging("warning")
     only_http = {"http_address": host, "http_port": port, "allow_grpc": False}

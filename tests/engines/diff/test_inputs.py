@@ -33,6 +33,22 @@ def test_either_model_may_take_any_size(tmp_path):
         assert found.images == ("astronaut.jpg", "chelsea.jpg", "coffee.jpg")
 
 
+def test_a_file_of_any_size_takes_that_of_the_other(tmp_path):
+    """Without a batch dimension, as torchvision exports its detectors."""
+    nodes = [node("Unsqueeze", "image first", "images"), node("Conv", "images kernel", "out")]
+    weights = [constant("kernel", KERNEL), constant("first", np.array([0]))]
+
+    def write(file, height, width):
+        inputs, outputs = [("image", [3, height, width])], [("out", [1, 4, None, None])]
+        return save(tmp_path / file, nodes, inputs, outputs, weights)
+
+    free, fixed = write("free.onnx", "h", "w"), write("fixed.onnx", 32, 48)
+    for one, other in ((free, fixed), (fixed, free)):
+        found = diff(one, other)
+        assert found.agrees
+        assert found.layers[0].a.shape == (1, 3, 32, 48)
+
+
 def test_a_fixed_batch_is_filled(tmp_path):
     found = diff(one_conv(tmp_path / "a.onnx", batch=4), one_conv(tmp_path / "b.onnx", batch="n"))
     assert found.layers[0].a.shape == (4, 3, 16, 16)

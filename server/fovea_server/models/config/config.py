@@ -32,6 +32,7 @@ from fovea_engines.repository.model_config import (
     ModelOptimizationPolicy,
     ModelOutput,
     ModelParameter,
+    ModelTensorReshape,
     ModelVersionPolicy,
     PinnedMemoryBuffer,
 )
@@ -79,9 +80,19 @@ def load_config(
             raise InvalidModel(f"{path} is not there, and nothing may be filled in: write it")
         config = read_config(path)
         config = replace(config, name=name) if renamed else config
-    config = with_defaults(replace(config, name=config.name or name))
+    config = with_defaults(replace(_with_dims(config), name=config.name or name))
     check_config(config, name)
     return config
+
+
+def _with_dims(config: ModelConfig) -> ModelConfig:
+    """Give outputs without dims those of one number for each row: Fovea's builds left them out."""
+    one = ((1,), ModelTensorReshape() if config.max_batch_size else None)
+    outputs = [
+        each if each.dims or each.reshape else replace(each, dims=one[0], reshape=one[1])
+        for each in config.output
+    ]
+    return replace(config, output=tuple(outputs))
 
 
 def with_defaults(config: ModelConfig) -> ModelConfig:
