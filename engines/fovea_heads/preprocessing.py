@@ -93,11 +93,12 @@ def settle(
     observe: Observer,
     given: Mapping[str, Any] | None,
     own: Mapping[str, Any],
+    named_by: str,
 ) -> tuple[PreprocessSpec, str]:
     """Return the preprocessing of a model, and its origin, for people.
 
-    `own` has the fields that the model's graph decides, and `given` those with what the user names;
-    it is None where the user names nothing.
+    `own` has the fields that the model's graph decides, and `given` those with what is named; it is
+    None where nothing is. `named_by` says who names them.
 
     Raises:
         UnsupportedModel: with what the user names it finds nothing that it finds otherwise.
@@ -120,7 +121,7 @@ def settle(
         left = [field for field in _DECISIVE if head.guessed and field not in given]
         rest = f"; {', '.join(left)} of a guess: {head.guessed}" if left else ""
         if not detects or spec == usual:
-            return spec, f"by --preprocess{rest}"
+            return spec, f"{named_by}{rest}"
         has, more = found(spec), found(usual)
         both = f"with it the model finds {has}, and with that of the family {head.family} {more}"
         # A crowd is as many objects as noise, so this does not contradict what a user names.
@@ -129,7 +130,7 @@ def settle(
                 f"--preprocess is wrong: {both}. Leave it out, or give --images that show what the "
                 "model finds"
             )
-        return spec, f"by --preprocess: {both}{rest}"
+        return spec, f"{named_by}: {both}{rest}"
     if not detects or not head.variants:
         return usual, head.preprocess_from
     ways: dict[str, PreprocessSpec] = {}

@@ -224,7 +224,10 @@ def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:
     if name in above:
         raise InvalidModel(f"{' -> '.join((*above, name))} is a circle: name another model")
     if name in repository.folders() and composite_file(root / name) is not None:
-        return _card(root, read_composite(root / name).models[0], (*above, name))
+        # All of them, as the server finds a circle through any.
+        models = read_composite(root / name).models
+        first, *_ = [_card(root, each, (*above, name)) for each in models]
+        return first
     served = repository.served_or_none(name) if name in repository.folders() else ()
     if not served:
         raise InvalidModel(f"there is no model '{name}' to run{meant(name, repository.models())}")

@@ -201,13 +201,13 @@ def encode_weight(
     """
     rows = weight.reshape(len(weight), -1)
     # Each of two may be rounded up by half a step: 127 and twice a half are the most of a pair.
-    largest = _pair_sums(rows) if bits == 7 else np.abs(rows).max(axis=1)
+    largest = pair_sums(rows) if bits == 7 else np.abs(rows).max(axis=1)
     scale = _half_exact(largest / 127)
     steps = np.rint(weight / scale.reshape(-1, *[1] * (weight.ndim - 1)))
     return np.clip(steps, -127, 127).astype(np.int8), scale
 
 
-def _pair_sums(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+def pair_sums(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the largest magnitude [n] of the sum of two numbers of each row, or of one, [n, k]."""
     count = min(rows.shape[1], 2)
     ordered = np.sort(rows, axis=1)

@@ -12,10 +12,9 @@ from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.graph.wiring import Wiring, attribute, rebuild
+from fovea_precision.qdq import MOST_OF_PAIRS, pair_sums
 from fovea_preprocess.errors import UnsupportedModel
 
-# Two products of uint8 and such a weight fit 16 bits: 2 * 255 * 64 = 32,640.
-_WIDEST = 64
 _KINDS = {Encoding.SIGNED: (np.int8, 0), Encoding.UNSIGNED: (np.uint8, 128)}
 
 
@@ -70,7 +69,7 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
 
 
 def narrow_weights(model: onnx.ModelProto) -> None:
-    """Halve int8 weights beyond 64, channel by channel, and double their scales.
+    """Halve int8 weights, channel by channel, where two add up to too much; double their scales.
 
     Weights that the graph itself quantises are rounded once, with the doubled scale. A weight with
     a zero point other than 0, or with several scales a channel, stays as it is.
@@ -82,8 +81,10 @@ def narrow_weights(model: onnx.ModelProto) -> None:
         if steps is None or scale is None or scale.ndim > 1:
             continue
         along = _along(node, scale, steps.ndim)
+        kept = tuple(i for i, length in enumerate(along) if length != 1)
         others = tuple(i for i, length in enumerate(along) if length == 1)
-        wide = np.abs(steps).max(axis=others, keepdims=True) > _WIDEST
+        rows = steps.transpose(*kept, *others).reshape(scale.size, -1)
+        wide = pair_sums(rows) > MOST_OF_PAIRS
         if not wide.any():
             continue
         factor = (1 + wide).reshape(scale.shape).astype(scale.dtype)

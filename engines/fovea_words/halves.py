@@ -40,12 +40,16 @@ _ROUNDING = 1e-3
 _CLIP: Mapping[str, Any] = {
     "fit": "center-crop",
     "resample": "bicubic",
+    "channels": "RGB",
+    "scale": 1 / 255,
     "mean": (0.48145466, 0.4578275, 0.40821073),
     "std": (0.26862954, 0.26130258, 0.27577711),
 }
 _SIGLIP: Mapping[str, Any] = {
     "fit": "stretch",
     "resample": "bicubic",
+    "channels": "RGB",
+    "scale": 1 / 255,
     "mean": (0.5, 0.5, 0.5),
     "std": (0.5, 0.5, 0.5),
 }
@@ -130,12 +134,15 @@ def _halves(
     )
     set_model_props(image, metadata_of(image) | {WORDS: spec.text})
     onnx.save(image, folder / "image.onnx")
-    usual = _CLIP if told.bias is None else _SIGLIP
+    kind, usual = ("CLIP", _CLIP) if told.bias is None else ("SigLIP", _SIGLIP)
+    origin = f"that of {kind}, as it is trained on images and texts"
     return replace(
         plan,
         source=folder / "image.onnx",
         family="embedding",
+        family_from="its half for images",
         preprocess={**usual, **(plan.preprocess or {})},
+        preprocess_from=f"{plan.preprocess_from}, and {origin}" if plan.preprocess else origin,
         text=None,
         tokenizer=None,
     )

@@ -128,6 +128,15 @@ def test_pipelines_that_run_each_other_are_a_circle(registry):
         models.load("left")
 
 
+def test_inspect_finds_a_circle_through_any_stage(registry, fovea):
+    _, root = registry
+    for one, other in (("left", "right"), ("right", "left")):
+        text = f'[[stages]]\nmodel = "digits"\n[[stages]]\nmodel = "{other}"'
+        write_pipeline(root, one, text)
+    code, _, err = fovea("inspect", "left", "--repository", root)
+    assert (code, "left -> right -> left is a circle" in err) == (1, True), err
+
+
 def test_a_configuration_beside_it_is_refused(registry):
     models, root = registry
     write_pipeline(root, "bad", PIPELINE)

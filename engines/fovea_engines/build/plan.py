@@ -81,7 +81,7 @@ class BuildPlan:
             the smallest that holds it.
         max_batch: most rows per call, 1 to 1024.
         labels: class names by id; None takes the model's own.
-        family: head family; None recognises it.
+        family: head family; None recognises it. `family_from` is what names it, for people.
         force_head: take that family against what the metadata and the numbers say.
         images: folder of images for the agreement check; None takes those of the calibration, or
             those that ship with Fovea.
@@ -95,7 +95,7 @@ class BuildPlan:
             of images for each class.
         max_drop: largest accepted loss of mAP50-95, or of a classifier's top-1, 0 to 1.
         preprocess: fields of `PreprocessSpec` that differ from RGB, 0 to 1, letterboxed around the
-            centre; None takes the family's.
+            centre; None takes the family's. `preprocess_from` is what names them, for people.
         tensorrt: also write the graph for TensorRT into this file, and check it.
         image_front: take decoded uint8 images and normalise them in the graph; None does so if the
             backend `fuses`.
@@ -120,6 +120,7 @@ class BuildPlan:
     max_batch: int = 1
     labels: tuple[str, ...] | None = None
     family: str | None = None
+    family_from: str = "chosen by --head"
     force_head: bool = False
     images: Path | None = None
     precision: Precision = "fp32"
@@ -129,6 +130,7 @@ class BuildPlan:
     data: Path | None = None
     max_drop: float = 0.01
     preprocess: Mapping[str, Any] | None = None
+    preprocess_from: str = "by --preprocess"
     tensorrt: Path | None = None
     image_front: bool | None = None
     nms_tail: bool | None = None

@@ -114,7 +114,9 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
             progress.note(f"{NO_BATCH}: those of the engine are {outputs_text(outputs)}")
         given = None if plan.preprocess is None else trained
         judge: PreprocessingJudge = load_point(Group.ABILITIES, "preprocessing")
-        preprocess, origin = judge.settle(head, inputs, metadata, observe, given, own)
+        preprocess, origin = judge.settle(
+            head, inputs, metadata, observe, given, own, plan.preprocess_from
+        )
         head = _placed(plan, head, judge.misplaced(head, inputs, observe, preprocess))
     for remark in _remarks(plan, head, origin, taken):
         progress.note(remark)
@@ -158,6 +160,7 @@ class PreprocessingJudge(Protocol):
         observe: Observer,
         given: Mapping[str, Any] | None,
         own: Mapping[str, Any],
+        named_by: str,
     ) -> tuple[PreprocessSpec, str]:
         """Return the preprocessing of a model, and its origin; InvalidOption asks the user."""
 
@@ -217,7 +220,10 @@ def _recognised(
 
     def told(metadata: Mapping[str, str], observe: Observer) -> Recognition:
         force = plan.force_head
-        return recognise(*facts, metadata, plan.family, observe, beside=beside, force=force)
+        family, named_by = plan.family, plan.family_from
+        return recognise(
+            *facts, metadata, family, observe, beside=beside, force=force, named_by=named_by
+        )
 
     facts = graph_inputs(graph), graph_outputs(graph)
     metadata = metadata_of(graph)

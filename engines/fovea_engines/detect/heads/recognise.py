@@ -56,14 +56,15 @@ def recognise(
     *,
     beside: tuple[str, ...] = (),
     force: bool = False,
+    named_by: str = "chosen by --head",
 ) -> Recognition:
     """Recognise a model by its tensors and metadata, and by what `observe` sees it compute.
 
     `beside` has the names of inputs that a build fills in, and that `inputs` has no more.
 
-    A `family` that the user names decides between families that fit; `TENSORS` refuses all. With
-    `force`, it is taken against metadata and numbers too, as long as the outputs can be decoded so.
-    Without `observe`, names and shapes decide alone.
+    A `family` that is named, and `named_by` says how, decides between families that fit; `TENSORS`
+    refuses all. With `force`, it is taken against metadata and numbers too, as long as the outputs
+    can be decoded so. Without `observe`, names and shapes decide alone.
 
     Raises:
         InvalidOption: the named family is unknown.
@@ -71,7 +72,7 @@ def recognise(
     """
     check_family(family)
     if family == TENSORS:
-        return not_decoded("chosen by --head", metadata)
+        return not_decoded(named_by, metadata)
     if observe is not None:
         outputs = _with_shapes(outputs, observe(None))
     signature = _signature(inputs, outputs, metadata, beside)
@@ -85,7 +86,7 @@ def recognise(
     judge = _Judge(signature, observe)
     shown = outputs_text(outputs)
     if family is not None:
-        return _as_named(family, judge, shown, force=force)
+        return _as_named(family, judge, shown, force=force, named_by=named_by)
 
     verdicts = tuple(sorted(map(judge, FAMILIES), key=lambda one: one.order))
     return _decided(verdicts, shown, metadata)
@@ -202,10 +203,10 @@ def _seen(observe: Observe, family: str) -> Sequence[Mapping[str, Array]]:
     return own if own is usual else (*own, *usual)
 
 
-def _as_named(family: str, judge: _Judge, shown: str, *, force: bool) -> Recognition:
+def _as_named(family: str, judge: _Judge, shown: str, *, force: bool, named_by: str) -> Recognition:
     verdict = judge(family, named=True)
     if verdict.against is None:
-        return decoded(verdict, f"{shown}, chosen by --head", judge.metadata)
+        return decoded(verdict, f"{shown}, {named_by}", judge.metadata)
     task = FAMILIES[family].task
     other = judge.task not in (None, task)
     against = f"the metadata says task {judge.task}" if other else verdict.against
