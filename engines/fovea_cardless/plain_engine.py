@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import starmap
 from pathlib import Path
@@ -20,7 +20,6 @@ from fovea_engines.detect.heads.recognition import TENSORS
 from fovea_engines.detect.heads.signature import image_layout
 from fovea_engines.detect.image_inputs import beside_image, image_of, source_feeds
 from fovea_engines.device import processor_name
-from fovea_engines.engine import PlainChoice
 from fovea_engines.graph.tensors import in_its_place, read_metadata
 from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard, HeadCandidate
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
@@ -30,6 +29,22 @@ from fovea_engines.session import Array, Session, TensorSpec
 from fovea_preprocess.errors import BackendError, InvalidModel, NotFound, UnsupportedModel
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PlainChoice:
+    """Options for an engine without a card.
+
+    Attributes:
+        file: "" for the first known one in the folder.
+        backend: "" for the file's default.
+        max_batch: most rows of a call where the model has a batch dimension, 0 where clients send
+            none; None takes config.pbtxt's, at least 1.
+    """
+
+    file: str = ""
+    backend: str = ""
+    max_batch: int | None = None
 
 
 def engine_files() -> tuple[str, ...]:

@@ -23,7 +23,13 @@ from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
 
 
-def ask(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
+def check_settled(plan: BuildPlan, prepared: PreparedModel) -> None:
+    """Ask, as InvalidOption, which head a model has where the evidence does not decide."""
+    if prepared.head.open:
+        raise _question(plan, prepared)
+
+
+def _question(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     """Draw what each open family finds on the first sample image, and make the error that asks."""
     recognition, inputs, metadata = prepared.head, prepared.inputs, prepared.metadata
     observe = Observer(prepared.graph, prepared.trained, plan.check_images)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_cardless.plain_engine import PlainChoice, open_plain
 from fovea_engines.backends.registry import (
     get_backend,
     mismatch,
@@ -26,7 +27,6 @@ from fovea_engines.detect.new_image import NewImage
 from fovea_engines.detect.options import PredictOptions, check_effect
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.detect.tiles import crop, cut, joined
-from fovea_engines.detect.words import TOKENIZER_FILE, WORDS, TextEncoder
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.session import (
@@ -37,7 +37,6 @@ from fovea_engines.session import (
     TensorSpec,
     in_order,
 )
-from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import (
     BackendUnavailable,
     InvalidModel,
@@ -48,24 +47,10 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.letterbox import LetterboxMap, least_size
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
+from fovea_words.opening import open_words, own_words
+from fovea_words.words import Words
 
 _DEFAULTS = PredictOptions()
-
-
-@dataclass(frozen=True, slots=True)
-class PlainChoice:
-    """Options for an engine without a card.
-
-    Attributes:
-        file: "" for the first known one in the folder.
-        backend: "" for the file's default.
-        max_batch: most rows of a call where the model has a batch dimension, 0 where clients send
-            none; None takes config.pbtxt's, at least 1.
-    """
-
-    file: str = ""
-    backend: str = ""
-    max_batch: int | None = None
 
 
 class Engine(Closing):
@@ -83,9 +68,7 @@ class Engine(Closing):
         words: its half that reads texts; None where it reads none.
     """
 
-    def __init__(
-        self, card: EngineCard, session: Session, words: TextEncoder | None = None
-    ) -> None:
+    def __init__(self, card: EngineCard, session: Session, words: Words | None = None) -> None:
         self.card = card
         self.session = session
         session.inputs = in_order(session.inputs, card.inputs)
@@ -140,11 +123,8 @@ class Engine(Closing):
                 another GPU, or a CPU with other instructions.
         """
         if not (folder / CARD_FILE).exists():
-            open_plain: Callable[..., tuple[EngineCard, Session]] = load(
-                Group.ABILITIES, "plain-engine"
-            )
             card, session = open_plain(folder, choice, threads=threads, streams=streams)
-            return cls(card, session, _own_words(folder, card, session))
+            return cls(card, session, own_words(folder, card, session))
         card = EngineCard.read(folder / CARD_FILE)
         if (reason := mismatch(card)) is not None:
             kept = get_backend(card.backend).kept_file
@@ -165,7 +145,7 @@ class Engine(Closing):
             plugins=card.builder.plugins if card.builder else (),
             precision=card.precision,
         )
-        return cls(card, session, _open_words(folder, card, threads, streams))
+        return cls(card, session, open_words(folder, card, threads, streams))
 
     def at(self, size: tuple[int, int]) -> Engine:
         """Return this engine, with the same session, for rows of one (height, width), pixels."""
@@ -203,7 +183,7 @@ class Engine(Closing):
 
         Raises:
             InvalidOption: a class is unknown, or the task gives an option no effect.
-            NotFinite, QueueFull: as `TextEncoder.read`.
+            NotFinite, QueueFull: as `Words.read`.
         """
         task = "tensors" if self.head is None else self.head.task
         check_effect(options, self.card.name, task)
@@ -215,7 +195,7 @@ class Engine(Closing):
         words.matrix(options.labels)
         return resolve_classes(options, options.labels, self.card.name, len(options.labels))
 
-    def require_words(self) -> TextEncoder:
+    def require_words(self) -> Words:
         """Return its half that reads texts; InvalidOption without."""
         if self.words is None:
             raise InvalidOption(
@@ -363,23 +343,6 @@ class Engine(Closing):
         self.session.close()
         if self.words is not None:
             self.words.close()
-
-
-def _open_words(
-    folder: Path, card: EngineCard, threads: int | None, streams: int | None
-) -> TextEncoder | None:
-    if WORDS not in card.metadata:
-        return None
-    words: TextEncoder = load(Group.ABILITIES, "words").open_words(folder, card, threads, streams)
-    return words
-
-
-def _own_words(folder: Path, card: EngineCard, session: Session) -> TextEncoder | None:
-    """Return what reads texts with a network that takes nothing else, if its tokenizer is there."""
-    if not (folder / TOKENIZER_FILE).is_file():
-        return None
-    words: TextEncoder | None = load(Group.ABILITIES, "words").own_words(folder, card, session)
-    return words
 
 
 def _sized(inputs: Sequence[TensorSpec], spec: PreprocessSpec) -> tuple[TensorSpec, ...]:

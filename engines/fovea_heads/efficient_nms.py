@@ -16,11 +16,13 @@ import numpy as np
 import onnx
 from onnx.helper import printable_attribute
 
-from fovea_engines.graph.load import PLUGIN
 from fovea_engines.graph.tensors import opset_of
 from fovea_engines.graph.wiring import attribute, rebuild
 from fovea_engines.graph.writer import Writer
 from fovea_preprocess.errors import UnsupportedModel
+
+PLUGIN = "EfficientNMS_TRT"
+"""The operator."""
 
 _FIRST_OPSET = 12  # since which all that is written here has one form
 _NOTHING = np.finfo(np.float32).min

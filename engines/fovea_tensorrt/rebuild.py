@@ -17,7 +17,6 @@ from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.words import TEXT_FILE, TOKENIZER_FILE
 from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.matching import CONF, Matching, match
@@ -30,6 +29,7 @@ from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.options import BuilderOptions
 from fovea_engines.repository.repository import REPORT_FILE, ModelRepository
 from fovea_preprocess.errors import BackendUnavailable, Disagreement, InvalidModel
+from fovea_words.words import TEXT_FILE, TOKENIZER_FILE
 
 # Measured on the photographs that ship with Fovea: where a model finds nothing on them, its best
 # boxes have low scores, and change places by rounding alone: .947 for the demo model in float32.

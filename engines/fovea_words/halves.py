@@ -15,7 +15,6 @@ from onnx.utils import Extractor
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.heads.signature import image_layout
-from fovea_engines.detect.words import TEXT_FILE, TOKENIZER_FILE, WORDS
 from fovea_engines.graph.load import load
 from fovea_engines.graph.plain_session import (
     cannot_load,
@@ -29,7 +28,16 @@ from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
-from fovea_words.words import LONGEST, Tokens, WordsSpec, takes_tokens, told_beside
+from fovea_words.words import (
+    LONGEST,
+    TEXT_FILE,
+    TOKENIZER_FILE,
+    WORDS,
+    Tokens,
+    WordsSpec,
+    takes_tokens,
+    told_beside,
+)
 
 # CLIP's, to which its training keeps the scale, and the length of its texts.
 _SCALE = 100.0

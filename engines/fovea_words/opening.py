@@ -7,11 +7,19 @@ from pathlib import Path
 
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import REFERENCE_BACKEND, open_session
-from fovea_engines.detect.words import TEXT_FILE, TOKENIZER_FILE
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.session import Session
 from fovea_preprocess.errors import BackendUnavailable
-from fovea_words.words import MOST_ROWS, PROMPTS_FILE, Tokens, Words, WordsSpec, words_of_texts
+from fovea_words.words import (
+    MOST_ROWS,
+    PROMPTS_FILE,
+    TEXT_FILE,
+    TOKENIZER_FILE,
+    Tokens,
+    Words,
+    WordsSpec,
+    words_of_texts,
+)
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +47,12 @@ def open_words(
 
 
 def own_words(folder: Path, card: EngineCard, session: Session) -> Words | None:
-    """Return what reads texts with a network that takes nothing else; None for another."""
+    """Return what reads texts with a network that takes nothing else, if its tokenizer is there.
+
+    None for another network.
+    """
+    if not (folder / TOKENIZER_FILE).is_file():
+        return None
     try:
         found = words_of_texts(folder / TOKENIZER_FILE, session, card.metadata)
     except ModuleNotFoundError as error:

@@ -16,7 +16,6 @@ from onnx.helper import set_model_props
 from fovea_engines.backends.registry import CPU_BACKENDS, REFERENCE_BACKEND, open_session
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.heads.metadata import labels_from_metadata
-from fovea_engines.detect.words import TEXT_FILE, TOKENIZER_FILE, WORDS
 from fovea_engines.graph.load import load
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
 from fovea_engines.progress import Progress
@@ -25,7 +24,17 @@ from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_words.halves import halves, length_of, vectors_of
-from fovea_words.words import MOST_ROWS, PROMPTS, PROMPTS_FILE, Tokens, Words, WordsSpec
+from fovea_words.words import (
+    MOST_ROWS,
+    PROMPTS,
+    PROMPTS_FILE,
+    TEXT_FILE,
+    TOKENIZER_FILE,
+    WORDS,
+    Tokens,
+    Words,
+    WordsSpec,
+)
 
 
 @contextmanager

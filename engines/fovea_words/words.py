@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 from fovea_engines.detect.classes import Classes, best_classes
 from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.options import PredictOptions, check_texts
-from fovea_engines.detect.words import WORDS
 from fovea_engines.session import Array, Closing, Session, TensorSpec
 from fovea_preprocess.errors import InvalidModel, ModelNotReady, NotFinite, QueueFull
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+WORDS: Final = "fovea.words"
+"""Key of the metadata of a model that reads texts."""
+TEXT_FILE: Final = "text.onnx"
+TOKENIZER_FILE: Final = "tokenizer.json"
 PROMPTS_FILE: Final = "prompts.onnx"
 PROMPTS: Final = "txt_feats"
 """Input of detectors that find what texts say: their vectors, [1, n, d], of length 1."""
@@ -193,7 +196,14 @@ class Words(Closing):
         self._closed = False
 
     def read(self, texts: Sequence[str]) -> list[Embedding]:
-        """Return the vector of each text; raises as `TextEncoder.read`."""
+        """Return the vector of each text.
+
+        Raises:
+            InvalidOption: there is no text, or too many, or one is empty or too long.
+            QueueFull: too many others wait for the network.
+            NotFinite: it computes no numbers.
+            ModelNotReady: it is closed.
+        """
         check_texts(texts)
         with self._lock:
             missing = [text for text in dict.fromkeys(texts) if text not in self._kept]

@@ -19,7 +19,7 @@ class Group(StrEnum):
     """A table that packages extend.
 
     `ABILITIES`: a name that the core asks for = the function or the module that it calls by it; the
-    caller declares its type. It is Fovea's own, as are `LABELS` and `QUANTISERS`.
+    caller declares its type. It is Fovea's own.
     `BACKENDS`: the name of a `Backend` = that object.
     `CHECKS`: the name of a file in the folder of a model = a function of that folder and the
     model's labels, or None, that raises InvalidOption where the file is wrong.
@@ -28,9 +28,7 @@ class Group(StrEnum):
     `FOLDERS`: the name of a file by which a folder of the repository is one model made of several =
     a class with the members of `Composite`.
     `HEADS`: any name = a subclass of `Head`, or a tuple of them: each is a family.
-    `LABELS`: `fovea` = the module with the functions of `LabelReader`.
     `PARTS`: any name = a function that takes the `Service` of a server and returns a `ServerPart`.
-    `QUANTISERS`: `fovea` = a `Quantise`, which a build to INT8 calls.
     `ROUTERS`: a name of `--api` = a function that takes the model that the operator named, or
     None, and returns an `APIRouter`.
     `STORES`: the scheme of an address = a class of `StoreAddress`.
@@ -42,9 +40,7 @@ class Group(StrEnum):
     DOORS = "fovea.doors"
     FOLDERS = "fovea.folders"
     HEADS = "fovea.heads"
-    LABELS = "fovea.labels"
     PARTS = "fovea.parts"
-    QUANTISERS = "fovea.quantisers"
     ROUTERS = "fovea.routers"
     STORES = "fovea.stores"
 

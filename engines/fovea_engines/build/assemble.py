@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import starmap
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import onnx
@@ -31,7 +30,7 @@ from fovea_engines.repository.card import (
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Closing, Session, in_order
-from fovea_preprocess.entry_points import Group, load
+from fovea_precision.half import rounded
 from fovea_preprocess.errors import (
     BackendError,
     BackendUnavailable,
@@ -39,34 +38,12 @@ from fovea_preprocess.errors import (
     InvalidModel,
     UnsupportedModel,
 )
-from fovea_preprocess.spec import PreprocessSpec
 
 # Most bytes that the files of open engines have together. Open, an engine takes several times as
 # much, and to compare large models must not take much more memory than to serve one.
 _MOST_BYTES = 256 << 20
 # These many stay open however large they are.
 _FEWEST = 2
-
-
-class Half(Protocol):
-    """A module with these functions of float16, by the ability `half`."""
-
-    def to_half(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Return a copy of a normalised model that computes in float16; its ends stay float32."""
-
-    def rounded(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Return a float32 graph that rounds to float16, and overflows, wherever a GPU does."""
-
-    def check_overflow(
-        self, model: onnx.ModelProto, spec: PreprocessSpec, images: Path | None
-    ) -> None:
-        """Raise Disagreement if a float16 tensor is not finite on one of a few images."""
-
-
-def half() -> Half:
-    """Return the functions, whose import a build in other precisions does without."""
-    found: Half = load(Group.ABILITIES, "half")
-    return found
 
 
 def assemble(
@@ -192,7 +169,7 @@ def _targets(plan: BuildPlan) -> tuple[str, ...]:
 
 def _stand_in(plan: BuildPlan, graph: onnx.ModelProto) -> Session:
     with temporary_folder("stand-in") as folder:
-        content = half().rounded(graph).SerializeToString()
+        content = rounded(graph).SerializeToString()
         file = get_backend(REFERENCE_BACKEND).compile(content, folder)
         return open_session(REFERENCE_BACKEND, file, max_batch=plan.max_batch)
 
@@ -211,7 +188,7 @@ def candidate(
     runtime, on ONNX Runtime, which then rounds as float16 does.
     """
     if plan.emulates(encoding):
-        with reference(plan, prepared, half().rounded(graph), precision) as engine:
+        with reference(plan, prepared, rounded(graph), precision) as engine:
             yield engine
         return
     with (

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fovea_accuracy.labels import Labels
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.labels import Labels
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.progress import Progress
 from fovea_engines.repository.baseline import Baseline, Found, compared

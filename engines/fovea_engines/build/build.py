@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
+from fovea_accuracy.labels import (
+    Labels,
+    check_task,
+    described,
+    read_class_names,
+    read_labelled,
+)
+from fovea_drawing.open_question import check_settled
+from fovea_drawing.report import write_report
 from fovea_engines.backends.backend import CompilePlan
 from fovea_engines.build.baseline import measure_baseline
 from fovea_engines.build.choose import open_chosen
 from fovea_engines.build.gate import objection
 from fovea_engines.build.graphs import save
-from fovea_engines.build.int8 import Sensitivity
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
-from fovea_engines.build.prepare import PreparedModel, check_settled, prepare
+from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.detect.heads.base import Detector
-from fovea_engines.engine import Engine
-from fovea_engines.evaluate.labels import Labels, label_reader
 from fovea_engines.evaluate.samples import MAX_IMAGES, image_files, images_sha256
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
@@ -29,33 +34,11 @@ from fovea_engines.repository.files import file_sha256, write_file
 from fovea_engines.repository.history import HISTORY_FILE, append_event, locked_history
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
-from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidModel, InvalidOption, NotFound
-
-ImagesAlone = Callable[
-    [BuildPlan, Path, Progress], AbstractContextManager[tuple[BuildPlan, Mapping[str, Path]]]
-]
-"""The ability `prompts`: the plan of a network of images alone, and what is published beside it."""
-
+from fovea_words.prompts import of_images
 
 CheckServable = Callable[[Path, int], None]
 """Loads a version of a model's folder as a server does; raises InvalidModel where that cannot."""
-
-
-class WriteReport(Protocol):
-    """The ability `report`."""
-
-    def __call__(
-        self,
-        folder: Path,
-        card: EngineCard,
-        plan: BuildPlan,
-        prepared: PreparedModel,
-        engine: Engine,
-        ranking: Sequence[Sensitivity],
-        names: Sequence[str] | None,
-    ) -> None:
-        """Write the files of a report; classes without a name in the model have the `names`."""
 
 
 def build(
@@ -77,7 +60,6 @@ def build(
     try:
         if plan.tokenizer_file is None:
             return _build(plan, {}, repository, progress, check_servable)
-        of_images: ImagesAlone = load(Group.ABILITIES, "prompts")
         with of_images(plan, plan.tokenizer_file, progress) as (plan, beside):
             return _build(plan, beside, repository, progress, check_servable)
     except OSError as error:
@@ -143,8 +125,7 @@ def _build(
             names = None
             # A picture in the report has the names of classes, and no other labels have any.
             if plan.data and largest.labels is None and isinstance(largest.head, Detector):
-                names = label_reader().read_class_names(plan.data)
-            write_report: WriteReport = load(Group.ABILITIES, "report")
+                names = read_class_names(plan.data)
             write_report(folder, card, plan, prepared, largest, ranking, names)
             card.write(folder / CARD_FILE)
             if reason is not None:
@@ -199,9 +180,8 @@ def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> Engin
 
 
 def _labelled(data: Path, images: Path | None, progress: Progress) -> Labels:
-    reader = label_reader()
-    labelled = reader.read_labelled(data, images)
-    progress.note(f"accuracy is measured on {reader.described(labelled)}")
+    labelled = read_labelled(data, images)
+    progress.note(f"accuracy is measured on {described(labelled)}")
     return labelled
 
 
@@ -211,7 +191,7 @@ def _for_model(labelled: Labels, prepared: PreparedModel) -> Labels:
             f"--data measures models whose head is known, and that of this one is not: "
             f"{prepared.head.reason}"
         )
-    label_reader().check_task(labelled, prepared.head.task)
+    check_task(labelled, prepared.head.task)
     classes = prepared.head.num_classes or len(prepared.labels or ()) or None
     return labelled.for_model(prepared.labels, classes)
 

@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.assemble import candidate, half, reference
+from fovea_engines.build.assemble import candidate, reference
 from fovea_engines.build.graphs import Graphs
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.prepare import PreparedModel, any_size
+from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.options import PredictOptions
@@ -40,6 +40,8 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.repository.card import EngineCard, Precision
 from fovea_engines.repository.figures import SHIPPED, Agreement
+from fovea_lab.edit.any_size import any_size
+from fovea_precision.half import check_overflow, rounded, to_half
 from fovea_preprocess.errors import Disagreement, NotFinite, UnsupportedModel
 from fovea_preprocess.letterbox import least_size
 from fovea_preprocess.plural import counted
@@ -88,7 +90,7 @@ def measure_engine(
         # Around signed INT8 is FP16.
         signed = graphs.precision == "int8" and plan.encodings[0] is Encoding.SIGNED
         if graphs.precision == "fp16" or signed:
-            half().check_overflow(graphs.served, prepared.preprocess, plan.check_images)
+            check_overflow(graphs.served, prepared.preprocess, plan.check_images)
         agreement = _agreement(plan, prepared, graphs, fused, engine)
         sizes = _agreement_of_sizes(plan, prepared, engine) if plan.rect else {}
     if agreement.replaced:
@@ -101,12 +103,11 @@ def measure_engine(
     others = {}
     if truth is not None and graphs.precision == "int8" and not prepared.quantised:
         with suppress(UnsupportedModel):  # without it, the report has one column less
-            functions = half()
-            others["fp16"] = functions.rounded(functions.to_half(prepared.graph))
+            others["fp16"] = rounded(to_half(prepared.graph))
     if (exported := graphs.exported) is not None:
-        others[_exported_name(card)] = half().rounded(exported)
+        others[_exported_name(card)] = rounded(exported)
         with progress.phase("tensorrt"):
-            half().check_overflow(exported, prepared.preprocess, plan.check_images)
+            check_overflow(exported, prepared.preprocess, plan.check_images)
             with candidate(plan, prepared, exported, graphs.precision, Encoding.SIGNED) as other:
                 ranked, source = outputs_after(exported, RANKING), prepared.compared_with(plan)
                 found = check_agreement(other, source, plan.check_images, ranked)

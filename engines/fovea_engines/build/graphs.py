@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,18 +9,18 @@ from pathlib import Path
 import onnx
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.build.assemble import half
-from fovea_engines.build.int8 import Int8, quantiser
+from fovea_engines.build.int8 import Int8
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, check_float32
-from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.files import write_file
-from fovea_preprocess.entry_points import Group, load
+from fovea_heads.nms_tail import add_nms_tail
+from fovea_precision.half import to_half
+from fovea_precision.quantisation import to_int8
 from fovea_preprocess.errors import UnsupportedModel
 
 
@@ -47,14 +46,14 @@ def make_graphs(
     """
     graph = prepared.graph
     if plan.precision == "int8" or prepared.quantised:
-        int8 = quantiser()(plan, prepared, truth, progress)
+        int8 = to_int8(plan, prepared, truth, progress)
         made = {encoding: int8.encode(encoding) for encoding in plan.encodings}
         exported = None if plan.tensorrt is None else made[Encoding.SIGNED]
         return Graphs("int8", made[plan.encodings[0]], exported, int8)
     if plan.precision != "fp32":
         check_float32(prepared, plan.precision)
     if plan.precision == "fp16":
-        graph = half().to_half(graph)
+        graph = to_half(graph)
     return Graphs(plan.precision, graph, None if plan.tensorrt is None else graph)
 
 
@@ -84,9 +83,6 @@ def fuse(
     boxes_alone = head.task == "detect" and head.skeleton is None
     if plan.nms_tail or (plan.nms_tail is None and fuses and boxes_alone):
         try:
-            add_nms_tail: Callable[[onnx.ModelProto, Recognition], Recognition] = load(
-                Group.ABILITIES, "nms-tail"
-            )
             head = add_nms_tail(fused, head)
         except UnsupportedModel as error:
             if plan.nms_tail:

@@ -1,11 +1,10 @@
-"""INT8, as a build asks a package for it, and how good one of its graphs is."""
+"""A model in INT8, and how good one of its graphs is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import onnx
 
@@ -18,10 +17,7 @@ from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.measure import measure
 from fovea_engines.evaluate.reference import answers, read_samples
-from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Calibration
-from fovea_preprocess.entry_points import Group, entry_points, load
-from fovea_preprocess.errors import InvalidOption
 
 BUDGET = 0.9
 """Agreement that is good enough: no block need stay in float for more."""
@@ -85,23 +81,6 @@ class Int8:
     calibration: Calibration | None = None
     ranking: Sequence[Sensitivity] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
-
-
-class Quantise(Protocol):
-    """Brings a model to INT8, or keeps the INT8 that its exporter has written."""
-
-    def __call__(
-        self, plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Progress
-    ) -> Int8:
-        """Measure ranges as the plan says, and choose the layers that stay float."""
-
-
-def quantiser() -> Quantise:
-    """Return Fovea's own, which is found before those of other packages."""
-    for name in entry_points(Group.QUANTISERS):
-        quantise: Quantise = load(Group.QUANTISERS, name)
-        return quantise
-    raise InvalidOption("no installed package quantises: install fovea-serve again")
 
 
 class Judge:

@@ -8,11 +8,11 @@ from functools import cached_property
 
 import onnx
 
+from fovea_accuracy.labels import Labels, measure
 from fovea_engines.build.assemble import reference
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.labels import Labels, label_reader
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_preprocess.errors import NotFinite
@@ -39,7 +39,7 @@ class LabelledEvaluation:
 
     def of_engine(self, name: str, engine: Engine) -> AnyAccuracy:
         """Measure an engine, and report the figure under `name`."""
-        accuracy = label_reader().measure(engine, self.dataset, self.progress)
+        accuracy = measure(engine, self.dataset, self.progress)
         self.progress.note(f"{accuracy.metric} {accuracy.figure:.3f} in {name}")
         return accuracy
 
@@ -49,5 +49,5 @@ class LabelledEvaluation:
         It is 0 if the candidate computes NaN or infinity: another candidate may be good.
         """
         with suppress(NotFinite):
-            return label_reader().measure(engine, self.dataset, Progress()).figure
+            return measure(engine, self.dataset, Progress()).figure
         return 0.0

@@ -15,7 +15,6 @@ from fovea_engines.backends.registry import (
     DEFAULT_CPU_BACKEND,
 )
 from fovea_engines.detect.heads.recognise import check_family
-from fovea_engines.detect.words import TOKENIZER_FILE
 from fovea_engines.device import BFLOAT16_SETS, WeightBits, processor_name, sets_for, usable_cores
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.repository.card import Precision
@@ -25,6 +24,7 @@ from fovea_engines.repository.options import BuilderOptions, default_profiles, t
 from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
+from fovea_words.words import TOKENIZER_FILE
 
 # Raised when the same source and options would give another engine, or more in its card; old ones
 # are then rebuilt.

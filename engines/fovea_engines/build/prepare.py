@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import onnx
 
@@ -32,8 +32,8 @@ from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.progress import Progress
 from fovea_engines.repository.labels import set_of
 from fovea_engines.session import Array, TensorSpec
-from fovea_preprocess.entry_points import Group
-from fovea_preprocess.entry_points import load as load_point
+from fovea_heads.preprocessing import misplaced, settle
+from fovea_lab.edit.any_size import any_size
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
@@ -113,11 +113,10 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
             outputs = graph_outputs(graph)
             progress.note(f"{NO_BATCH}: those of the engine are {outputs_text(outputs)}")
         given = None if plan.preprocess is None else trained
-        judge: PreprocessingJudge = load_point(Group.ABILITIES, "preprocessing")
-        preprocess, origin = judge.settle(
+        preprocess, origin = settle(
             head, inputs, metadata, observe, given, own, plan.preprocess_from
         )
-        head = _placed(plan, head, judge.misplaced(head, inputs, observe, preprocess))
+        head = _placed(plan, head, misplaced(head, inputs, observe, preprocess))
     for remark in _remarks(plan, head, origin, taken):
         progress.note(remark)
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
@@ -147,57 +146,6 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         unproven,
         compared,
     )
-
-
-class PreprocessingJudge(Protocol):
-    """A module with these functions, by the ability `preprocessing`."""
-
-    def settle(
-        self,
-        head: Recognition,
-        inputs: Sequence[TensorSpec],
-        metadata: Mapping[str, str],
-        observe: Observer,
-        given: Mapping[str, Any] | None,
-        own: Mapping[str, Any],
-        named_by: str,
-    ) -> tuple[PreprocessSpec, str]:
-        """Return the preprocessing of a model, and its origin; InvalidOption asks the user."""
-
-    def misplaced(
-        self,
-        head: Recognition,
-        inputs: Sequence[TensorSpec],
-        observe: Observer,
-        spec: PreprocessSpec,
-    ) -> str | None:
-        """Return why the numbers of boxes or keypoints are others; None if nothing says so."""
-
-
-def check_settled(plan: BuildPlan, prepared: PreparedModel) -> None:
-    """Ask, as InvalidOption, which head a model has where the evidence does not decide."""
-    if prepared.head.open:
-        ask: Callable[[BuildPlan, PreparedModel], InvalidOption] = load_point(
-            Group.ABILITIES, "open-question"
-        )
-        raise ask(plan, prepared)
-
-
-class SizedNetwork(Protocol):
-    """A network of one size that can take any, by the ability `any-size`."""
-
-    @property
-    def stride(self) -> int:
-        """Number of pixels that divides the sides of its images."""
-
-    def dynamic(self) -> onnx.ModelProto:
-        """Return the network for all these sizes; UnsupportedModel: it cannot run at another."""
-
-
-def any_size(graph: onnx.ModelProto) -> SizedNetwork:
-    """Find how a network takes other sizes; UnsupportedModel: nothing is known of its constants."""
-    found: SizedNetwork = load_point(Group.ABILITIES, "any-size")(graph)
-    return found
 
 
 def _of_sizes(

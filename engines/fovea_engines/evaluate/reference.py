@@ -17,7 +17,7 @@ from fovea_engines.detect.heads.base import Head, is_sound
 from fovea_engines.detect.image_inputs import source_feeds
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_rows
-from fovea_engines.graph.load import PLUGIN, load
+from fovea_engines.graph.load import load
 from fovea_engines.graph.plain_session import (
     cannot_load,
     cannot_run,
@@ -27,6 +27,7 @@ from fovea_engines.graph.plain_session import (
     showing,
 )
 from fovea_engines.session import Array, TensorSpec, batched_outputs
+from fovea_heads.efficient_nms import PLUGIN
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +11,8 @@ import onnx
 from fovea_engines.graph.external_data import read_external_data
 from fovea_engines.graph.plugin_operators import mark_plugins
 from fovea_engines.graph.tensors import in_its_place
-from fovea_preprocess.entry_points import Group
-from fovea_preprocess.entry_points import load as load_point
+from fovea_heads.efficient_nms import expand_efficient_nms
 from fovea_preprocess.errors import InvalidModel, NotFound
-
-PLUGIN = "EfficientNMS_TRT"
-"""TensorRT's suppression, which standard operators replace."""
 
 _TENSORFLOW = "TensorFlow's: `python -m tf2onnx.convert --saved-model FOLDER --output model.onnx`"
 _EXPORT = "export it to ONNX with the tool that trained it"
@@ -75,9 +70,7 @@ def load(path: Path) -> SourceModel:
         raise InvalidModel(
             _other(path) or f"{path} is not an ONNX model (it has no graph): export it again"
         )
-    if any(node.op_type == PLUGIN for node in proto.graph.node):
-        expand: Callable[[onnx.ModelProto], None] = load_point(Group.ABILITIES, "efficient-nms")
-        expand(proto)
+    expand_efficient_nms(proto)
     mark_plugins(proto)
     digest = hashlib.sha256(data)
     external = read_external_data(proto, path)

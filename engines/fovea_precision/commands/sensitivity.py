@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fovea_drawing.open_question import check_settled
 from fovea_engines.build.int8 import BUDGET, Judge
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.prepare import check_settled, prepare
+from fovea_engines.build.prepare import prepare
 from fovea_engines.commands.options import (
     AsJson,
     BackendOption,

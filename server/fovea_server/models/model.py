@@ -15,7 +15,6 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.composites import composite_file, faults_beside
 from fovea_engines.repository.model_config import ModelConfig
-from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -236,7 +235,9 @@ class ServedModel:
             self._reason,
             sum(card.build_seconds.values()),
         )
-        rebuild: Callable[[Path, Progress], EngineCard] = load(Group.ABILITIES, "rebuild")
+        # Here, because it imports onnx, which takes 0.3 s.
+        from fovea_tensorrt.rebuild import rebuild
+
         rebuild(self.folder, self._progress)
 
     def open(self) -> None:

@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fovea_cardless.plain_engine import PlainChoice
 from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import MAX_BATCH
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import gpu_here
-from fovea_engines.engine import Engine, PlainChoice
+from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import config_of, describing

@@ -9,13 +9,13 @@ import pytest
 from rich.markdown import Markdown
 from tests.engines.tiny import tiny_detector
 
+from fovea_accuracy.labels import read_class_names
 from fovea_drawing.report import table, worst_image, write_report
 from fovea_engines.build.build import build
 from fovea_engines.build.int8 import Sensitivity
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.labels import label_reader
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.card import EngineCard
@@ -173,7 +173,7 @@ def test_classes_without_a_name_are_called_as_the_labels_call_them(half, tmp_pat
     assert (named != worst_image(plan, prepare(plan, Progress()), engine, "chelsea.jpg")).any()
     plan = replace(plan, images=None)
     data = tmp_path if data == "classes.txt" else tmp_path / data
-    read = label_reader().read_class_names(data)
+    read = read_class_names(data)
     shown = worst_image(plan, prepare(plan, Progress()), engine, "chelsea.jpg", read)
     assert (named == shown).all()
 
