@@ -1,8 +1,9 @@
-"""Lists the families of this package. A new one needs a file and a line in this list."""
+"""Lists Fovea's own families. A new one needs a file and a line in this list."""
 
 from __future__ import annotations
 
 from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_heads.attributes import (
     AttributeLogits,
     AttributesHead,
@@ -76,7 +77,8 @@ from fovea_heads.yolov10 import YoloV10
 from fovea_heads.yolox import DecodedYoloX, YoloX
 from fovea_heads.yunet import YuNet, YuNet2021
 
-FAMILIES: tuple[type[Head], ...] = (
+HEADS: tuple[type[Head], ...] = (
+    YoloV8,
     YoloV5,
     YoloV6,
     YoloV10,

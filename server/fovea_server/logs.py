@@ -23,7 +23,13 @@ FORMATS: dict[str, LogFormat] = {name: name for name in get_args(LogFormat)}
 CONTROL = "fovea_server.control"
 """Logger of what changes the server: always written, as whoever changes the log is in it too."""
 
-_CORE = frozenset(("fovea_server", "fovea_engines", "fovea_preprocess"))
+_CORE = frozenset(
+    (
+        *("fovea_server", "fovea_engines", "fovea_preprocess", "fovea_accuracy", "fovea_cardless"),
+        *("fovea_drawing", "fovea_heads", "fovea_lab", "fovea_precision", "fovea_tensorrt"),
+        "fovea_words",
+    )
+)
 SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
 log = logging.getLogger(__name__)
 

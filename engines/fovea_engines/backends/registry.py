@@ -7,45 +7,44 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fovea_engines.backends.backend import Backend, BackendInfo, GpuMemory, OpenPlan
 from fovea_engines.backends.onnxruntime import ONNXRUNTIME
 from fovea_engines.backends.openvino import OPENVINO
+from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import Plugin
 from fovea_engines.session import Session
 from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, Unavailable
-
-if TYPE_CHECKING:
-    from fovea_engines.repository.card import EngineCard
-
+from fovea_tensorrt.backend import TENSORRT, TENSORRT_RTX
 
 log = logging.getLogger(__name__)
 
-_CORE: tuple[Backend, ...] = (ONNXRUNTIME, OPENVINO)
+_OWN: Mapping[str, Backend] = {
+    one.name: one for one in (ONNXRUNTIME, OPENVINO, TENSORRT, TENSORRT_RTX)
+}
 
 
 class _Backends(Mapping[str, Backend]):
     """The backends by name; the first that opens a file is its default.
 
-    Packages that add one are imported with the first look, as they may import this module.
+    Other packages are imported at the first look, and not before: they may import this module.
     """
 
     @cached_property
     def _found(self) -> dict[str, Backend]:
-        found = {one.name: one for one in _CORE}
+        found = dict(_OWN)
         for name in entry_points(Group.BACKENDS):
             try:
                 backend = load(Group.BACKENDS, name)
             except Unavailable as error:
                 log.warning("backend %s", error)
                 continue
-            if isinstance(backend, Backend) and backend.name == name and name not in found:
-                found[name] = backend
-            else:
-                log.warning("%r is left out: it is no backend of that name, or not the first", name)
+            if not isinstance(backend, Backend) or backend.name != name:
+                log.warning("%r is left out: it is no backend of that name", name)
+            elif found.setdefault(name, backend) is not backend:
+                log.warning("backend %r of another package is left out: that name is taken", name)
         return found
 
     def __getitem__(self, name: str) -> Backend:
@@ -62,9 +61,9 @@ BACKENDS = _Backends()
 DEFAULT_CPU_BACKEND = OPENVINO.name
 REFERENCE_BACKEND = ONNXRUNTIME.name
 """The backend that computes every graph as it is written."""
-CPU_BACKENDS = tuple(one.name for one in _CORE)
+CPU_BACKENDS = (ONNXRUNTIME.name, OPENVINO.name)
 """The backends that `auto` chooses from."""
-BACKEND_NAMES = (*CPU_BACKENDS, *entry_points(Group.BACKENDS))
+BACKEND_NAMES = tuple(dict.fromkeys((*_OWN, *entry_points(Group.BACKENDS))))
 """The names of all backends; no package that adds one is imported for them."""
 
 

@@ -1,7 +1,4 @@
-"""Lists the families that are decoded: the core's, and those that packages add.
-
-A new family needs a file, and a line in the list of its package.
-"""
+"""Lists the families that are decoded: Fovea's own, and those that other packages add."""
 
 from __future__ import annotations
 
@@ -11,15 +8,11 @@ from functools import cached_property
 from typing import TypeGuard
 
 from fovea_engines.detect.heads.base import Head
-from fovea_engines.detect.heads.yolov8 import YoloV8
+from fovea_heads.families import HEADS
 from fovea_preprocess.entry_points import Group, entry_points, load
 from fovea_preprocess.errors import Unavailable
 
 log = logging.getLogger(__name__)
-
-_OWN: tuple[type[Head], ...] = (YoloV8,)
-# The entry point of the others that come with Fovea.
-_FOVEAS = "fovea"
 
 
 def _is_family(head: object) -> TypeGuard[type[Head]]:
@@ -27,21 +20,19 @@ def _is_family(head: object) -> TypeGuard[type[Head]]:
 
 
 class Families(Mapping[str, type[Head]]):
-    """The families by name. What packages add is imported at the first look, and not before.
+    """The families by name.
 
-    A package may have its heads in one module with a route, whose imports need this one.
+    Other packages are imported at the first look, and not before: a package may have its heads in
+    a module that imports this one.
     """
 
     @cached_property
     def _found(self) -> dict[str, type[Head]]:
-        found = {head.family: head for head in _OWN}
-        # Without Fovea's own, most models would be taken for tensors that nobody knows.
-        for name in {_FOVEAS: None, **entry_points(Group.HEADS)}:
+        found = {head.family: head for head in HEADS}
+        for name in entry_points(Group.HEADS):
             try:
                 added = load(Group.HEADS, name)
             except Unavailable as error:
-                if name == _FOVEAS:
-                    raise
                 log.warning("heads are left out: %s", error)
                 continue
             for head in added if isinstance(added, tuple) else (added,):
