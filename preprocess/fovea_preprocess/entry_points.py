@@ -52,6 +52,9 @@ def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
     A name that is taken stays with the first.
     """
     points = sorted(_all().select(group=group), key=lambda one: (_package(one), one.name))
+    if group in (Group.BACKENDS, Group.HEADS):
+        # What an older installation of Fovea itself has written.
+        points = [point for point in points if not is_own(point)]
     points.sort(key=is_own, reverse=True)
     found: dict[str, metadata.EntryPoint] = {}
     for point in points:
@@ -75,9 +78,13 @@ def load(group: Group, name: str) -> Any:
     except Exception as error:  # a package's module may fail in any way
         cure = "install it again" if is_own(point) else "install that package again, or remove it"
         raise Unavailable(
-            f"{name!r} of {_package(point)} cannot be imported "
-            f"({type(error).__name__}: {error}): {cure}"
+            f"{titled(point)} cannot be imported ({type(error).__name__}: {error}): {cure}"
         ) from error
+
+
+def titled(point: metadata.EntryPoint) -> str:
+    """Return the name of an entry point and of its package, with that package's version."""
+    return f"{point.name!r} of {_package(point)}"
 
 
 def is_own(point: metadata.EntryPoint) -> bool:

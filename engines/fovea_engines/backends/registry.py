@@ -15,7 +15,7 @@ from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import Plugin
 from fovea_engines.session import Session
-from fovea_preprocess.entry_points import Group, entry_points, load
+from fovea_preprocess.entry_points import Group, entry_points, load, titled
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, Unavailable
 from fovea_tensorrt.backend import TENSORRT, TENSORRT_RTX
 
@@ -35,16 +35,19 @@ class _Backends(Mapping[str, Backend]):
     @cached_property
     def _found(self) -> dict[str, Backend]:
         found = dict(_OWN)
-        for name in entry_points(Group.BACKENDS):
+        for name, point in entry_points(Group.BACKENDS).items():
+            if name in found:
+                log.warning("backend %s is left out: that name is taken", titled(point))
+                continue
             try:
                 backend = load(Group.BACKENDS, name)
             except Unavailable as error:
                 log.warning("backend %s", error)
                 continue
-            if not isinstance(backend, Backend) or backend.name != name:
+            if isinstance(backend, Backend) and backend.name == name:
+                found[name] = backend
+            else:
                 log.warning("%r is left out: it is no backend of that name", name)
-            elif found.setdefault(name, backend) is not backend:
-                log.warning("backend %r of another package is left out: that name is taken", name)
         return found
 
     def __getitem__(self, name: str) -> Backend:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from tests.drawn import draw
 
+from fovea_engines.build import graphs
 from fovea_engines.build.build import build
 from fovea_engines.build.gate import check_fused
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import image_files, read_image
-from fovea_heads import nms_tail
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -65,8 +65,8 @@ def test_a_tail_that_finds_something_else_is_refused(
     deep_detector, images, tmp_path, monkeypatch, backend
 ):
     """As one that suppresses at another overlap would."""
-    right = nms_tail.add_nms_tail
-    monkeypatch.setattr(nms_tail, "add_nms_tail", lambda graph, head: right(graph, head, iou=0.1))
+    right = graphs.add_nms_tail
+    monkeypatch.setattr(graphs, "add_nms_tail", lambda graph, head: right(graph, head, iou=0.1))
     plan = BuildPlan(deep_detector, "d", tmp_path, backend, images=images, nms_tail=True)
     with pytest.raises(Disagreement, match=r"NMS tail in the graph \d.*--no-nms-tail"):
         build(plan)
