@@ -22,7 +22,7 @@ from fovea_server.settings import silence_grpc
 _OF_SERVERS = ("cli.serve", "serve", "grpc.server", "metrics.listener", "http.v1.app")
 _OF_OTHERS = (
     *("onnxslim.cli._main", "rich.progress", "rich.table"),
-    *("fovea_engines.commands.build", "fovea_engines.build.build", "fovea_engines.engine"),
+    *("fovea_server.cli.build", "fovea_engines.build.build", "fovea_engines.engine"),
     *("fovea_files.commands.eval", "fovea_files.commands.predict", "fovea_bench.commands.bench"),
 )
 _PR_SET_PDEATHSIG = 1

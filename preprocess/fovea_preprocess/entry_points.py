@@ -21,12 +21,8 @@ class Group(StrEnum):
     `ABILITIES`: a name that the core asks for = the function or the module that it calls by it; the
     caller declares its type. It is Fovea's own.
     `BACKENDS`: the name of a `Backend` = that object.
-    `CHECKS`: the name of a file in the folder of a model = a function of that folder and the
-    model's labels, or None, that raises InvalidOption where the file is wrong.
     `DOORS`: any name = a function that takes the `Settings` of a server and returns a `Door`, or
     None where they ask for none.
-    `FOLDERS`: the name of a file by which a folder of the repository is one model made of several =
-    a class with the members of `Composite`.
     `HEADS`: any name = a subclass of `Head`, or a tuple of them: each is a family.
     `PARTS`: any name = a function that takes the `Service` of a server and returns a `ServerPart`.
     `ROUTERS`: a name of `--api` = a function that takes the model that the operator named, or
@@ -36,9 +32,7 @@ class Group(StrEnum):
 
     ABILITIES = "fovea.abilities"
     BACKENDS = "fovea.backends"
-    CHECKS = "fovea.checks"
     DOORS = "fovea.doors"
-    FOLDERS = "fovea.folders"
     HEADS = "fovea.heads"
     PARTS = "fovea.parts"
     ROUTERS = "fovea.routers"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from fovea_engines.engine import Engine
-from fovea_engines.repository.card import CARD_FILE, EngineCard, StageAgreement
+from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.repository import ModelRepository, check_name
 from fovea_pipelines.reference import PipelineCard, StageEngine
 from fovea_pipelines.run import Ask, PipelineRun, Results
@@ -19,7 +19,7 @@ from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 from fovea_preprocess.mistakes import key_fault, meant
 from fovea_server.tensors.image_messages import ImageRequest
 
-FILE = "pipeline.toml"
+PIPELINE_FILE = "pipeline.toml"
 
 # Keys that say which part of the image a stage sees; a stage on the crops of another has none.
 _OF_CROPS = ("crop", "padding", "min_size")
@@ -48,8 +48,20 @@ class StageTable(BaseModel):
         return self.name or self.model
 
 
+def is_pipeline(folder: Path) -> bool:
+    """Return whether a folder of the repository is a pipeline; False if it may not be read."""
+    try:
+        return (folder / PIPELINE_FILE).is_file()
+    except PermissionError:
+        return False
+
+
+StageRow = dict[str, str]
+"""A stage for people: its "name", its "model", what of an image it "sees", and what it "gives"."""
+
+
 class Pipeline(BaseModel):
-    """The file; the server's table `fovea.folders` names this class."""
+    """The file: a model made of others, the first of which answers for labels, task and options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -59,7 +71,7 @@ class Pipeline(BaseModel):
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read the file of a model's folder; InvalidModel says what is wrong with it."""
-        path = folder / FILE
+        path = folder / PIPELINE_FILE
         try:
             read = cls.model_validate(tomllib.loads(path.read_text("utf-8-sig")))
         except ValidationError as error:
@@ -110,7 +122,7 @@ class Pipeline(BaseModel):
         first, stages = self.stages[0], self._bound({n: e.card for n, e in engines.items()})
         return PipelineRun((first.title, first.model), stages, ask, most)
 
-    def described(self, cards: Mapping[str, EngineCard]) -> tuple[dict[str, str], ...]:
+    def described(self, cards: Mapping[str, EngineCard]) -> tuple[StageRow, ...]:
         """Return the stages for people; raises as `bound`."""
         first, stages = self.stages[0], self._bound(cards)
         rows = [(first, "the image", cards[first.model].task)]
@@ -126,19 +138,11 @@ class Pipeline(BaseModel):
         card = PipelineCard.read(self._folder)
         return "" if card is None else card.text
 
-    def refer(self, images: Path, *, check: bool) -> Sequence[StageAgreement]:
-        """Keep or check its reference, as `MadeOfSeveral.refer`."""
-        # Its imports take a second.
-        from fovea_pipelines import refer
-
-        act = refer.check if check else refer.keep
-        return act(self._folder, dict(self.engines()), images)
-
     def engines(self) -> Iterator[tuple[str, StageEngine]]:
         """Yield the names of its stages, and the engines that are to be served for them."""
         first, *later = self.stages
         root = self._folder.parent
-        if (root / first.model / FILE).is_file():
+        if (root / first.model / PIPELINE_FILE).is_file():
             yield from Pipeline.read(root / first.model).engines()
         else:
             later = self.stages
@@ -154,9 +158,9 @@ class Pipeline(BaseModel):
         return tuple(stages.values())
 
 
-def check_reference(folder: Path, labels: Sequence[str] | None) -> None:
-    """Refuse a reference that other engines have made (`fovea.checks`)."""
-    card = PipelineCard.read(folder) if (folder / FILE).is_file() else None
+def check_reference(folder: Path) -> None:
+    """Refuse, as InvalidOption, the reference of a pipeline that other engines have made."""
+    card = PipelineCard.read(folder) if is_pipeline(folder) else None
     if card is None:
         return
     replaced = [

@@ -14,14 +14,22 @@ from fovea_engines.evaluate.samples import MAX_SAMPLES, image_files, read_image
 from fovea_engines.repository.card import StageAgreement
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.repository import ModelRepository
-from fovea_pipelines.reference import FILE, PipelineCard, SeenImage, StageEngine, reference_path
+from fovea_pipelines.reference import (
+    REFERENCE_FILE,
+    PipelineCard,
+    SeenImage,
+    StageEngine,
+    reference_path,
+)
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_preprocess.image import DecodedImage
 from fovea_server.models.registry import Registry
 from fovea_server.tensors.image_messages import ImageRequest
 
 
-def keep(folder: Path, engines: dict[str, StageEngine], images: Path) -> list[StageAgreement]:
+def keep_reference(
+    folder: Path, engines: dict[str, StageEngine], images: Path
+) -> list[StageAgreement]:
     """Keep what a pipeline finds on images as its reference; InvalidModel as `reference_path`."""
     reference_path(folder)
     files = image_files(images, MAX_SAMPLES)
@@ -31,11 +39,15 @@ def keep(folder: Path, engines: dict[str, StageEngine], images: Path) -> list[St
         for file, each in zip(files, found, strict=True)
     ]
     card = PipelineCard.of(images.resolve().name, engines, seen)
-    ModelRepository(folder.parent).write_beside(folder.name, FILE, card.model_dump_json() + "\n")
+    ModelRepository(folder.parent).write_beside(
+        folder.name, REFERENCE_FILE, card.model_dump_json() + "\n"
+    )
     return list(card.agreement(engines, found))
 
 
-def check(folder: Path, engines: dict[str, StageEngine], images: Path) -> list[StageAgreement]:
+def compare_reference(
+    folder: Path, engines: dict[str, StageEngine], images: Path
+) -> list[StageAgreement]:
     """Compare what a pipeline finds with its reference, on the same images.
 
     InvalidOption: it has none, or the images are others.

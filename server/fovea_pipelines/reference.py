@@ -17,7 +17,7 @@ from fovea_engines.repository.card import StageAgreement
 from fovea_preprocess.errors import InvalidModel
 from fovea_preprocess.plural import counted
 
-FILE = "reference.json"
+REFERENCE_FILE = "reference.json"
 
 # Directions of vectors that are equal differ by the rounding of float32.
 _SHOWN = 0.9995
@@ -29,7 +29,7 @@ _Id = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 def reference_path(folder: Path) -> Path:
     """Return the path of the reference in a pipeline's folder; InvalidModel if it is no file."""
-    path = folder / FILE
+    path = folder / REFERENCE_FILE
     # A pipe would never end.
     if path.exists() and not path.is_file():
         raise InvalidModel(f"{path} is no file: move it away")

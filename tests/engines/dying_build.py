@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-import fovea_engines.commands.build
+import fovea_server.cli.build
 from fovea_engines.progress import ConsoleProgress
 from fovea_server.cli.main import main
 
@@ -56,7 +56,7 @@ def _watch(event: str, arguments: tuple[object, ...]) -> None:
             _reach(path.name)
 
 
-fovea_engines.commands.build.ConsoleProgress = _Dying
+fovea_server.cli.build.ConsoleProgress = _Dying
 sys.argv[1:3] = []
 sys.addaudithook(_watch)
 main()

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.composites import composite_file, read_composite
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.files import swap, write_file
 from fovea_engines.repository.history import HISTORY_FILE, History
@@ -46,26 +45,6 @@ def check_name(name: str) -> str:
             "not '.' first, at most 128 of them"
         )
     return name
-
-
-def version_folder(path: Path, version: int | None = None) -> Path:
-    """Return the folder of a model's version, by default of the latest.
-
-    `path` is the model's folder, or that of a version.
-    """
-    if not path.is_dir():
-        raise InvalidOption(f"{path} is a file: `fovea build` it, and give the model's name")
-    path = path.absolute()
-    if (file := composite_file(path)) is not None:
-        first = read_composite(path).models[0]
-        raise InvalidOption(
-            f"{path.name} is made of several models ({file}) and has no engine of its own: what "
-            f"it finds is of {first}, so name that, or ask a server that runs it (--url)"
-        )
-    around = ModelRepository(path.parent)
-    if version is None and not around.versions(path.name):
-        return path
-    return around.folder(path.name, version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,9 @@ from fovea_engines.commands.options import (
 from fovea_engines.repository.repository import (
     DEFAULT_REPOSITORY,
     ModelRepository,
-    version_folder,
 )
 from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
+from fovea_server.models.beside import version_folder
 
 _load_option = partial(typer.Option, rich_help_panel="Load")
 _request_option = partial(typer.Option, rich_help_panel="Requests")

@@ -34,7 +34,7 @@ from fovea_engines.commands.options import (
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.progress import ConsoleProgress, Progress
-from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_files.accuracy import (
     measure_answers,
     measure_engine,
@@ -47,6 +47,7 @@ from fovea_files.confusion_chart import draw
 from fovea_files.entry import InputImage
 from fovea_files.predictors import RemotePredictor
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, UnsupportedModel
+from fovea_server.models.beside import version_folder
 
 
 def evaluate(

@@ -18,7 +18,7 @@ from fovea_engines.commands.options import (
     find_models,
 )
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_files.answers import answers, count_images
 from fovea_files.commands.predict_output import complain
 from fovea_files.commands.predict_progress import PredictProgress
@@ -31,6 +31,7 @@ from fovea_files.search.thumbnails import Thumbnails, thumbnail
 from fovea_files.sources import find_sources
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
+from fovea_server.models.beside import version_folder
 
 
 def index(

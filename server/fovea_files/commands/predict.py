@@ -24,7 +24,7 @@ from fovea_engines.commands.options import (
 )
 from fovea_engines.detect.class_names import split_classes, split_texts
 from fovea_engines.detect.options import PredictOptions, check_effect
-from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_files.answers import count_images
 from fovea_files.commands.predict_output import complain, print_json, show, write_files
 from fovea_files.encoding import CodecName, choose_codec, slowness
@@ -35,6 +35,7 @@ from fovea_files.sources import SUFFIXES, find_sources
 from fovea_files.tracked import Tracking
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
+from fovea_server.models.beside import version_folder
 from fovea_streams.tracking.tracker import check
 from fovea_streams.zones.shape import read_shapes
 

@@ -14,7 +14,7 @@ from fovea_life.checked import checked
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.mistakes import meant
 
-FILE = "fovea.toml"
+SETTINGS_FILE = "fovea.toml"
 _TABLES = ("capture",)
 
 
@@ -53,7 +53,7 @@ def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
     Raises:
         InvalidOption: the file is not as it should be, and how it should.
     """
-    path = folder / FILE
+    path = folder / SETTINGS_FILE
     try:
         document = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
@@ -71,17 +71,17 @@ def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
     return CaptureRules(rules, table.per_minute, table.blur)
 
 
-def check(folder: Path, labels: Sequence[str] | None) -> None:
-    """Check the file of a model's folder (`fovea.checks`); raises as `read_rules`."""
+def check_rules(folder: Path, labels: Sequence[str] | None) -> None:
+    """Check the file of a model's folder; raises as `read_rules`."""
     read = read_rules(folder, ())
     if read.blur is not None and not (folder.parent / read.blur).is_dir():
         there = [each.name for each in folder.parent.iterdir() if each.is_dir()]
         raise InvalidOption(
-            f"{folder / FILE}, [capture]: blur is '{read.blur}', which is no model here, and "
-            f"without it nothing is kept{meant(read.blur, there)}"
+            f"{folder / SETTINGS_FILE}, [capture]: blur is '{read.blur}', which is no model here, "
+            f"and without it nothing is kept{meant(read.blur, there)}"
         )
     for rule in read.rules:
         try:
             rule.check(labels)
         except InvalidOption as error:
-            raise InvalidOption(f"{folder / FILE}, [capture]: {error}") from None
+            raise InvalidOption(f"{folder / SETTINGS_FILE}, [capture]: {error}") from None

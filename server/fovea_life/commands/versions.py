@@ -25,11 +25,12 @@ from fovea_engines.commands.options import (
     find_models,
 )
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.composites import composite_file, faults_beside, read_composite
 from fovea_engines.repository.figures import NO_FIGURE
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_pipelines.recipe import Pipeline, is_pipeline
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound, Unavailable
 from fovea_preprocess.plural import counted
+from fovea_server.models.beside import faults_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,8 @@ def versions(
     path = find_models(context, repository, model)[0].absolute()
     if (path / CARD_FILE).is_file():  # the folder of a version
         path = path.parent
-    if composite_file(path) is not None:
-        _show_composite(path, as_json=as_json)
+    if is_pipeline(path):
+        _show_pipeline(path, as_json=as_json)
         return
     models, name = ModelRepository(path.parent), path.name
     found = _read(models, name, {} if url is None else _running(url, name))
@@ -117,8 +118,8 @@ def versions(
         typer.echo(f"Deleted {counted(len(old), 'version')}; {_megabytes(freed)} are free.")
 
 
-def _show_composite(folder: Path, *, as_json: bool) -> None:
-    read = read_composite(folder)
+def _show_pipeline(folder: Path, *, as_json: bool) -> None:
+    read = Pipeline.read(folder)
     models, reference = read.models, read.reference
     if as_json:
         document = {"model": folder.name, "versions": [], "made_of": models}

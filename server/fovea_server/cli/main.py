@@ -35,11 +35,11 @@ COMMANDS: dict[str, dict[str, str]] = {
         "init": "fovea_start.commands.init:init",
     },
     "Models": {
-        "build": "fovea_engines.commands.build:build",
+        "build": "fovea_server.cli.build:build",
         "diff": "fovea_lab.commands.diff:diff",
         "edit": "fovea_lab.commands.edit:edit",
         "history": "fovea_life.commands.promote:history",
-        "inspect": "fovea_lab.commands.inspect:inspect",
+        "inspect": "fovea_server.cli.inspect:inspect",
         "promote": "fovea_life.commands.promote:promote",
         "rollback": "fovea_life.commands.promote:rollback",
         "sensitivity": "fovea_precision.commands.sensitivity:sensitivity",
@@ -243,7 +243,6 @@ def fovea(
     ] = False,
 ) -> None:
     """Show the help where there is no command."""
-    context.obj = _check_servable
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise InvalidOption("give one of these commands")
@@ -251,13 +250,6 @@ def fovea(
         from fovea_server.cli.flags import warn_of_ignored_variables
 
         warn_of_ignored_variables()
-
-
-def _check_servable(folder: Path, version: int) -> None:
-    """Check what `fovea build` is about to publish: its package knows no server."""
-    from fovea_server.models.servable import check_servable
-
-    check_servable(folder, version)
 
 
 def main() -> None:

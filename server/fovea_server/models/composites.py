@@ -1,4 +1,4 @@
-"""Reads folders of the repository that are one model made of several, to be served."""
+"""Makes the configuration of folders of the repository that are one model made of several."""
 
 from __future__ import annotations
 
@@ -11,26 +11,19 @@ from fovea_engines.engine import Engine
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE
 from fovea_engines.repository.model_config import ModelConfig, ModelParameter
 from fovea_engines.repository.model_config_scheduling import EnsembleStep, ModelEnsembling
-from fovea_preprocess.entry_points import Group, load
+from fovea_pipelines.recipe import PIPELINE_FILE, Pipeline
 from fovea_preprocess.errors import InvalidModel
-from fovea_server.scheduling.composite import Composite
 from fovea_server.tensors.results.forms import image_outputs
 
 PLATFORM = "fovea_composite"
 """Of the configuration of such a model; its steps are the models that it runs."""
 
 
-def read_composite(folder: Path, file: str) -> Composite:
-    """Read such a folder; raises as `Composite.read`."""
-    kind: type[Composite] = load(Group.FOLDERS, file)
-    return kind.read(folder)
-
-
-def composite_config(folder: Path, name: str, file: str) -> ModelConfig:
-    """Make the configuration of such a folder; raises as `Composite.read`."""
+def composite_config(folder: Path, name: str) -> ModelConfig:
+    """Make the configuration of a folder that is a pipeline; raises as `Pipeline.read`."""
     if (folder / CONFIG_FILE).exists():
-        raise InvalidModel(f"{folder / CONFIG_FILE} is beside {file}: remove one of them")
-    models = read_composite(folder, file).models
+        raise InvalidModel(f"{folder / CONFIG_FILE} is beside {PIPELINE_FILE}: remove one of them")
+    models = Pipeline.read(folder).models
     steps = tuple(EnsembleStep(model, model_version=-1) for model in models)
     return ModelConfig(name=name, platform=PLATFORM, ensemble_scheduling=ModelEnsembling(steps))
 

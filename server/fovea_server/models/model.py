@@ -13,8 +13,8 @@ from fovea_engines.backends.registry import get_backend, mismatch
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.composites import composite_file, faults_beside
 from fovea_engines.repository.model_config import ModelConfig
+from fovea_pipelines.recipe import Pipeline, is_pipeline
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -23,13 +23,14 @@ from fovea_preprocess.errors import (
     NotFound,
     ShuttingDown,
 )
-from fovea_server.models.composites import completed, read_composite
+from fovea_server.models.beside import faults_beside
+from fovea_server.models.composites import completed
 from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.opening import OpenEngine, images_of, open_engine
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
-from fovea_server.scheduling.composite import Composite, CompositeScheduler, Results
+from fovea_server.scheduling.composite import CompositeScheduler, Results
 from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
@@ -256,15 +257,15 @@ class ServedModel:
         else:
             opened = self._open_engine(self.folder, self.config, self._settings, self._progress)
             self.engine, self.config = opened
-        file = composite_file(self.folder.parent) if self._members else None
-        if file is not None:
+        composite = bool(self._members) and is_pipeline(self.folder.parent)
+        if composite:
             first = self._members[0]
             self.engine = first.engine
             self.config = completed(self.config, first.config, first.engine)
         self.signature = ModelSignature.of(self.config)
         self.answer_size = AnswerSize(self.signature)
-        if file is not None:
-            self._scheduler = self._of_composite(read_composite(self.folder.parent, file))
+        if composite:
+            self._scheduler = self._of_pipeline(Pipeline.read(self.folder.parent))
         else:
             self._labels |= read_output_labels(self.config, self.folder.parent)
             self._scheduler = self._of_engine()
@@ -294,10 +295,10 @@ class ServedModel:
             find=lambda name, version: self._find(name, version).scheduler,
         )
 
-    def _of_composite(self, composite: Composite) -> Scheduler:
+    def _of_pipeline(self, pipeline: Pipeline) -> Scheduler:
         engines = {each.name: each.engine for each in self._members if each.engine is not None}
         most = self._settings.max_queue
-        predict = composite.bind(engines, self._ask, most)
+        predict = pipeline.bind(engines, self._ask, most)
         contract = Contract(self.name, self.version, self.signature)
         return CompositeScheduler(contract, predict, self.statistics, most)
 

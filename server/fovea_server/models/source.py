@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from fovea_engines.repository.composites import composite_file
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, without_version_policy
 from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository, check_name
+from fovea_pipelines.recipe import is_pipeline
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, Unavailable
 from fovea_server.models.composites import composite_config
 from fovea_server.models.config.config import load_config
@@ -76,7 +76,7 @@ class Repositories:
                     f"{each.root} is empty, and another file system than before: is its file "
                     "system mounted?"
                 )
-            made = (name for name in each.folders() if composite_file(each.root / name))
+            made = (name for name in each.folders() if is_pipeline(each.root / name))
             found |= {*names, *each.versionless(), *each.unreadable(), *made}
             self._warn_of_names(each)
         return tuple(sorted(filter(self._lists, found)))
@@ -167,8 +167,8 @@ class Source:
             # A Mac writes hidden files whenever somebody looks at a folder.
             shown = (entry for entry in os.scandir(folder) if not entry.name.startswith("."))
             stamps = {entry.name: frozenset(_stamps(entry)) for entry in shown}
-            if config is None and (file := composite_file(folder)) is not None:
-                return cls(folder, composite_config(folder, name, file), (1,), stamps)
+            if config is None and is_pipeline(folder):
+                return cls(folder, composite_config(folder, name), (1,), stamps)
             models = ModelRepository(folder.parent)
             return cls(
                 folder,

@@ -1,18 +1,16 @@
 """Models made of several that take images: the first finds objects, others look at these.
 
-A package reads what such a model is, and says what runs when (`fovea.folders`). Here are the
-admission, the counters, and the way to the queues of the models.
+`fovea_pipelines` reads what such a model is, and says what runs when. Here are the admission, the
+counters, and the way to the queues of the models.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from fovea_engines.engine import Engine
-from fovea_engines.repository.composites import MadeOfSeveral
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InvalidRequest, QueueFull
 from fovea_preprocess.plural import counted
 from fovea_server.scheduling.base import Scheduler
@@ -25,23 +23,6 @@ Results = list[ImageResult | FoveaError]
 Ask = Callable[[str, ImageRequest], Awaitable[tuple[Engine, Results]]]
 """Has a model answer images; returns its engine as it is now, and a result for each."""
 Predict = Callable[[ImageRequest], Awaitable[Results]]
-
-
-class Composite(MadeOfSeveral, Protocol):
-    """It finds what the first of its models finds, and more of each object."""
-
-    def bind(self, engines: Mapping[str, Engine], ask: Ask, most: int) -> Predict:
-        """Return the call that answers images, after a check that the models fit.
-
-        Args:
-            engines: of the models, by name; they may be replaced while requests run.
-            ask: has a model answer.
-            most: images that a model takes into its queue.
-
-        Raises:
-            InvalidModel: they do not fit.
-        """
-        ...
 
 
 class CompositeScheduler(Scheduler):

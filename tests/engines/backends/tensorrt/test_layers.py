@@ -16,10 +16,10 @@ from fovea_engines.backends.backend import Encoding
 from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_engines.session import TensorSpec
-from fovea_lab.commands.inspect import layer_table, layers_summary
 from fovea_precision.half import to_half
 from fovea_precision.qdq import quantise
 from fovea_preprocess.errors import InvalidModel, NotFound
+from fovea_server.cli.inspect import layer_table, layers_summary
 from fovea_tensorrt.builder import build_plan
 from fovea_tensorrt.layers import (
     PlanLayer,

@@ -26,19 +26,15 @@ from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.session import TensorSpec
-from fovea_lab.commands.inspect_tables import (
+from fovea_lab.inspection import read_layers, read_model_file
+from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_server.cli.inspect_tables import (
     ensemble_table,
     model_table,
     repository_table,
     stage_table,
 )
-from fovea_lab.inspection import (
-    InspectedModel,
-    read_folder,
-    read_layers,
-    read_model_file,
-)
-from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_server.cli.inspected import InspectedModel, read_folder
 from fovea_tensorrt.layers_file import PlanLayers
 
 _KINDS = 6

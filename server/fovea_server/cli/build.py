@@ -44,7 +44,6 @@ from fovea_engines.commands.served import serving_notes
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import Precision
-from fovea_engines.repository.composites import composite_file, read_composite
 from fovea_engines.repository.figures import Goal
 from fovea_engines.repository.labels import find_labels
 from fovea_engines.repository.options import (
@@ -59,7 +58,10 @@ from fovea_engines.repository.repository import (
     ModelRepository,
     check_name,
 )
+from fovea_pipelines.recipe import Pipeline, is_pipeline
+from fovea_pipelines.refer import compare_reference, keep_reference
 from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_server.models.servable import check_servable
 
 _graph_option = partial(typer.Option, rich_help_panel="Graph")
 
@@ -264,7 +266,6 @@ def build(
     """
     from rich.console import Console
 
-    from fovea_engines.build.build import CheckServable
     from fovea_engines.build.build import build as build_engine
 
     others = [(each.name or "", "pipeline") for each in context.command.params]
@@ -319,8 +320,6 @@ def build(
     )
     own = ModelRepository(repository)
     before = own.served_or_none(plan.name)
-    # `fovea` gives it, as this package knows no server.
-    check_servable: CheckServable | None = context.obj
     card = build_engine(plan, ConsoleProgress(), check_servable)
     version = own.find(card.name, card.content_key) or 0
     standing = own.standing(card.name, version)
@@ -345,10 +344,12 @@ def _refer(
     from rich.console import Console
 
     folder = ModelRepository(repository).path_of(name).absolute()
-    if composite_file(folder) is None:
+    if not is_pipeline(folder):
         raise InvalidOption(f"{name} is made of one model: build it from its MODEL.onnx")
     try:
-        stages = read_composite(folder).refer(images, check=check)
+        engines = dict(Pipeline.read(folder).engines())
+        act = compare_reference if check else keep_reference
+        stages = act(folder, engines, images)
     except FoveaError as error:
         if not check:
             raise
@@ -360,7 +361,7 @@ def _refer(
         typer.echo(json.dumps(document, indent=2))
     else:
         Console(highlight=False).print(agreement_table(stages))
-        now = f"reference: {read_composite(folder).reference}"
+        now = f"reference: {Pipeline.read(folder).reference}"
         if not same:
             again = (
                 f"fovea build --pipeline {folder.name}{where} --images {shlex.quote(str(images))}"

@@ -16,11 +16,12 @@ from fovea_engines.commands.card_table import (
     tensors_text,
 )
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.composites import StageRow
 from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.figures import NO_FIGURE
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
-from fovea_lab.inspection import InspectedModel, ModelFile
+from fovea_lab.inspection import ModelFile
+from fovea_pipelines.recipe import StageRow
+from fovea_server.cli.inspected import InspectedModel
 
 # A name that is broken cannot be copied: the other columns give way to it, up to this length.
 _NAME_WIDTH = 40

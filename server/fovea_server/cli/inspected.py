@@ -1,0 +1,169 @@
+"""Reads the models of a folder, for `fovea inspect`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fovea_cardless.plain_engine import engine_files, open_plain
+from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
+from fovea_engines.repository.repository import (
+    FAILED_FOLDER,
+    REPORT_FILE,
+    ModelRepository,
+    Standing,
+)
+from fovea_pipelines.recipe import Pipeline, StageRow, is_pipeline
+from fovea_preprocess.errors import (
+    FoveaError,
+    InvalidModel,
+    NotFound,
+)
+from fovea_preprocess.mistakes import meant
+from fovea_server.models.beside import faults_beside
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedModel:
+    """A version in a repository: its card, its parts, or the error of opening it.
+
+    The parts are those of an ensemble, or the stages of a model that a file such as pipeline.toml
+    makes of several. The version is 0 for a folder that is not named by a number. The `standing`
+    follows from its config.pbtxt and history. `faults` are of other files in the model's folder.
+    """
+
+    name: str
+    version: int
+    engine: EngineCard | Ensemble | tuple[StageRow, ...] | FoveaError
+    standing: Standing
+    faults: tuple[str, ...] = ()
+    reference: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain JSON types, with a "card", an "ensemble", "stages" or an "error"."""
+        entry: dict[str, Any] = {
+            "name": self.name,
+            "version": self.version,
+            "served": self.standing != "not served",
+            "current": self.standing == "current",
+            **({"faults": self.faults} if self.faults else {}),
+        }
+        if isinstance(self.engine, EngineCard):
+            return entry | {"card": self.engine.to_json()}
+        if isinstance(self.engine, Ensemble):
+            return entry | {"ensemble": self.engine.to_json()}
+        if isinstance(self.engine, tuple):
+            return entry | {"stages": self.engine, "reference": self.reference or None}
+        return entry | {"error": {"code": self.engine.code, "message": str(self.engine)}}
+
+
+def read_folder(path: Path) -> list[InspectedModel]:
+    """Read every version under the folder of a version, a model or a repository."""
+    path = path.resolve()
+    if _is_version(path):
+        version = int(path.name) if path.name.isdecimal() else 0
+        standing = ModelRepository(path.parent.parent).standing(path.parent.name, version)
+        return [_inspected(path, path.parent.name, version, standing)]
+    if is_pipeline(path):
+        return [_pipeline(path)]
+    repository = ModelRepository(path)
+    names = repository.models()
+    made = [name for name in repository.folders() if is_pipeline(path / name)]
+    if any(p.name.isdecimal() for p in path.iterdir()):
+        repository, names, made = ModelRepository(path.parent), (path.name,), []
+    denied = [_denied(path / name) for name in repository.unreadable()]
+    if not names and not made and not denied:
+        raise NotFound(_refusals(path) or f"{path} has no model: make one with `fovea build`")
+    engines = [
+        _inspected(
+            repository.folder(name, version), name, version, repository.standing(name, version)
+        )
+        for name in names
+        if name not in made
+        for version in repository.versions(name)
+    ]
+    others = [*denied, *(_pipeline(path / name) for name in made)]
+    return sorted([*engines, *others], key=lambda model: model.name)
+
+
+def _denied(folder: Path) -> InspectedModel:
+    """Describe a model whose folder may not be read, which has no version to show."""
+    error = InvalidModel(f"{folder} may not be read: mend its permissions")
+    return InspectedModel(folder.name, 1, error, "not served", ())
+
+
+def _inspected(folder: Path, name: str, version: int, standing: Standing) -> InspectedModel:
+    engine = _read(folder)
+    labels = engine.labels if isinstance(engine, EngineCard) else None
+    return InspectedModel(name, version, engine, standing, (*faults_beside(folder.parent, labels),))
+
+
+def _pipeline(folder: Path) -> InspectedModel:
+    labels, reference = None, ""
+    try:
+        read = Pipeline.read(folder)
+        cards = {name: _card(folder.parent, name, (folder.name,)) for name in read.models}
+        labels = cards[read.models[0]].labels
+        stages: tuple[StageRow, ...] | FoveaError = read.described(cards)
+        reference = read.reference
+    except FoveaError as error:
+        stages = error
+    faults = (*faults_beside(folder, labels),)
+    return InspectedModel(folder.name, 1, stages, "current", faults, reference)
+
+
+def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:
+    """Read the card of a model, or of the one that answers for it, as the server finds them."""
+    repository = ModelRepository(root)
+    if name in above:
+        raise InvalidModel(f"{' -> '.join((*above, name))} is a circle: name another model")
+    if name in repository.folders() and is_pipeline(root / name):
+        # All of them, as the server finds a circle through any.
+        models = Pipeline.read(root / name).models
+        first, *_ = [_card(root, each, (*above, name)) for each in models]
+        return first
+    served = repository.served_or_none(name) if name in repository.folders() else ()
+    if not served:
+        raise InvalidModel(f"there is no model '{name}' to run{meant(name, repository.models())}")
+    found = _read(repository.folder(name, served[-1]))
+    if isinstance(found, EngineCard):
+        return found
+    reason = found if isinstance(found, FoveaError) else "it is an ensemble"
+    raise InvalidModel(f"model '{name}' cannot be a stage: {reason}")
+
+
+def _refusals(path: Path) -> str:
+    refusals = []
+    for folder in sorted([*path.glob(FAILED_FOLDER), *path.glob(f"*/{FAILED_FOLDER}")]):
+        with suppress(NotFound):
+            card = EngineCard.read(folder / CARD_FILE)
+            refusals.append(
+                f"{card.name} has no version, as its last build was refused: {card.refused}. "
+                f"{folder / REPORT_FILE} has the report"
+            )
+    return "; ".join(refusals)
+
+
+def _is_version(path: Path) -> bool:
+    if any((path / file).is_file() for file in (CARD_FILE, *engine_files())):
+        return True
+    return path.name.isdecimal() and (path.parent / CONFIG_FILE).is_file()
+
+
+def _read(folder: Path) -> EngineCard | Ensemble | FoveaError:
+    try:
+        if (folder / CARD_FILE).is_file():
+            return EngineCard.read(folder / CARD_FILE)
+        config = read_config(folder.parent / CONFIG_FILE)
+        if config.platform == "ensemble":
+            return Ensemble.of(config, folder.parent.name)
+        card, session = open_plain(folder)
+    except FoveaError as error:
+        return error
+    except PermissionError as error:
+        return InvalidModel(f"{error.filename} may not be read: mend its permissions")
+    session.close()
+    return card

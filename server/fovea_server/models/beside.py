@@ -1,0 +1,51 @@
+"""Files beside the versions of a model: pipeline.toml, its reference, and fovea.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fovea_engines.repository.repository import ModelRepository
+from fovea_life.capture.settings import SETTINGS_FILE, check_rules
+from fovea_pipelines.recipe import PIPELINE_FILE, Pipeline, check_reference, is_pipeline
+from fovea_pipelines.reference import REFERENCE_FILE
+from fovea_preprocess.errors import FoveaError, InvalidOption
+
+
+def faults_beside(folder: Path, labels: Sequence[str] | None) -> Iterator[str]:
+    """Yield what is wrong with fovea.toml and reference.json; the model is served all the same.
+
+    Args:
+        folder: of the model.
+        labels: class names by id, where they are known.
+    """
+    try:
+        if (folder / SETTINGS_FILE).is_file():
+            check_rules(folder, labels)
+    except FoveaError as error:
+        yield str(error)
+    try:
+        if (folder / REFERENCE_FILE).is_file():
+            check_reference(folder)
+    except FoveaError as error:
+        yield str(error)
+
+
+def version_folder(path: Path, version: int | None = None) -> Path:
+    """Return the folder of a model's version, by default of the latest.
+
+    `path` is the model's folder, or that of a version.
+    """
+    if not path.is_dir():
+        raise InvalidOption(f"{path} is a file: `fovea build` it, and give the model's name")
+    path = path.absolute()
+    if is_pipeline(path):
+        first = Pipeline.read(path).models[0]
+        raise InvalidOption(
+            f"{path.name} is made of several models ({PIPELINE_FILE}) and has no engine of its own"
+            f": what it finds is of {first}, so name that, or ask a server that runs it (--url)"
+        )
+    around = ModelRepository(path.parent)
+    if version is None and not around.versions(path.name):
+        return path
+    return around.folder(path.name, version)
