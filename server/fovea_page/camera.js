@@ -2,12 +2,6 @@
 
 import { pick } from "./images.js";
 
-/** The reason why there can be no camera; null where there may be one. */
-export function withoutCamera() {
-  if (navigator.mediaDevices?.getUserMedia) return null;
-  return "Browsers give the camera only to pages over https, or on localhost.";
-}
-
 /**
  * Yield images for as long as `isOn`, each once it is answered.
  * @param {() => boolean} isOn

@@ -79,6 +79,8 @@ export class Fovea {
   model(name: string, version?: string | number): Promise<Model>;
   /** Load a version beside those that are served; for who may control the server. */
   loadVersion(name: string, version: string | number): Promise<Model>;
+  /** Unload a version that was loaded beside others; describes the one that answers. */
+  unloadVersion(name: string, version: string | number): Promise<Model>;
   /** Counters of a model: images, time in each stage, how long requests took. */
   statistics(name: string): Promise<ModelStatistics>;
   /** True if the server, or the named model, takes requests. */

@@ -100,6 +100,11 @@ export class Fovea {
     return (await this.#send(`${modelPath(name, version)}/load`, { method: "POST" })).json();
   }
 
+  /** Unload a version that was loaded beside others; describes the one that answers. */
+  async unloadVersion(name, version) {
+    return (await this.#send(`${modelPath(name, version)}/unload`, { method: "POST" })).json();
+  }
+
   /** Counters of a model: images, time in each stage, how long requests took. */
   async statistics(name) {
     return (await this.#send(`${modelPath(name)}/statistics`)).json();

@@ -1,7 +1,6 @@
 // The page: what the user chose, the requests that follow from it, and what is shown.
 
 import { alarm, alarmEach, announce, write } from "./announce.js";
-import { film, withoutCamera } from "./camera.js";
 import { choicesOf, firstChoice, keepChoice, rivalOf, someAbsent, unlistedChoice } from "./choices.js";
 import { showCode } from "./codebox.js";
 import { colourByName } from "./colours.js";
@@ -19,7 +18,6 @@ import { ask, missing, optionsFor } from "./request.js";
 import { answerOf, FORMS } from "./results.js";
 import { download, picture } from "./save.js";
 import { showChips, showFound, showSaves } from "./sidebar.js";
-import { showSimilar } from "./similar.js";
 import { showThumbnails, step } from "./strip.js";
 import { tab, wireTabs } from "./tabs.js";
 import { TASKS } from "./tasks.js";
@@ -141,7 +139,7 @@ function remove(images) {
 
 async function runCamera() {
   let former = null;
-  const { Lines } = await import("./lines.js");
+  const [{ film }, { Lines }] = await Promise.all([import("./camera.js"), import("./lines.js")]);
   const lines = new Lines(fovea);
   alarm(null);
   setCamera(true);
@@ -218,7 +216,7 @@ function render() {
   const [{ choice, choice: { task } }] = panes;
   // A frame is gone before its search is over.
   const searched = task === "embed" && entries[0]?.answer && !state.camera;
-  showSimilar(at("similar"), fovea, searched ? image : null, choice);
+  search(searched ? image : null, choice);
   // A file that is no image, or a damaged one, stays so: others may be answered when they are saved.
   const good = state.images.filter((each) => each.answers.get(choice.key)?.error?.status !== 400);
   showSaves(at("saves"), entries.some((entry) => entry?.answer), task, good.length, save);
@@ -238,9 +236,14 @@ function showNothing() {
   at("summary").textContent = "Nothing yet.";
   at("note").textContent = "";
   for (const id of ["found", "classes"]) at(id).replaceChildren();
-  showSimilar(at("similar"), fovea, null);
+  search(null);
   for (const id of ["layers", "saves", "save"]) at(id).hidden = true;
   showCode(null);
+}
+
+function search(image, choice) {
+  if (!image && at("similar").hidden) return;
+  import("./similar.js").then(({ showSimilar }) => showSimilar(at("similar"), fovea, image, choice));
 }
 
 /** What an answer does not tell yet of what is set. */
@@ -359,18 +362,28 @@ async function changeModel(pane) {
   }
 }
 
-/** Show a candidate in a card that is opened, and lead to its report. */
 async function onCard({ target }) {
-  const model = panes.find(({ card }) => card === target && card.open)?.model;
-  if (!model) return;
-  const path = `${fovea.url}/v1/models/${model.name}/shadow`;
-  const answer = await fetch(path, { headers: fovea.headers });
-  if (!answer.ok) return;
-  const { version, state } = await answer.json();
-  const list = target.querySelector("dl");
-  const link = list.querySelector("a") ?? make("a", { href: `${path}/report.md` });
-  link.textContent = `version ${version}: ${state}`;
-  if (!link.parentNode) list.append(make("dt", { textContent: "Candidate" }), make("dd", {}, link));
+  const pane = panes.find(({ card }) => card === target && card.open);
+  if (!pane?.model) return;
+  const { showMore } = await import("./opened.js");
+  showMore(fovea, pane, await mayControl() && unload);
+}
+
+/** Unload the version of a pane, which then shows the current one, or goes. */
+async function unload(pane) {
+  const { name, version } = pane.choice;
+  try {
+    await fovea.unloadVersion(name, version);
+    await listModels();
+  } catch (error) {
+    alarm(error);
+    return;
+  }
+  if (pane === panes[1]) toggleCompare();
+  else {
+    pane.offer(choices, choices.find((each) => each.id === name));
+    pickModel(pane);
+  }
 }
 
 async function toggleCompare() {
@@ -452,7 +465,7 @@ async function listModels() {
 
 function begin(choice) {
   addPane(choice);
-  at("camera").disabled = withoutCamera() !== null;
+  at("camera").disabled = !navigator.mediaDevices;
 }
 
 let control = null;
@@ -538,7 +551,7 @@ at("files").addEventListener("change", ({ target }) => {
   target.value = "";
 });
 watch(addFiles);
-at("camera").title = withoutCamera() ?? "";
+at("camera").title = navigator.mediaDevices ? "" : "Browsers give the camera only to pages over https, or on localhost.";
 at("camera").addEventListener("click", () => (state.camera ? stopCamera() : runCamera()));
 at("compare").addEventListener("click", toggleCompare);
 at("remove").addEventListener("click", () => remove([state.current]));

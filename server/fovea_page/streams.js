@@ -29,6 +29,7 @@ export async function runStreams(fovea, isShown) {
   let streams = [];
   let chosen = null; // id
   let mayChange = null; // not known yet
+  let maySee = true; // pictures and events
 
   const current = () => streams.find(({ id }) => id === chosen);
 
@@ -44,7 +45,12 @@ export async function runStreams(fovea, isShown) {
   async function refresh() {
     try {
       streams = await fovea.streams();
-      mayChange ??= await fovea.key().then((key) => key === null || key.scopes.includes("control"));
+      if (mayChange === null) {
+        const scopes = (await fovea.key())?.scopes;
+        mayChange = !scopes || scopes.includes("control");
+        maySee = mayChange || scopes.includes("cameras");
+        if (!maySee) player.show(null);
+      }
       render();
     } catch (error) {
       if (!askForKey(fovea, error)) warn(error);
@@ -67,7 +73,8 @@ export async function runStreams(fovea, isShown) {
     const own = mayChange && !ofFile;
     write(at("stream-name"), id);
     write(at("stream-facts"), ofFile ? "of streams.toml" : "");
-    view.setAttribute("data-state", reason ? `${state}: ${reason}` : state);
+    const unseen = maySee ? reason : "this key may not see pictures and events: it lacks the scope cameras";
+    view.setAttribute("data-state", unseen ? `${state}: ${unseen}` : state);
     at("watched-picture").ariaLabel = `The newest picture of ${id}`;
     at("pause").hidden = at("delete").hidden = !own;
     at("pause").textContent = enabled === false ? "Start" : "Stop";
@@ -80,13 +87,13 @@ export async function runStreams(fovea, isShown) {
     showCounts(at("counts"), stream, own ? removeShape : null);
     const counts = stream.counts !== undefined;
     at("event-panel").hidden = !counts;
-    events.follow(counts && isShown() ? id : null);
+    events.follow(counts && maySee && isShown() ? id : null);
   }
 
   function choose(id) {
     editor.close();
     chosen = id;
-    player.show(id);
+    player.show(maySee ? id : null);
     if (id === null) events.follow(null);
     else render();
   }
@@ -158,7 +165,7 @@ export async function runStreams(fovea, isShown) {
   at("draw-zone").addEventListener("click", () => open("zones"));
   addEventListener("keydown", ({ key }) => key === "Escape" && editor.close());
   addEventListener("hashchange", () => {
-    player.show(isShown() ? chosen : null);
+    player.show(isShown() && maySee ? chosen : null);
     if (isShown()) refresh();
     else events.follow(null);
   });

@@ -96,7 +96,7 @@ V1 = [
     Asked("GET", "/v1/models", "list"),
     *(Asked("GET", path, "read") for path in (M, V, f"{M}/statistics", f"{M}/drift")),
     *(Asked("GET", f"{M}/{what}", "read") for what in ("history", "shadow", "shadow/report.md")),
-    Asked("POST", f"{V}/load", "control"),
+    *(Asked("POST", f"{V}/{change}", "control") for change in ("load", "unload")),
     *(Asked("POST", f"{M}/{change}", "control") for change in ("promote", "rollback")),
     *(Asked(method, f"{M}/shadow", "control") for method in ("PUT", "DELETE")),
     Asked("GET", f"{M}/shadow/worst/{{picture}}", "control"),

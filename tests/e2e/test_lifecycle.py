@@ -213,7 +213,7 @@ def test_what_cannot_be_served_ends_at_once_with_a_sentence(demo_server, demo_re
     ):
         taken = ("--http-port=0", "--grpc-port=0", "--metrics-port=0", f"{flag.split()[0]}={port}")
         assert f"choose another with {flag}" in serve(demo_repository, *taken, code=1)
-    # What is wrong is told with nothing before it but the version: nothing was begun that would have to be given up.
+    # Before it is told, nothing was begun that would have to be given up.
     free = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
     for wrong in ("--trace-config=level=TIMESTAMPS", "--http-server-key=key", "--grpc-use-ssl"):
         version, error = serve(demo_repository, *free, wrong).splitlines()

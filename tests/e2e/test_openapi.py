@@ -35,7 +35,7 @@ OPERATIONS = {
     "model_drift",
     "server_live",
     "server_ready",
-    "load_model_version",
+    *("load_model_version", "unload_model_version"),
     "own_key",
     *("model_history", "promote_model", "roll_model_back"),
     *("list_streams", "get_stream", "add_stream", "change_stream", "remove_stream"),

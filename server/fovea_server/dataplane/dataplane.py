@@ -186,6 +186,10 @@ class DataPlane:
         """Load a version beside those that are served; raises as `Registry.load_version`."""
         await self._in_thread(partial(self._registry.load_version, name, version))
 
+    async def unload_version(self, name: str, version: int) -> None:
+        """Unload a version beside the others; raises as `Registry.unload_version`."""
+        await self._in_thread(partial(self._registry.unload_version, name, version))
+
     async def follow(self, name: str, beside: int | None = None) -> bool:
         """Take over what has happened in a model's history, in a thread; as `Registry.follow`."""
         return await self._in_thread(partial(self._registry.follow, name, beside))

@@ -174,8 +174,35 @@ class Loader:
             slot.requested = before
             raise
 
-    def _read_beside(self, slot: ModelSlot, version: int | None) -> Source | None:
-        """Read a model of which the same versions stay in service, beside another one.
+    def unload_version(self, name: str, version: int) -> None:
+        """Unload a version that `load_version` has loaded, after its accepted requests.
+
+        Raises:
+            NotFound: it is not loaded.
+            InvalidRequest: it is also served for another reason, and stays.
+            InvalidModel: the others cannot be read; all stays as it was.
+        """
+        slot = self.slots.get(name)
+        if slot is None or version not in slot.ready:
+            raise NotFound(f"version {version} of model '{name}' is not loaded")
+        if version in (before := slot.requested):
+            slot.requested -= {version}
+            try:
+                if (source := self._read_beside(slot, slot.beside, without=version)) is not None:
+                    self.load(name, source, wanted=False)
+            except FoveaError:
+                slot.requested = before
+                raise
+        if version in slot.ready:
+            raise InvalidRequest(
+                f"version {version} of model '{name}' stays loaded: it is the current one, a "
+                "canary, the one before, or of the version_policy in config.pbtxt"
+            )
+
+    def _read_beside(
+        self, slot: ModelSlot, version: int | None, *, without: int | None = None
+    ) -> Source | None:
+        """Read a model of which the same versions stay in service, beside another, `without` one.
 
         What was built since the model was loaded waits for the next start, or for a poll. None: its
         files came with a request.
@@ -189,7 +216,7 @@ class Loader:
         if history.current is None and slot.current is not None:
             history = replace(history, current=slot.current.version)
         canary = () if history.canary is None else (history.canary["version"],)
-        known = {*now.versions, history.current, version, *canary}
+        known = {*now.versions} - {without} | {history.current, version, *canary}
         versions = tuple(each for each in source.versions if each in known)
         return replace(source, config=now.config, versions=versions, history=history)
 

@@ -273,6 +273,10 @@ class Registry:
         """Load a version beside those that are served, as `Loader.load_version`; blocks."""
         self._loader.load_version(name, version)
 
+    def unload_version(self, name: str, version: int) -> None:
+        """Unload a version that was loaded beside others, as `Loader.unload_version`; blocks."""
+        self._loader.unload_version(name, version)
+
     def versions(self, name: str) -> tuple[int, ...]:
         """List the versions of a model that can answer, ascending."""
         return self._loader.ready(name)

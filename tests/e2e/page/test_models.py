@@ -93,8 +93,13 @@ def test_a_version_is_loaded_beside_the_current_one_to_compare_them(
 
             says(page, "#summary", "Both find the same|in both")
             assert offered(page) == ["digits", "digits, version 1"]
-        assert httpx.get(url).json()["version"] == "2"
-        assert httpx.get(f"{url}/versions/1").json()["ready"]
+            assert httpx.get(url).json()["version"] == "2"
+            assert httpx.get(f"{url}/versions/1").json()["ready"]
+            page.locator(".card summary").nth(1).click()
+            page.get_by_role("button", name="Unload version 1").click()
+            page.locator(".pane").nth(1).wait_for(state="detached")
+            assert offered(page) == ["digits", "digits, version 1 (load it beside)"]
+        assert httpx.get(f"{url}/versions/1").status_code == 404
     finally:
         assert server.stop() == 0
 

@@ -22,7 +22,8 @@ FLOOR = "floor=0,0.6,1,0.6,1,1,0,1:anchor=center"
 def keys(tmp_path_factory):
     file = tmp_path_factory.mktemp("keys") / "keys.json"
     owner = key("add", "owner", "--keys", file, "--scope", "predict,control")
-    return file, owner, key("add", "looks", "--keys", file)
+    looks = key("add", "looks", "--keys", file, "--scope", "predict,cameras")
+    return file, owner, looks, key("add", "predicts", "--keys", file)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,13 @@ def test_one_who_may_look_sees_pictures_counts_and_events(tab_of, keys):
     says(page, "#events", r"#\d+ (appeared|entered|left|lost)")
     for name in ("New stream", "Stop", "Delete", "Remove floor"):
         assert not page.get_by_role("button", name=name).is_visible()
+
+
+def test_a_key_that_may_not_look_is_told_so(tab_of, keys):
+    page = tab_of(keys[3])
+    says(page, "#stream-list [aria-pressed=true]", "yard")
+    page.locator("#watched[data-state*='the scope cameras']").wait_for()
+    assert page.locator("#watched.empty").count() == 1
 
 
 def test_zones_are_drawn_and_copied_where_they_may_not_be_applied(tab_of, keys):

@@ -9,7 +9,7 @@ from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving,
 
 from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.repository import ModelRepository
-from fovea_preprocess.errors import InvalidModel, NotFound
+from fovea_preprocess.errors import InvalidModel, InvalidRequest, NotFound
 
 ALL = ADDER_CONFIG + "version_policy { all { } }"
 
@@ -82,6 +82,16 @@ def test_what_is_built_waits_for_the_next_start_also_if_another_version_is_loade
         wrote(model, event("promote", 2, 3))
         assert registry.follow("plus")
         assert (now(registry), registry.versions("plus")) == (2, (1, 2, 3, 4))
+        registry.unload_version("plus", 4)
+        assert (now(registry), registry.versions("plus")) == (2, (1, 2, 3))
+        with pytest.raises(NotFound, match="version 4 of model 'plus' is not loaded"):
+            registry.unload_version("plus", 4)
+        for version in (2, 3):
+            # The current one, and the one before.
+            with pytest.raises(InvalidRequest, match=f"version {version} of model 'plus' stays"):
+                registry.unload_version("plus", version)
+        registry.load_version("plus", 4)
+        assert answer(registry.find("plus", 4)) == 4
 
 
 def test_a_torn_line_is_not_read_and_a_wrong_one_is_named(model):

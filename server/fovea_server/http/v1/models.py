@@ -72,6 +72,19 @@ async def load_model_version(request: Request, name: ModelName, version: Version
     return plane.model(name, version)
 
 
+@router.post(
+    "/{name}/versions/{version}/unload",
+    dependencies=_INDEX,
+    **described("unload_model_version", Model, 400, 403, 404, 503),
+)
+async def unload_model_version(request: Request, name: ModelName, version: Version) -> Model:
+    """Unload a version that was loaded beside others; describes the version that answers."""
+    check_control(request, "model-repository")
+    plane = service_of(request).plane
+    await asyncio.shield(plane.unload_version(name, version))
+    return plane.model(name)
+
+
 @router.get(
     "/{name}/ready",
     dependencies=[restricted("health")],
