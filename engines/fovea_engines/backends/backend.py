@@ -8,20 +8,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from fovea_engines.backends.installing import install, install_extra
 from fovea_engines.device import WeightBits, int8_saturates, usable_cores
 from fovea_engines.progress import Progress
+from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import BuilderOptions, Plugin
-from fovea_engines.session import Closing
+from fovea_engines.session import Closing, Session
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_preprocess.spec import PreprocessSpec
-
-if TYPE_CHECKING:
-    from fovea_engines.repository.card import EngineCard
-    from fovea_engines.session import Session
 
 
 class Encoding(StrEnum):
