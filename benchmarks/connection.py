@@ -32,9 +32,8 @@ from tables import ratio
 from triton import Served, binary_request, measured, stopping
 
 from fovea_engines.device import processor_name
-from fovea_server.dataplane.service import Service
+from fovea_server.app import build_app
 from fovea_server.logs import set_up_logging
-from fovea_server.models.registry import Registry
 from fovea_server.serve import KEEP_ALIVE_S, make_server
 from fovea_server.settings import Settings
 from fovea_server.surface import Surface
@@ -52,11 +51,10 @@ def serve(models: Path, own: int, stock: int) -> None:
         allow_metrics=False,
     )
     set_up_logging("warning")
-    registry = Registry(settings)
-    service = Service(settings, registry)
-    registry.start()
+    app = build_app(settings)
+    app.registry.start()
     config = uvicorn.Config(
-        Surface(service),
+        Surface(app),
         http="httptools",
         ws="none",
         access_log=False,
@@ -65,7 +63,7 @@ def serve(models: Path, own: int, stock: int) -> None:
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
     )
-    server, beside = make_server(service), uvicorn.Server(config)
+    server, beside = make_server(app), uvicorn.Server(config)
 
     async def run() -> None:
         serving = asyncio.create_task(beside.serve([socket.socket(fileno=stock)]))
@@ -75,7 +73,7 @@ def serve(models: Path, own: int, stock: int) -> None:
 
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(run())
-    registry.close()
+    app.close()
 
 
 def start(models: Path) -> tuple[subprocess.Popen[bytes], list[int]]:

@@ -9,7 +9,7 @@ or of digits their middle half; images of other classes. Each seed draws 500 ima
 largest distance of any quantity of the same kind, and the one of the quantity that should see it of
 the others, are what counts: cropped scenes have fewer objects, and larger ones.
 
-The cost is CPU time: of `DriftWatch.observe` on the event loop, by a real answer; beside it, in
+The cost is CPU time: of `Drift.observe` on the event loop, by a real answer; beside it, in
 threads, of a look at the brightness, four times a second at most, and of computing the distances.
 """
 
@@ -41,12 +41,11 @@ from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.repository.card import Baseline, Found, compared
-from fovea_life.drift.watch import DriftWatch
+from fovea_life.drift.watch import Drift
 from fovea_life.drift.window import LiveWindow
 from fovea_preprocess.image import DecodedImage, brightness
-from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.dataplane.service import Service
-from fovea_server.models.registry import Registry
+from fovea_server.app import build_app
+from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.settings import Settings
 
 Pixels = NDArray[np.uint8]
@@ -175,16 +174,14 @@ def coco(folder: Path, shared: Path, seeds: int) -> dict[str, Any]:
 async def cost(folder: Path) -> dict[str, float]:
     """Time what an answer adds to the event loop, and what threads do beside it."""
     settings = Settings(model_repository=folder)
-    registry = Registry(settings)
-    registry.start()
-    while not registry.started:
+    app = build_app(settings)
+    app.registry.start()
+    while not app.registry.started:
         await asyncio.sleep(0.05)
-    plane: DataPlane = Service(settings, registry).plane
-    model = plane.get("digits", None)
+    [watch] = [feature for feature in app.features if isinstance(feature, Drift)]
+    model = app.service.models.get("digits", None)
     image = (DEMO / "scene-1.jpg").read_bytes()
-    answer = await plane.predict(model, None, [image], PredictOptions())
-    watch = DriftWatch(plane)
-    watch.start()
+    answer = await app.service.plane.predict(PredictRequest(model, None, [image], PredictOptions()))
     means = []
     for _ in range(7):
         began = time.thread_time()
@@ -192,14 +189,13 @@ async def cost(folder: Path) -> dict[str, float]:
             watch.observe(model, [image], answer)
         means.append((time.thread_time() - began) / _ROUNDS)
         await asyncio.sleep(0.3)
-    watch.stop()
     _, window = watch.window("digits")
     figures = {"observe_us": 1e6 * statistics.median(means)}
     figures["count_ms"] = 1e3 * timed(window.count)
     big = cv2.imencode(".jpg", cv2.resize(read_image(DEMO / "scene-1.jpg"), (1920, 1080)))[1]
     figures["look_1080p_jpeg_ms"] = 1e3 * timed(lambda: LiveWindow.look(window, big.tobytes()))
-    plane.stop()
-    plane.close()
+    app.service.models.stop()
+    app.close()
     return {name: round(value, 3) for name, value in figures.items()}
 
 

@@ -34,9 +34,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.dense import Dense
 from fovea_preprocess.preprocessor import Preprocessor
-from fovea_server.dataplane.service import Service
+from fovea_server.app import App, build_app
 from fovea_server.http.v1 import answers
-from fovea_server.models.registry import Registry
 from fovea_server.scheduling import image_job
 from fovea_server.scheduling.inline import InlineExecution
 from fovea_server.settings import Settings
@@ -104,9 +103,9 @@ async def application(scope: object, receive: object, send: object) -> None:
     """Answer nothing: images are answered before ASGI."""
 
 
-async def cpu_us(service: Service, request: bytes, count: int) -> float:
+async def cpu_us(app: App, request: bytes, count: int) -> float:
     """Measure the CPU time of a request, microseconds."""
-    fronts = Surface(service).fronts
+    fronts = Surface(app).fronts
     protocol = ServerProtocol(
         Config(application, log_config=None), ServerState(), {}, fronts=fronts
     )
@@ -132,8 +131,8 @@ def main() -> None:
         onnx.save(network(), source)
         build(BuildPlan(source, MODEL, repository, "onnxruntime"))
         settings = Settings(model_repository=[repository])
-        registry = Registry(settings)
-        service = Service(settings, registry)
+        app = build_app(settings)
+        registry = app.registry
         registry.start()
         while not registry.started:
             time.sleep(0.05)
@@ -144,7 +143,7 @@ def main() -> None:
         for _ in range(4):
             for name, parts in {"all": [], **PARTS, REST: everything}.items():
                 with without(parts):
-                    us = uvloop.run(cpu_us(service, request, count))
+                    us = uvloop.run(cpu_us(app, request, count))
                 found[name] = min(us, found.get(name, us))
         registry.close()
     whole, rest = found.pop("all"), found.pop(REST)

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fovea_preprocess.entry_points import Group, entry_points, extending_packages, load
+from fovea_preprocess.entry_points import extending_packages
 from fovea_server.cli.main import main
 from fovea_server.settings import silence_grpc
 
@@ -35,10 +35,6 @@ def import_of_servers() -> None:
     silence_grpc()
     for name in _OF_SERVERS:
         import_module(f"fovea_server.{name}")
-    for name in entry_points(Group.PARTS):
-        load(Group.PARTS, name)
-    for name in ("connection", "drawing"):
-        load(Group.ABILITIES, name)
     extending_packages()
     _keep()
 

@@ -103,17 +103,15 @@ def _comment(schema: Schema, indent: str = "") -> str:
 
 def document() -> Schema:
     """Make the OpenAPI document without a server."""
-    from fovea_server.dataplane.service import Service
+    from fovea_server.app import build_app
     from fovea_server.http.v1 import openapi
     from fovea_server.http.v1.app import create_app
-    from fovea_server.http.v1.sources import ImageSources
-    from fovea_server.models.registry import Registry
     from fovea_server.settings import Settings
 
     with TemporaryDirectory() as empty:
         settings = Settings(model_repository=(Path(empty),))
-        service = Service(settings, Registry(settings))
-        return openapi.document(create_app(service, ImageSources(settings)))
+        app = build_app(settings)
+        return openapi.document(create_app(app.service, app.sources, app.features))
 
 
 if __name__ == "__main__":

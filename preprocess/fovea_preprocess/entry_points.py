@@ -18,25 +18,12 @@ _OWN = "fovea-serve"
 class Group(StrEnum):
     """A table that packages extend.
 
-    `ABILITIES`: a name that the core asks for = the function or the module that it calls by it; the
-    caller declares its type. It is Fovea's own.
     `BACKENDS`: the name of a `Backend` = that object.
-    `DOORS`: any name = a function that takes the `Settings` of a server and returns a `Door`, or
-    None where they ask for none.
     `HEADS`: any name = a subclass of `Head`, or a tuple of them: each is a family.
-    `PARTS`: any name = a function that takes the `Service` of a server and returns a `ServerPart`.
-    `ROUTERS`: a name of `--api` = a function that takes the model that the operator named, or
-    None, and returns an `APIRouter`.
-    `STORES`: the scheme of an address = a class of `StoreAddress`.
     """
 
-    ABILITIES = "fovea.abilities"
     BACKENDS = "fovea.backends"
-    DOORS = "fovea.doors"
     HEADS = "fovea.heads"
-    PARTS = "fovea.parts"
-    ROUTERS = "fovea.routers"
-    STORES = "fovea.stores"
 
 
 @cache

@@ -10,8 +10,8 @@ from fastapi import Depends, Request
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidOption, QueueFull
-from fovea_server.dataplane.dataplane import DataPlane, Encode
-from fovea_server.dataplane.images import Prediction
+from fovea_server.dataplane.models import Models
+from fovea_server.dataplane.prediction import Encode, Prediction, PredictRequest
 from fovea_server.http.v1.body import Source
 from fovea_server.http.v1.head import timeout_of
 from fovea_server.http.v1.route import call_of, fetched, parsed, service_of
@@ -50,7 +50,9 @@ def by_body(admission: Any) -> Any:
     """
 
     async def check(request: Request) -> AsyncIterator[None]:
-        has_key = service_of(request).door is None or call_of(request).token is not None
+        has_key = (
+            service_of(request).authenticator.keys is None or call_of(request).token is not None
+        )
         size = request.headers.get("content-length", "")
         late = not has_key and size.isdigit() and 0 < int(size) <= _MOST_OF_STRANGERS
         state = request.app.state
@@ -84,9 +86,9 @@ async def admit_late(request: Request, key: object) -> None:
         request.state.admit = None
 
 
-def plane_of(request: Request) -> DataPlane:
-    """Return the operations of the server that answers a request."""
-    return service_of(request).plane
+def models_of(request: Request) -> Models:
+    """Return the models of the server that answers a request."""
+    return service_of(request).models
 
 
 def deadline(request: Request) -> float | None:
@@ -108,15 +110,13 @@ async def predicted(
     call = call_of(request)
     call.model = model.name
     call.enter()
-    return await plane_of(request).predict(
-        model,
-        version,
-        await fetched(request, sources),
-        options,
+    asked = PredictRequest(
+        *(model, version, await fetched(request, sources), options),
         timeout_s=deadline(request),
         keep_pixels=keep_pixels,
         encode=encode,
     )
+    return await service_of(request).plane.predict(asked)
 
 
 def result_of(image: ImageResult | FoveaError) -> ImageResult:

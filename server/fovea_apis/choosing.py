@@ -28,10 +28,10 @@ def default_model(
         NotFound, ModelNotReady: that of the operator is not there, or cannot answer.
     """
     if (named := service.apis[api]) is not None:
-        service.plane.check_ready(named)
-        return service.plane.get(named)
+        service.models.check_ready(named)
+        return service.models.get(named)
     holder = call.holder
-    ready = [model for model in service.plane if model.state is State.READY]
+    ready = [model for model in service.models if model.state is State.READY]
     names = sorted(
         {
             model.name
@@ -40,13 +40,13 @@ def default_model(
         }
     )
     if len(names) == 1:
-        return service.plane.get(names[0])
+        return service.models.get(names[0])
     if not names:
         raise InvalidRequest(
             f"no model that is ready answers with {', '.join(tasks)}; GET /v1/models lists the "
             "models and why one is not ready"
         )
-    shown = ", ".join(filter(service.sees, names))
+    shown = ", ".join(filter(service.authenticator.sees, names))
     raise InvalidRequest(
         f"several models can answer{f' ({shown})' if shown else ''}: {instead}, or start the "
         f"server with --api {api}=MODEL"

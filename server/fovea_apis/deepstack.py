@@ -18,7 +18,7 @@ from fovea_apis.asking import (
     by_body,
     deadline,
     errors_as,
-    plane_of,
+    models_of,
     predicted,
     result_of,
     share,
@@ -28,8 +28,9 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
 from fovea_preprocess.plural import counted
-from fovea_server.dataplane.images import Prediction
+from fovea_server.dataplane.prediction import Prediction
 from fovea_server.error_status import http_status
+from fovea_server.feature import Feature
 from fovea_server.http.v1.body import read_form
 from fovea_server.http.v1.route import answered, call_of, inferring, restricted, service_of
 from fovea_server.models.model import ServedModel, State
@@ -84,7 +85,7 @@ async def detection(request: Request) -> Response:
 @router.post("/vision/custom/list", operation_id="deepstack_list", dependencies=_INDEX)
 async def custom_list(request: Request) -> Response:
     """List the models that `/v1/vision/custom/{name}` asks."""
-    ready = [model for model in plane_of(request).visible() if model.state is State.READY]
+    ready = [model for model in models_of(request).visible() if model.state is State.READY]
     names = sorted({model.name for model in ready if model.task in BOXES})
     body = _answer(success=True, models=names, code=200, command="list-custom")
     return Response(body, media_type="application/json")
@@ -98,7 +99,7 @@ async def custom_list(request: Request) -> Response:
 )
 async def custom(request: Request, name: str) -> Response:
     """Find objects with the newest version of a model."""
-    return await _detected(request, partial(plane_of(request).get, name), "custom")
+    return await _detected(request, partial(models_of(request).get, name), "custom")
 
 
 @router.post("/vision/{rest:path}", include_in_schema=False)
@@ -177,6 +178,9 @@ def _answer(**fields: object) -> bytes:
     return orjson.dumps({**fields, **_MODULE, "timestampUTC": formatdate(usegmt=True)})
 
 
-def routes(model: str | None) -> APIRouter:
-    """Return the routes of the API; a request that names no model asks the operator's."""
-    return router
+class DeepStack(Feature):
+    """Speaks DeepStack's API."""
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        return router

@@ -277,7 +277,9 @@ class Exchange:
                 self.keep_alive, answer = False, self._front.error_answer(error)
         size, self._turn = sum(map(len, answer.body)), Turn.ANSWERED
         # While the server drains, the client of a connection without further requests is to leave.
-        self.keep_alive &= not self._front.service.plane.draining or bool(self._connection.pipeline)
+        self.keep_alive &= not self._front.service.models.draining or bool(
+            self._connection.pipeline
+        )
         pieces: list[Buffer] = [STATUS_LINE[answer.status]]
         # The date, which uvicorn renews.
         for name, value in self._connection.server_state.default_headers:

@@ -202,7 +202,7 @@ class ServerProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Cycle, app: ASGI3Application) -> None:
         self._running = cycle
-        if self._front.service.plane.draining:
+        if self._front.service.models.draining:
             # Once all that has arrived is parsed.
             self.loop.call_soon(self._end_if_last, cycle)
         if isinstance(cycle, Exchange):

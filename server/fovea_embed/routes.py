@@ -85,7 +85,7 @@ def embed_routes() -> APIRouter:
 
 async def _embed(request: Request, name: str, version: int | None) -> Response:
     service = service_of(request)
-    model = service.plane.get(name, version)
+    model = service.models.get(name, version)
     timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
 
     async def work(body: bytes) -> Response:

@@ -9,7 +9,6 @@ from fovea_extensions.log_settings import LogSettings
 from fovea_extensions.regions import SharedRegions
 from fovea_extensions.shared_memory import SharedMemory
 from fovea_extensions.trace import TraceSettings
-from fovea_server.dataplane.service import Service
 from fovea_server.logs import SERVER_LOG
 from fovea_server.settings import Settings
 
@@ -31,10 +30,3 @@ class Extensions:
     def close(self) -> None:
         """Release the memory of GPUs. Calling it again does nothing."""
         self.cuda_shared_memory.close()
-
-
-def extensions_of(service: Service) -> Extensions:
-    """Return the extensions of a service, which `fovea.abilities` gave to it."""
-    # Of two packages with that ability, Fovea's own counts.
-    assert isinstance(service.extensions, Extensions)
-    return service.extensions

@@ -10,11 +10,9 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_extensions.cuda_shared_memory import CudaRegion
-from fovea_extensions.extensions import extensions_of
 from fovea_extensions.shared_memory import Region
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
-from fovea_server.grpc.methods import Method
 
 Fields = dict[str, Any]
 
@@ -33,14 +31,14 @@ async def system_status(
     service: Service, request: messages.SystemSharedMemoryStatusRequest
 ) -> Fields:
     """List one region of system memory, or all."""
-    return _status(extensions_of(service).system_shared_memory.status(request.name or None))
+    return _status(service.extensions.system_shared_memory.status(request.name or None))
 
 
 async def register_system(
     service: Service, request: messages.SystemSharedMemoryRegisterRequest
 ) -> Fields:
     """Register a region of system memory."""
-    extensions_of(service).system_shared_memory.register(
+    service.extensions.system_shared_memory.register(
         request.name, request.key, request.offset, request.byte_size
     )
     return {}
@@ -50,20 +48,20 @@ async def unregister_system(
     service: Service, request: messages.SystemSharedMemoryUnregisterRequest
 ) -> Fields:
     """Unregister one region of system memory, or all."""
-    extensions_of(service).system_shared_memory.unregister(request.name or None)
+    service.extensions.system_shared_memory.unregister(request.name or None)
     return {}
 
 
 async def cuda_status(service: Service, request: messages.CudaSharedMemoryStatusRequest) -> Fields:
     """List one region of GPUs' memory, or all."""
-    return _status(extensions_of(service).cuda_shared_memory.status(request.name or None))
+    return _status(service.extensions.cuda_shared_memory.status(request.name or None))
 
 
 async def register_cuda(
     service: Service, request: messages.CudaSharedMemoryRegisterRequest
 ) -> Fields:
     """Register a region of a GPU's memory; the first on a GPU opens the device."""
-    register = extensions_of(service).cuda_shared_memory.register
+    register = service.extensions.cuda_shared_memory.register
     await asyncio.to_thread(
         register, request.name, request.raw_handle, request.device_id, request.byte_size
     )
@@ -74,7 +72,7 @@ async def unregister_cuda(
     service: Service, request: messages.CudaSharedMemoryUnregisterRequest
 ) -> Fields:
     """Unregister one region of GPUs' memory, or all."""
-    extensions_of(service).cuda_shared_memory.unregister(request.name or None)
+    service.extensions.cuda_shared_memory.unregister(request.name or None)
     return {}
 
 
@@ -88,7 +86,7 @@ async def trace(service: Service, request: messages.TraceSettingRequest) -> Fiel
     given = {
         name: _trace_value(name, list(setting.value)) for name, setting in request.settings.items()
     }
-    traces = extensions_of(service).trace
+    traces = service.extensions.trace
     settings = traces.update(model, given) if given else traces.get(model)
     return {
         "settings": {
@@ -105,7 +103,7 @@ async def log(service: Service, request: messages.LogSettingsRequest) -> Fields:
         for name, setting in request.settings.items()
         if name in _LOG
     }
-    of_log = extensions_of(service).log_settings
+    of_log = service.extensions.log_settings
     settings = of_log.update(given) if given else of_log.get()
     return {"settings": {name: {_LOG[name][0]: value} for name, value in settings.items()}}
 
@@ -129,17 +127,6 @@ def _log_value(name: str, setting: messages.LogSettingsRequest.SettingValue) -> 
     return value
 
 
-def _has_settings(request: Any) -> bool:
+def has_settings(request: Any) -> bool:
+    """Return whether a request changes settings; else it reads them."""
     return bool(request.settings)
-
-
-METHODS = {
-    "SystemSharedMemoryStatus": Method("shared-memory", system_status),
-    "SystemSharedMemoryRegister": Method("shared-memory", register_system, changes=True),
-    "SystemSharedMemoryUnregister": Method("shared-memory", unregister_system, changes=True),
-    "CudaSharedMemoryStatus": Method("shared-memory", cuda_status),
-    "CudaSharedMemoryRegister": Method("shared-memory", register_cuda, changes=True),
-    "CudaSharedMemoryUnregister": Method("shared-memory", unregister_cuda, changes=True),
-    "TraceSetting": Method("trace", trace, changes=_has_settings),
-    "LogSettings": Method("logging", log, changes=_has_settings),
-}

@@ -9,14 +9,12 @@ from functools import partial
 from typing import Any
 
 from fovea_extensions.cuda_shared_memory import CudaSharedMemory
-from fovea_extensions.extensions import extensions_of
 from fovea_extensions.shared_memory import SharedMemory
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.http.base64_text import base64_bytes
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.v2.answers import json_answer
-from fovea_server.http.v2.routes import MODEL, Route
 from fovea_server.tensors.triton_json import as_string, as_unsigned, find, member, parse_json
 
 
@@ -33,7 +31,7 @@ async def unregister(service: Service, request: Request) -> Response:
 
 
 def _memory(service: Service, request: Request) -> SharedMemory | CudaSharedMemory:
-    extensions = extensions_of(service)
+    extensions = service.extensions
     cuda = request.name("memory") == "cuda"
     return extensions.cuda_shared_memory if cuda else extensions.system_shared_memory
 
@@ -47,7 +45,7 @@ async def register(service: Service, request: Request) -> Response:
     if kind == "cuda":
         await _register_cuda(service, name, given)
     else:
-        extensions_of(service).system_shared_memory.register(
+        service.extensions.system_shared_memory.register(
             name,
             as_string(_required(given, "key")),
             as_unsigned(find(given, "offset", 0)),
@@ -65,7 +63,7 @@ async def _register_cuda(service: Service, name: str, given: object) -> None:
     byte_size = as_unsigned(member(given, "byte_size"))
     device_id = as_unsigned(member(given, "device_id"))
     # In a thread: the first one opens the GPU, which takes long.
-    register = extensions_of(service).cuda_shared_memory.register
+    register = service.extensions.cuda_shared_memory.register
     await asyncio.to_thread(register, name, handle, device_id, byte_size)
 
 
@@ -81,16 +79,16 @@ async def trace(service: Service, request: Request) -> Response:
     model = request.names["model"]
     if request.call.method == "POST":
         given = await _given(service, request)
-        return json_answer(extensions_of(service).trace.update(model, given))
-    return json_answer(extensions_of(service).trace.get(model))
+        return json_answer(service.extensions.trace.update(model, given))
+    return json_answer(service.extensions.trace.get(model))
 
 
 async def log(service: Service, request: Request) -> Response:
     """Read or change the log settings."""
     if request.call.method == "POST":
         given = await _given(service, request)
-        return json_answer(extensions_of(service).log_settings.update(given))
-    return json_answer(extensions_of(service).log_settings.get())
+        return json_answer(service.extensions.log_settings.update(given))
+    return json_answer(service.extensions.log_settings.get())
 
 
 async def _parsed(service: Service, request: Request) -> Any:
@@ -101,15 +99,3 @@ async def _given(service: Service, request: Request) -> Mapping[str, Any]:
     given = await _parsed(service, request)
     # Triton changes no setting if the body is not an object.
     return given if type(given) is dict else {}
-
-
-_MEMORY = r"/v2/(?P<memory>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
-_BOTH = ("GET", "POST")
-ROUTES = (
-    Route(MODEL + "/trace/setting", "trace", _BOTH, trace, controls=True),
-    Route("/v2/trace/setting", "trace", _BOTH, trace, controls=True),
-    Route("/v2/logging", "logging", _BOTH, log, controls=True),
-    Route(_MEMORY + "/status", "shared-memory", ("GET",), status),
-    Route(_MEMORY + "/register", "shared-memory", ("POST",), register, controls=True),
-    Route(_MEMORY + "/unregister", "shared-memory", ("POST",), unregister, controls=True),
-)

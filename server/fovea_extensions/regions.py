@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from fovea_extensions.cuda_shared_memory import CudaSharedMemory, OpenedRegion
 from fovea_extensions.shared_memory import MappedRegion, SharedMemory
 from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
 
 Opened = MappedRegion | OpenedRegion
+
+
+class RegionSlice(NamedTuple):
+    """The place of a tensor in shared memory, in bytes."""
+
+    region: str
+    offset: int
+    byte_size: int
 
 
 class RegionPlace:

@@ -12,10 +12,10 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import usable_cores
 from fovea_files.entry import InputImage, Result
 from fovea_files.predictors import Predicted, Predicting, Predictor
-from fovea_server.dataplane.service import Service
+from fovea_server.app import build_app
 from fovea_server.http.v1.answers import boxes_json
 from fovea_server.models.model import ServedModel
-from fovea_server.models.registry import Registry
+from fovea_server.models.registry import settings_around
 
 
 class JoinedPredictor(Predictor):
@@ -25,18 +25,18 @@ class JoinedPredictor(Predictor):
     """
 
     def __init__(self, folder: Path, options: PredictOptions) -> None:
-        self._registry = Registry.of_folder(folder)
-        self._plane = Service(self._registry.settings, self._registry).plane
+        self._app = build_app(settings_around(folder))
+        self._plane = self._app.service.plane
         self._name, self._options = folder.name, options
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="answers", daemon=True)
         self._thread.start()
-        self._registry.load(self._name)
+        self._app.registry.load(self._name)
         self.threads = usable_cores()
 
     @property
     def _model(self) -> ServedModel:
-        return self._plane.get(self._name)
+        return self._plane.models.get(self._name)
 
     def describe(self) -> Predicting:
         """Describe the model as its detector does."""
@@ -58,7 +58,7 @@ class JoinedPredictor(Predictor):
     def close(self) -> None:
         """Unload the models. Calling it again does nothing."""
         if self._thread.is_alive():
-            self._registry.close()
+            self._app.close()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()

@@ -23,7 +23,7 @@ from fovea_pipelines.reference import (
 )
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_preprocess.image import DecodedImage
-from fovea_server.models.registry import Registry
+from fovea_server.models.registry import Registry, settings_around
 from fovea_server.tensors.image_messages import ImageRequest
 
 
@@ -66,7 +66,7 @@ def compare_reference(
 
 
 def _found(folder: Path, files: Sequence[Path]) -> list[Detections]:
-    with closing(Registry.of_folder(folder)) as registry:
+    with closing(Registry(settings_around(folder))) as registry:
         registry.load(folder.name)
         return asyncio.run(_asked(registry, folder.name, files))
 

@@ -11,17 +11,19 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
-from fovea_preprocess.entry_points import Group, load
+from fovea_connection.protocol import ServerProtocol
 from fovea_preprocess.errors import FoveaError
+from fovea_server.app import App
 from fovea_server.byte_budget import Trimmer
 from fovea_server.dataplane.service import Service
+from fovea_server.http.front import Front
 from fovea_server.logs import SERVER_LOG
 from fovea_server.settings import silence_grpc
 from fovea_server.surface import Surface
@@ -126,7 +128,7 @@ class Server(uvicorn.Server):
         if self._drained_at is None:
             seconds = self._service.settings.drain_secs
             self._drained_at = time.monotonic() + seconds
-            self._service.plane.draining = True
+            self._service.models.drain()
             if seconds:
                 log.info("not ready any more, and stopping in %g s", seconds)
         return self.force_exit or time.monotonic() >= self._drained_at
@@ -153,7 +155,7 @@ class Server(uvicorn.Server):
         """Stop all servers concurrently: they share the time to exit."""
         log.info("stopping")
         # Loads that are under way would outlast the requests.
-        self._service.plane.stop()
+        self._service.models.stop()
         timeout_s = self._service.settings.exit_timeout_secs
         others = asyncio.create_task(self._stop_others(timeout_s))
         await super().shutdown(sockets)
@@ -164,7 +166,7 @@ class Server(uvicorn.Server):
         if self.force_exit:
             # uvicorn leaves it to be cancelled, with a traceback.
             await self.lifespan.shutdown()
-        await asyncio.to_thread(self._service.plane.close)
+        await asyncio.to_thread(self._service.models.close)
         self._service.close()
         if (tracer := self._service.traffic.tracer) is not None:
             await asyncio.to_thread(tracer.close)
@@ -186,22 +188,25 @@ class Server(uvicorn.Server):
 
 
 def make_server(
-    service: Service,
+    app: App,
     signalled: Callable[[], None] = lambda: None,
     *,
-    surface: Surface | None = None,
-    protocol: Callable[..., asyncio.Protocol] | None = None,
+    before: Sequence[Front] = (),
+    protocol: Callable[..., asyncio.Protocol] = ServerProtocol,
     grpc_server: GrpcServer | None = None,
 ) -> Server:
-    """Build the server of a service; start it with `run()`. Signals call `signalled`, too.
+    """Build the servers of all protocols; start them with `run()`. Signals call `signalled`, too.
 
-    The parts are by default those of the settings, and connections those of the ability
-    `connection`: a protocol of asyncio that takes the `fronts` beside uvicorn's arguments.
+    Args:
+        app: the objects that answer.
+        signalled: called by each signal, before the servers stop.
+        before: fronts that may take a request first.
+        protocol: of connections: takes the `fronts` beside uvicorn's arguments.
+        grpc_server: in place of the usual one.
     """
-    settings = service.settings
+    service, settings = app.service, app.service.settings
     certificate, key = https_files(settings) or (None, None)
-    surface = surface or Surface(service)
-    protocol = protocol or load(Group.ABILITIES, "connection")
+    surface = Surface(app, before)
     # uvicorn calls it like a class.
     connection = cast("type[asyncio.Protocol]", partial(protocol, fronts=surface.fronts))
     return Server(
@@ -224,14 +229,15 @@ def make_server(
             timeout_graceful_shutdown=max(1, math.ceil(settings.exit_timeout_secs)),
         ),
         service,
-        _others(service, grpc_server),
+        _others(app, grpc_server),
         signalled,
         Trimmer(service.budget),
     )
 
 
-def _others(service: Service, grpc_server: GrpcServer | None) -> list[GrpcServer | MetricsServer]:
+def _others(app: App, grpc_server: GrpcServer | None) -> list[GrpcServer | MetricsServer]:
     """Build the enabled servers; their imports cost tenths of a second."""
+    service = app.service
     others: list[GrpcServer | MetricsServer] = []
     if grpc_server is not None:
         others.append(grpc_server)
@@ -243,5 +249,5 @@ def _others(service: Service, grpc_server: GrpcServer | None) -> list[GrpcServer
     if service.settings.allow_metrics:
         from fovea_server.metrics.listener import MetricsServer
 
-        others.append(MetricsServer(service))
+        others.append(MetricsServer(service, app.features))
     return others

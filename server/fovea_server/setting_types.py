@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, InstanceOf
 from pydantic_settings import NoDecode
 
-from fovea_server.stores import StoreAddress, parse_address
+from fovea_stores.address import Address, parse_address
 
 # Kubernetes adds these to every pod for a Service that is called fovea, or fovea-something.
 _OF_KUBERNETES = re.compile(
@@ -24,7 +24,7 @@ _ORIGIN = re.compile(r"\*|(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://[a-z0
 
 def _several(value: object) -> object:
     """Take one value, as the environment has it, for a tuple of one."""
-    return (value,) if isinstance(value, str | Path | StoreAddress) else value
+    return (value,) if isinstance(value, str | Path | Address) else value
 
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(_several), NoDecode]
@@ -35,7 +35,7 @@ def _place(value: object) -> object:
     return (parse_address(value) or value) if isinstance(value, str) else value
 
 
-Place = Annotated[Path | InstanceOf[StoreAddress], BeforeValidator(_place)]
+Place = Annotated[Path | InstanceOf[Address], BeforeValidator(_place)]
 Places = Annotated[tuple[Place, ...], BeforeValidator(_several), NoDecode]
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from fovea_server.dataplane.service import Service
+from fovea_server.app import App
 from fovea_server.http.asgi import FrontApp
 from fovea_server.http.cors import Cors
 from fovea_server.http.front import Front
 from fovea_server.http.v1.predict import PredictFront
-from fovea_server.http.v1.sources import ImageSources
 from fovea_server.http.v2.front import V2Front
 from fovea_server.traffic.asgi import WithTraffic
 
@@ -28,33 +27,31 @@ class Surface:
     tensors alone starts without it.
 
     Args:
-        service: answers the requests.
+        app: the server's objects.
         before: fronts that may take a request first.
 
     Attributes:
         fronts: of requests that need no ASGI.
     """
 
-    def __init__(self, service: Service, before: Sequence[Front] = ()) -> None:
-        self._service = service
-        self._sources = ImageSources(service.settings)
-        own = V2Front(service), PredictFront(service, self._sources)
-        added = (each.fronts() for each in service.parts)
-        self.fronts = (*before, *own, *cast("Iterable[Front]", chain.from_iterable(added)))
-        self._app: ASGIApp | None = None
+    def __init__(self, app: App, before: Sequence[Front] = ()) -> None:
+        self._app, service = app, app.service
+        own = V2Front(service), PredictFront(service, app.sources)
+        added = chain.from_iterable(feature.fronts() for feature in app.features)
+        self.fronts: tuple[Front, ...] = (*before, *own, *added)
+        self._routes: ASGIApp | None = None
         self._making = asyncio.Lock()
         others = Cors(service.settings.cors_origin).around(self._others)
         self._all = FrontApp(self.fronts, WithTraffic(others, service.traffic))
 
     @asynccontextmanager
     async def _lifespan(self) -> AsyncIterator[None]:
-        self._sources.open()
-        for part in self._service.parts:
-            await part.start()
+        for feature in self._app.features:
+            await feature.start()
         yield
-        for part in self._service.parts:
-            await part.stop()
-        await self._sources.close()
+        for feature in self._app.features:
+            await feature.stop()
+        await self._app.sources.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or the lifespan."""
@@ -69,11 +66,11 @@ class Surface:
 
     async def _others(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._making:
-            if self._app is None:
-                self._app = await asyncio.to_thread(self._make)
-        await self._app(scope, receive, send)
+            if self._routes is None:
+                self._routes = await asyncio.to_thread(self._make)
+        await self._routes(scope, receive, send)
 
     def _make(self) -> ASGIApp:
         from fovea_server.http.v1.app import create_app
 
-        return create_app(self._service, self._sources)
+        return create_app(self._app.service, self._app.sources, self._app.features)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Self
 
-from fovea_server.stores import Follower, FollowPlan, StoreAddress
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 @dataclass(frozen=True, slots=True)
-class Address(StoreAddress):
+class Address:
     """An address such as s3://bucket/prefix; it holds no secrets, so it may be logged.
 
     Attributes:
@@ -46,16 +46,6 @@ class Address(StoreAddress):
     def __str__(self) -> str:
         return self.url
 
-    def follow(self, plan: FollowPlan) -> Follower:
-        """Prepare the mirror; see `StoreAddress.follow`."""
-        # Not at the top: these modules import this one.
-        from fovea_stores.follower import MirrorFollower
-        from fovea_stores.mirror import Mirror
-
-        only, described = plan.only, plan.described
-        mirror = Mirror(self, plan.cache, plan.most_bytes, only, described=described)
-        return MirrorFollower(mirror, every_s=plan.every_s, polls=plan.polls)
-
     @property
     def scheme(self) -> str:
         """The part before ://."""
@@ -76,3 +66,14 @@ _FORMS = {
     "https": "HOST/PATH",
     "http": "HOST/PATH",
 }
+
+
+def parse_address(text: str) -> Address | None:
+    """Read the address of a store; None for the path of a folder; ValueError says what is wrong."""
+    found = _SCHEME.match(text)
+    if found is None:
+        return None
+    if (scheme := found[1].lower()) not in _FORMS:
+        known = ", ".join(f"{known}://" for known in sorted(_FORMS))
+        raise ValueError(f"{scheme}:// is no store that is known: use {known}, or a folder")
+    return Address.parse(text)

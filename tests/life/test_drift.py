@@ -11,13 +11,17 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.repository.baseline import Distribution, QuantityValues
 from fovea_engines.repository.card import Baseline
 from fovea_life.drift.report import _bin_names
-from fovea_life.drift.watch import DriftWatch
+from fovea_life.drift.watch import Drift
 from fovea_life.drift.window import IMAGES, LiveWindow
+from fovea_life.promotion.canaries import Canaries
 from fovea_preprocess.errors import ModelNotReady, NotFound
 from fovea_preprocess.image import DecodedImage, brightness, decode_image
-from fovea_server.dataplane.service import Service
-from fovea_server.models.registry import Registry
+from fovea_server.app import build_app
+from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.pixel_room import PixelRoom
+from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.settings import Settings
+from fovea_streams.tracking.tracks import Tracks
 
 pytestmark = pytest.mark.slow
 
@@ -68,17 +72,24 @@ def test_counts_of_objects_are_named_as_they_are():
 def test_observers_see_answers_and_fail_none(demo_repository, caplog):
     """A model that is being loaded is not told to be built again."""
     settings = Settings(model_repository=demo_repository)
-    registry = Registry(settings)
-    plane = Service(settings, registry).plane
-    watch = DriftWatch(plane)
+    app = build_app(settings)
+    models, watch = app.service.models, Drift(app.service.models)
 
-    def raises(*_):
-        raise ValueError("of an observer")
+    class Raising:
+        def observe(self, *_):
+            raise ValueError("of an observer")
+
+    plane = DataPlane(
+        models,
+        app.service.extensions.trace,
+        PixelRoom(app.service.budget, cores=1, most_pixels=10**8),
+        Tracks(60),
+        Canaries(),
+        [Raising(), watch],
+    )
 
     async def run() -> None:
-        plane.observers.append(raises)
-        watch.start()
-        registry.start()
+        app.registry.start()
         said = ""
         while not said:
             try:
@@ -86,17 +97,18 @@ def test_observers_see_answers_and_fail_none(demo_repository, caplog):
             except ModelNotReady:
                 await asyncio.sleep(0)
             except NotFound as error:
-                said = f"{plane.get('digits').state}: {error}"
+                said = f"{models.get('digits').state}: {error}"
         assert said.startswith("READY: ")
         assert "build it again" in said
         image = (DEMO / "scene-1.jpg").read_bytes()
         for _ in range(2):
-            answer = await plane.predict(plane.get("digits"), None, [image], PredictOptions())
+            answer = await plane.predict(
+                PredictRequest(models.get("digits"), None, [image], PredictOptions())
+            )
             assert len(answer.images[0].found)
-        watch.stop()
 
     try:
         asyncio.run(run())
     finally:
-        registry.close()
+        app.close()
     assert caplog.text.count("could not be looked at") == 1

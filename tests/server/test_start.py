@@ -13,9 +13,8 @@ from tests.certificates import make_pair
 from tests.serving import free_ports
 
 from fovea_preprocess.errors import InvalidOption, Unavailable
-from fovea_server.dataplane.service import Service
+from fovea_server.app import build_app
 from fovea_server.listen import bind, bind_all
-from fovea_server.models.registry import Registry
 from fovea_server.serve import Server, make_server
 from fovea_server.settings import Settings
 
@@ -24,7 +23,7 @@ PORTS = ("http_port", "grpc_port", "metrics_port")
 
 def server_of(folder: Path, **settings: object) -> tuple[Settings, Server]:
     chosen = Settings(model_repository=folder, **settings)
-    return chosen, make_server(Service(chosen, Registry(chosen)))
+    return chosen, make_server(build_app(chosen))
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc", "metrics"])

@@ -459,21 +459,23 @@ def test_a_camera_is_asked_again_whatever_fails(mjpeg, caplog):
 
 
 def test_a_stream_goes_on_whatever_a_frame_fails_of(mjpeg, caplog):
-    class Plane:
+    class Models:
         fault = RuntimeError("s3cret")
 
         def get(self, name):
             raise self.fault
 
-    plane = Plane()
+    models = Models()
     config = StreamConfig.parse("door", {"source": f"http://{mjpeg}/video", "model": "any"})
-    stream = CameraStream(config, plane, SimpleNamespace(of=nullcontext), reach=EVERYWHERE)
+    stream = CameraStream(
+        config, SimpleNamespace(models=models), SimpleNamespace(of=nullcontext), reach=EVERYWHERE
+    )
 
     async def run():
         task = asyncio.create_task(stream.run())
         await until(lambda: stream.refused > 3)
         first_state = stream.state
-        plane.fault = NotFound("there is no model")
+        models.fault = NotFound("there is no model")
         await until(lambda: stream.state == ("refused", "there is no model"))
         await ended(task)
         return first_state

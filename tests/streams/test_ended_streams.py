@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from fovea_server.dataplane.service import Service
-from fovea_server.models.registry import Registry
+from fovea_server.app import build_app
 from fovea_server.settings import Settings
 from fovea_streams.streams.table import StreamTable
 
@@ -16,7 +15,7 @@ def test_ids_are_forgotten_and_memory_is_trimmed_behind_a_stream(tmp_path, enabl
         f'[gate]\nsource = "{tmp_path}/gate.mp4"\nmodel = "none"\nenabled = {enabled}\n'
     )
     settings = Settings(model_repository=tmp_path)
-    service = Service(settings, Registry(settings))
+    service = build_app(settings).service
     forgotten: list[str] = []
 
     async def run() -> str:

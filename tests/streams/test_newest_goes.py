@@ -3,12 +3,15 @@
 import asyncio
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 from tests.streams.conftest import write_moving_scene
 
-from fovea_server.dataplane.service import Service
-from fovea_server.models.registry import Registry
+from fovea_life.promotion.canaries import Canaries
+from fovea_server.app import build_app
+from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.settings import Settings
 from fovea_streams.streams.table import StreamTable
 from fovea_streams.tracking.tracks import Tracks
@@ -31,16 +34,21 @@ def test_the_newest_frame_and_the_ids_go_with_their_stream(uncollected, demo_rep
     )
     (tmp_path / "digits").symlink_to(demo_repository / "digits")
     settings = Settings(model_repository=tmp_path)
-    registry = Registry(settings)
+    app = build_app(settings)
+    registry, service, tracks = app.registry, app.service, Tracks(60)
     registry.start()
-    service = Service(settings, registry)
+    plane = DataPlane(
+        service.models,
+        service.extensions.trace,
+        PixelRoom(service.budget, cores=1, most_pixels=10**8),
+        tracks,
+        Canaries(),
+    )
 
     async def run() -> None:
-        tracks = Tracks(60)
-        service.plane.turn_of = tracks.turn_of
         while registry.reason:
             await asyncio.sleep(0.02)
-        table = StreamTable(service, tracks.forget)
+        table = StreamTable(replace(service, plane=plane), tracks.forget)
         await table.start()
         stream = table.get("gate")
         async with asyncio.timeout(60):

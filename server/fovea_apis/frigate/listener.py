@@ -14,7 +14,7 @@ import zmq
 import zmq.asyncio
 
 from fovea_apis.choosing import BOXES, check_task, default_model
-from fovea_apis.frigate.address import bound
+from fovea_apis.frigate.address import bound, check_address, check_free
 from fovea_apis.frigate.messages import (
     OPTIONS,
     answer,
@@ -24,9 +24,11 @@ from fovea_apis.frigate.messages import (
     refusal,
     rows,
 )
-from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
+from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest, NotFound
+from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
+from fovea_server.feature import Feature
 from fovea_server.models.model import ServedModel, State
 from fovea_server.traffic.call import Call
 
@@ -46,15 +48,20 @@ _MOST_PARTS = 5
 _MOST_SENDERS = 4096
 
 
-class FrigateListener:
-    """A socket for Frigate's detectors; `open` and `close` it on the event loop.
+class FrigateListener(Feature):
+    """A socket for Frigate's detectors (`--api frigate-zmq`).
 
     A detector first says which model it wants, and then sends frames that do not. Each message is
     answered, but for one: a frame of a detector that this server does not know, as it has started
     again, where several models could be meant. After that Frigate says again which one it wants.
+
+    Raises:
+        InvalidOption: the server cannot listen for Frigate with these settings.
+        Unavailable: nor at this address.
     """
 
     def __init__(self, service: Service) -> None:
+        _check(service)
         self._service = service
         self._plane = service.plane
         self._wanted: OrderedDict[bytes, str] = OrderedDict()
@@ -62,7 +69,7 @@ class FrigateListener:
         self._open: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[Any] | None] = set()
 
-    def open(self) -> None:
+    async def start(self) -> None:
         """Listen; Unavailable: the address cannot be used."""
         settings = self._service.settings
         self._context = zmq.asyncio.Context()
@@ -70,7 +77,7 @@ class FrigateListener:
         log.info("Frigate's detectors on %s", self._socket.getsockopt_string(zmq.LAST_ENDPOINT))
         self._receiving = asyncio.create_task(self._receive())
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Answer what came, and stop listening."""
         self._receiving.cancel()
         if self._open:
@@ -131,7 +138,7 @@ class FrigateListener:
         if "model_request" in header or "model_data" in header:
             return await self._about_model(call, sender, header)
         call.path += "/detect"
-        self._service.admit(call, "inference", operation=f"ZMQ {API}")
+        self._service.authenticator.admit(call, "inference", operation=f"ZMQ {API}")
         most_pixels = int(self._service.settings.max_megapixels * 1e6)
         read = partial(image_of, header, parts, most_pixels)
         image = read() if header.get("dtype") == "uint8" else await asyncio.to_thread(read)
@@ -141,7 +148,8 @@ class FrigateListener:
             return self._refused(call, error, refusal(error) if sender in self._wanted else [])
         call.model = model.name
         check_task(model, BOXES)
-        prediction = await self._plane.predict(model, None, [image], OPTIONS, encode=rows)
+        asked = PredictRequest(model, None, [image], OPTIONS, encode=rows)
+        prediction = await self._plane.predict(asked)
         [result] = prediction.images
         if isinstance(result, FoveaError):
             raise result
@@ -158,7 +166,7 @@ class FrigateListener:
     async def _about_model(self, call: Call, sender: bytes, header: dict[str, Any]) -> list[bytes]:
         """Answer whether a model is there, and decline one that is sent."""
         call.path += "/model"
-        self._service.admit(call, "inference")
+        self._service.authenticator.admit(call, "inference")
         name = header.get("model_name")
         try:
             if not isinstance(name, str) or not name:
@@ -188,17 +196,17 @@ class FrigateListener:
         while time.monotonic() < until and self._is_coming(wanted) and self._leave_place():
             await asyncio.sleep(_LOOK_S)
         model = self._find(wanted)
-        self._plane.check_ready(model.name)
+        self._plane.models.check_ready(model.name)
         check_task(model, BOXES)
         return model
 
     def _is_coming(self, wanted: str) -> bool:
-        if self._plane.draining:
+        if self._plane.models.draining:
             return False
         try:
             return self._find(wanted).state is State.LOADING
         except NotFound:
-            return not self._plane.ready
+            return not self._plane.models.ready
 
     def _leave_place(self) -> bool:
         """Leave one's place to the next message; False if enough requests wait already."""
@@ -214,11 +222,11 @@ class FrigateListener:
         """Find the model for the name of Frigate's file, with its ending or without."""
         for name in (wanted, PurePath(wanted).stem):
             try:
-                return self._plane.get(name)
+                return self._plane.models.get(name)
             except NotFound as error:
                 unknown = error
         if (named := self._service.apis[API]) is not None:
-            return self._plane.get(named)
+            return self._plane.models.get(named)
         raise unknown.with_text(
             f"{unknown}; set model.path of Frigate to the name of one, or start the server with "
             f"--api {API}=MODEL"
@@ -244,3 +252,19 @@ def _address(part: zmq.Frame) -> str | None:
 
 def _no_header(name: str) -> None:
     return None
+
+
+def _check(service: Service) -> None:
+    settings, authenticator = service.settings, service.authenticator
+    if authenticator.keys is not None or authenticator.http.secret("inference") is not None:
+        raise InvalidOption(
+            "--api frigate-zmq: Frigate sends no key, and this server asks for one: give Frigate a "
+            "server of its own, without --keys"
+        )
+    is_local = check_address(settings.frigate_address)
+    check_free(settings)
+    if not is_local:
+        log.warning(
+            "Frigate at %s: other machines may predict there, and Frigate sends no key",
+            settings.frigate_address,
+        )

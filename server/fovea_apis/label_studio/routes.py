@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from fovea_apis.asking import (
     deadline,
     errors_as,
-    plane_of,
+    models_of,
     predicted,
 )
 from fovea_apis.choosing import default_model
@@ -26,6 +26,7 @@ from fovea_apis.label_studio.hosts import Hosts
 from fovea_apis.label_studio.regions import regions
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
 from fovea_preprocess.errors import Forbidden, FoveaError, InvalidRequest, Restricted
+from fovea_server.feature import Feature
 from fovea_server.http.v1.body import Source, json_object
 from fovea_server.http.v1.route import (
     ModelName,
@@ -194,8 +195,8 @@ async def _answered(request: Request, answer: Callable[[Given], Response]) -> Re
 def _model(request: Request) -> ServedModel:
     name = request.path_params.get("name")
     if name is not None:
-        plane_of(request).check_ready(name)
-        return plane_of(request).get(name)
+        models_of(request).check_ready(name)
+        return models_of(request).get(name)
     instead = "name one in the address, http://HOST:PORT/label-studio/MODEL"
     return default_model(service_of(request), call_of(request), "label-studio", _TASKS, instead)
 
@@ -275,6 +276,9 @@ def _json(document: Given) -> Response:
     return Response(orjson.dumps(document), media_type="application/json")
 
 
-def routes(model: str | None) -> APIRouter:
-    """Return the routes of the API; a request that names no model asks the operator's."""
-    return router
+class LabelStudio(Feature):
+    """Speaks the API of Label Studio's ML backends."""
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        return router

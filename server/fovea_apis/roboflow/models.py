@@ -8,7 +8,7 @@ from uuid import uuid4
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from fovea_apis.asking import admit_late, by_body, deadline, parsed_late, plane_of
+from fovea_apis.asking import admit_late, by_body, deadline, models_of, parsed_late
 from fovea_apis.roboflow.request import model_of
 from fovea_apis.roboflow.result_json import TASKS
 from fovea_preprocess.errors import InvalidRequest
@@ -47,13 +47,13 @@ async def add(request: Request) -> Response:
         await admit_late(request, given.get("api_key"))
         model_id = given.get("model_id")
         name, version = model_of(model_id)
-        plane = plane_of(request)
+        models = models_of(request)
         call_of(request).model = name
         if _explicit(request):
             check_control(request, "model-repository")
-            await plane.load(name)
-        plane.check_ready(name)
-        return _registered(request, [_described(plane.get(name, version), str(model_id))])
+            await models.load(name)
+        models.check_ready(name)
+        return _registered(request, [_described(models.get(name, version), str(model_id))])
 
     return await answered(request, answer, deadline(request))
 
@@ -70,7 +70,7 @@ async def remove(request: Request) -> Response:
         name, _ = model_of(given.get("model_id"))
         call_of(request).model = name
         _check_unload(request)
-        await plane_of(request).unload(name)
+        await models_of(request).unload(name)
         return _registered(request)
 
     return await answered(request, answer, deadline(request))
@@ -84,9 +84,9 @@ async def remove(request: Request) -> Response:
 async def clear(request: Request) -> Response:
     """Unload all models, in explicit mode."""
     _check_unload(request)
-    plane = plane_of(request)
-    for name in {model.name for model in plane}:
-        await plane.unload(name)
+    models = models_of(request)
+    for name in {model.name for model in models}:
+        await models.unload(name)
     return _registered(request)
 
 
@@ -104,7 +104,7 @@ def _check_unload(request: Request) -> None:
 
 
 def _registered(request: Request, asked: list[dict[str, object]] | None = None) -> Response:
-    ready = [model for model in plane_of(request).visible() if model.state is State.READY]
+    ready = [model for model in models_of(request).visible() if model.state is State.READY]
     models = [_described(m, f"{m.name}/{m.version}") for m in ready if m.task in TASKS]
     # A client looks for the very id that it asked for, which may have no version.
     return _json({"models": [*(asked or ()), *models]})

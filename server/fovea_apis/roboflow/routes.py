@@ -18,8 +18,8 @@ from fovea_apis.asking import (
     by_body,
     deadline,
     errors_as,
+    models_of,
     parsed_late,
-    plane_of,
     predicted,
     query_key,
     result_of,
@@ -28,8 +28,9 @@ from fovea_apis.choosing import check_task
 from fovea_apis.roboflow import models
 from fovea_apis.roboflow.request import Asked, model_of, parse_legacy, parse_request
 from fovea_apis.roboflow.result_json import TASKS, predictions_json, response
-from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest
-from fovea_server.dataplane.images import Prediction
+from fovea_preprocess.errors import FoveaError, InvalidRequest
+from fovea_server.dataplane.prediction import Prediction
+from fovea_server.feature import Feature
 from fovea_server.http.v1.answers import drawn
 from fovea_server.http.v1.head import query_values
 from fovea_server.http.v1.route import answered, inferring, service_of
@@ -86,7 +87,7 @@ async def legacy(request: Request, dataset: str, version: str) -> Response:
     kind = request.headers.get("content-type", "")
     if request.state.admit is None:
         # An unknown model is reported before a large body is read.
-        plane_of(request).get(*model_of(model_id))
+        models_of(request).get(*model_of(model_id))
     work = partial(parse_legacy, model_id, query, kind)
     parse = partial(run_in_threadpool, work)
     return await _answered(request, parse, drawn_alone=query.get("format") == "image")
@@ -122,7 +123,7 @@ async def _answered(
 
 
 async def _predicted(request: Request, asked: Asked) -> Prediction:
-    model = plane_of(request).get(asked.name, asked.version)
+    model = models_of(request).get(asked.name, asked.version)
     check_task(model, tuple(TASKS))
     encode = partial(
         predictions_json, least=asked.options.conf, least_keypoint=asked.least_keypoint
@@ -134,8 +135,9 @@ async def _predicted(request: Request, asked: Asked) -> Prediction:
     )
 
 
-def routes(model: str | None) -> APIRouter:
-    """Return the routes of the API; InvalidOption: the operator named a model."""
-    if model is not None:
-        raise InvalidOption("each request of roboflow names its model: say --api roboflow")
-    return router
+class Roboflow(Feature):
+    """Speaks the API of Roboflow's inference server."""
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        return router

@@ -21,13 +21,12 @@ from fovea_cluster.ray.names import MODELS, ROSTER
 from fovea_cluster.ray.rpc_front import front_server
 from fovea_cluster.ray.running import Running, Serving
 from fovea_preprocess.errors import FoveaError
-from fovea_server.dataplane.service import Service
+from fovea_server.app import App
 from fovea_server.listen import bind
 from fovea_server.metrics.metrics import limit_families
 from fovea_server.serve import Server, make_server
 from fovea_server.settings import Settings
 from fovea_server.statistics.family import Family
-from fovea_server.surface import Surface
 
 log = logging.getLogger(__name__)
 
@@ -134,11 +133,12 @@ class NodeFront:
             served.stop()
 
 
-def make_front(service: Service, forwarders: Mapping[str, Forwarder]) -> Server:
-    """Build the server of a front: `service` describes models, and `forwarders` compute."""
+def make_front(app: App, forwarders: Mapping[str, Forwarder]) -> Server:
+    """Build the server of a front: `app` describes models, and `forwarders` compute."""
+    service = app.service
     fronts = V1Forwarding(service, forwarders), V2Forwarding(service, forwarders)
     grpc_server = front_server(service, forwarders) if service.settings.allow_grpc else None
-    return make_server(service, surface=Surface(service, fronts), grpc_server=grpc_server)
+    return make_server(app, before=fronts, grpc_server=grpc_server)
 
 
 class _Served:
@@ -160,7 +160,7 @@ class _Served:
             )
             for name, keeps_state in models.items()
         }
-        server = make_front(service, forwarders)
+        server = make_front(self.serving.app, forwarders)
 
         async def close() -> None:
             for forwarder in forwarders.values():

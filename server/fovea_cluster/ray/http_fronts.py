@@ -67,12 +67,12 @@ class _Forwarding(Front):
         assert found is not None, "it was taken"
         call.model = self._model(found)
         if call.method == "GET":
-            self.service.admit(call, "statistics")
+            self.service.authenticator.admit(call, "statistics")
             version = found.groupdict().get("version")
             request.endpoint = partial(self._count, None if version is None else int(version))
             return
         call.infers(f"POST {call.path[:3]}/models/{{model}}/{found['operation'].decode()}")
-        self.service.admit(call, "inference")
+        self.service.authenticator.admit(call, "inference")
         request.timeout_s = _timeout_of(request)
         request.endpoint = self._forward
 
@@ -101,7 +101,7 @@ class V1Forwarding(_Forwarding):
         if (counted := await statistics(self.forwarders[model], v2=False)) is not None:
             return json_answer(counted)
         # No replica runs: these are the figures of a model that nobody has asked.
-        return json_answer(service.plane.statistics(model, {}).model_dump(mode="json"))
+        return json_answer(service.models.statistics(model, {}).model_dump(mode="json"))
 
     def error_answer(self, error: FoveaError) -> Response:
         """Make an answer in the form of /v1."""
@@ -124,7 +124,7 @@ class V2Forwarding(_Forwarding):
     async def _count(self, version: int | None, service: Service, request: Request) -> Response:
         model = request.call.model
         counted = await v2_statistics(self.forwarders, model, version)
-        return json_answer(counted or service.plane.v2_statistics(model or None, version))
+        return json_answer(counted or service.models.v2_statistics(model or None, version))
 
     def error_answer(self, error: FoveaError) -> Response:
         """Make an answer in Triton's form."""

@@ -17,7 +17,7 @@ from fovea_cluster.ray.metrics import export
 from fovea_cluster.ray.policy import UNDER_WAY
 from fovea_cluster.ray.running import Running, Serving
 from fovea_preprocess.errors import FoveaError, Unavailable
-from fovea_server.dataplane.service import Service
+from fovea_server.app import App
 from fovea_server.grpc.server import GrpcServer
 from fovea_server.listen import bind
 from fovea_server.metrics.metrics import model_families
@@ -57,11 +57,12 @@ class Behind:
         about: all that a front needs to ask them.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, app: App) -> None:
+        service = app.service
         host, token = service.settings.http_address, secrets.token_urlsafe(32)
         grpc_server = GrpcServer(service, interceptors=(BehindFrontRpc(token),))
         protocol = partial(BehindFront, token=token)
-        server = make_server(service, protocol=protocol, grpc_server=grpc_server)
+        server = make_server(app, protocol=protocol, grpc_server=grpc_server)
         listener = bind(host, 0)
         self.running = Running(server, service, listener)
         port = listener.getsockname()[1]
@@ -98,7 +99,7 @@ class Replica:
             await asyncio.sleep(_RETRY_S)
         try:
             self._serving.check()
-            self._behind = await asyncio.to_thread(Behind, self._serving.service)
+            self._behind = await asyncio.to_thread(Behind, self._serving.app)
         except FoveaError:
             self._serving.close()
             raise
@@ -126,7 +127,7 @@ class Replica:
         service = self._serving.service
         traffic = service.traffic
         return (
-            *model_families(service.plane),
+            *model_families(service.models),
             traffic.durations.family(),
             *traffic.keys.families(),
         )
@@ -139,9 +140,9 @@ class Replica:
         service = self._serving.service
         try:
             if v2:
-                return service.plane.v2_statistics(self._name, version)
+                return service.models.v2_statistics(self._name, version)
             durations = service.traffic.durations.of(self._name)
-            return service.plane.statistics(self._name, durations).model_dump(mode="json")
+            return service.models.statistics(self._name, durations).model_dump(mode="json")
         except FoveaError:
             return None
 

@@ -43,7 +43,7 @@ async def _statistics(
 ) -> dict[str, Any]:
     version = version_of(request.version)
     counted = await v2_statistics(forwarders, request.name, version)
-    return counted or service.plane.v2_statistics(request.name or None, version)
+    return counted or service.models.v2_statistics(request.name or None, version)
 
 
 class Forwarded(NamedTuple):

@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from threading import Thread
 
 from fovea_preprocess.errors import ModelNotReady, Unavailable
+from fovea_server.app import build_app
 from fovea_server.dataplane.service import Service
 from fovea_server.logs import set_up_logging
-from fovea_server.models.registry import Registry
 from fovea_server.serve import Server
 from fovea_server.settings import Settings
 
@@ -28,8 +28,8 @@ class Serving:
         set_up_logging(
             settings.log_level, verbose=settings.log_verbose, line_format=settings.log_format
         )
-        self.models = Registry(settings, only=names, described=described)
-        self.service = Service(settings, self.models)
+        self.app = build_app(settings, only=names, described=described)
+        self.models, self.service = self.app.registry, self.app.service
         self.models.start()
         while not self.models.started:
             time.sleep(_LOOK_S)
@@ -41,8 +41,7 @@ class Serving:
 
     def close(self) -> None:
         """Unload the models, where no server does it when it ends."""
-        self.models.close()
-        self.service.close()
+        self.app.close()
 
 
 class Running:
@@ -114,4 +113,4 @@ class Running:
     def _leave(self) -> None:
         for listening in self._server.servers:
             listening.close()
-        self._service.plane.draining = True
+        self._service.models.drain()

@@ -25,7 +25,7 @@ from fovea_files.search.index import (
     command_for,
 )
 from fovea_preprocess.errors import FoveaError, InvalidOption
-from fovea_server.dataplane.images import Prediction
+from fovea_server.dataplane.prediction import Prediction, PredictRequest
 from fovea_server.http.v1.answers import error_json, raise_if_alone
 from fovea_server.http.v1.body import parsed_body
 from fovea_server.http.v1.head import timeout_of
@@ -82,7 +82,7 @@ async def _search_words(
     request: Request, name: str, version: int | None, find: FindIndex
 ) -> Response:
     service, given = service_of(request), _given(request)
-    model, began = service.plane.get(name, version), time.monotonic()
+    model, began = service.models.get(name, version), time.monotonic()
     text = given.pop("text", "")
     check_texts([text])
     index_name, most, pictures = _options(given)
@@ -119,7 +119,7 @@ def _answer(
 
 async def _search(request: Request, name: str, version: int | None, find: FindIndex) -> Response:
     service = service_of(request)
-    model = service.plane.get(name, version)
+    model = service.models.get(name, version)
     index_name, most, pictures = _options(_given(request))
     _check_task(model)
     # A missing index is told before an image is received.
@@ -138,9 +138,10 @@ async def _search(request: Request, name: str, version: int | None, find: FindIn
         images = await fetched(request, sources)
         call_of(request).enter()
         # It may have been replaced while the images were arriving.
-        serving = service.plane.get(name, version)
+        serving = service.models.get(name, version)
         _check_model(index, serving, mending)
-        found = await service.plane.predict(serving, version, images, options, timeout_s=timeout_s)
+        asked = PredictRequest(serving, version, images, options, timeout_s=timeout_s)
+        found = await service.plane.predict(asked)
         raise_if_alone(found, images, kind)
         matches = await run_in_threadpool(
             _matches, index, found, most, mending, thumbnails=pictures

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from weakref import WeakKeyDictionary
 
@@ -23,11 +22,12 @@ from fovea_life.capture.settings import CaptureRules, read_rules
 from fovea_life.capture.store import CaptureStore
 from fovea_life.keeping import may_keep
 from fovea_preprocess.errors import FoveaError, InferenceFailed
-from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.dataplane.images import Prediction
+from fovea_server.dataplane.models import Models
+from fovea_server.dataplane.prediction import Prediction
+from fovea_server.feature import Feature
 from fovea_server.models.model import ServedModel
 from fovea_server.statistics.family import Family
-from fovea_server.tensors.image_messages import ImageResult, SentImage
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
 from fovea_server.traffic.call import CALL
 
 log = logging.getLogger(__name__)
@@ -41,17 +41,16 @@ _LOOK_EVERY_S, _REST = 10.0, 100
 _BLOCKS = 6
 _AROUND = 0.1
 _REASONS = ("slow disk", "disk", "image", "blur")
-_OWN: ContextVar[bool] = ContextVar("own", default=False)
 
 
-class Capturer:
+class Capture(Feature):
     """Sees every answer, chooses by the rules, and writes in a thread of its own.
 
     What the disk does not take in time is dropped and counted: requests never wait for it.
     """
 
-    def __init__(self, plane: DataPlane, store: CaptureStore, usual: tuple[str, ...]) -> None:
-        self._plane, self._store, self._usual = plane, store, usual
+    def __init__(self, models: Models, store: CaptureStore, usual: tuple[str, ...]) -> None:
+        self._models, self._store, self._usual = models, store, usual
         self._rules: WeakKeyDictionary[ServedModel, CaptureRules | None] = WeakKeyDictionary()
         self._taken: dict[str, tuple[int, int]] = {}
         self._waiting: deque[Record] = deque()
@@ -61,19 +60,18 @@ class Capturer:
         self._written: Counter[tuple[str, str]] = Counter()
         self._dropped: Counter[tuple[str, str]] = Counter()
         self._warned = -_WARN_EVERY_S
+        self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._write_all, name="capture", daemon=True)
 
-    def start(self) -> None:
-        """Begin to see answers; call it on the event loop."""
+    async def start(self) -> None:
+        """Begin to write."""
         rules = ", ".join(self._usual) or "each model's fovea.toml has the rules"
         log.info("images are kept in %s: %s", self._store.folder, rules)
         self._loop = asyncio.get_running_loop()
-        self._plane.observers.append(self.observe)
         self._thread.start()
 
     async def stop(self) -> None:
-        """See no more answers, and write those that wait."""
-        self._plane.observers.remove(self.observe)
+        """Write what waits, and end."""
         with self._change:
             self._ending = True
             self._change.notify()
@@ -83,8 +81,6 @@ class Capturer:
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
     ) -> None:
         """Queue the images that a rule takes."""
-        if _OWN.get():
-            return
         if (rules := self._rules_of(model)) is None or not rules.rules:
             return
         call = CALL.get()
@@ -143,7 +139,6 @@ class Capturer:
             self._change.notify()
 
     def _write_all(self) -> None:
-        _OWN.set(True)
         next_look = 0.0
         while not (self._ending and not self._waiting):
             if (began := time.monotonic()) >= next_look:
@@ -188,8 +183,12 @@ class Capturer:
 
     def _blurred(self, record: Record, blur: str) -> NDArray[np.uint8]:
         """Return the image with the objects of another model as coarse blocks."""
-        asked = self._plane.predict(self._plane.get(blur), None, [record.image], PredictOptions())
-        [result] = asyncio.run_coroutine_threadsafe(asked, self._loop).result(_BLUR_S).images
+        model = self._models.get(blur)
+        if (engine := model.engine) is None or engine.preprocessor is None:
+            raise InferenceFailed(f"blur = '{blur}' in fovea.toml takes no images")
+        request = ImageRequest([record.image], engine.resolve(PredictOptions()))
+        asked = model.scheduler.predict(request)
+        [result] = asyncio.run_coroutine_threadsafe(asked, self._loop).result(_BLUR_S)
         if isinstance(result, FoveaError):
             raise result
         if not isinstance(result.found, Detections):

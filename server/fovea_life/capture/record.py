@@ -21,7 +21,7 @@ from fovea_files.formats.registry import FINDS_NO_OBJECTS
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source
 from fovea_preprocess.image import DecodedImage, decode_image
-from fovea_server.dataplane.images import Prediction
+from fovea_server.dataplane.prediction import Prediction
 from fovea_server.tensors.image_messages import ImageResult, SentImage
 from fovea_server.tensors.results.forms import result_json
 

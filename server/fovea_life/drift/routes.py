@@ -6,12 +6,12 @@ from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
 from fovea_life.drift.report import DriftReport, drift_report
-from fovea_life.drift.watch import DriftWatch
+from fovea_life.drift.watch import Drift
 from fovea_server.http.v1.openapi import described
 from fovea_server.http.v1.route import ModelName, restricted
 
 
-def drift_routes(watch: DriftWatch) -> APIRouter:
+def drift_routes(watch: Drift) -> APIRouter:
     """Make the route."""
     router = APIRouter(tags=["models"], dependencies=[restricted("statistics")])
 

@@ -7,17 +7,22 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.repository.card import compared
 from fovea_life.drift.window import LARGEST, LiveWindow
 from fovea_preprocess.errors import FoveaError, NotFound
-from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.dataplane.images import Prediction
+from fovea_server.dataplane.models import Models
+from fovea_server.dataplane.prediction import Prediction
+from fovea_server.feature import Feature
 from fovea_server.models.model import ServedModel
 from fovea_server.statistics.family import Family
 from fovea_server.tensors.image_messages import ImageResult, SentImage
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
 
 _USUAL = PredictOptions()
 # With others, less or other is found.
@@ -25,24 +30,21 @@ _choosing = attrgetter("iou", "classes", "max_det", "agnostic", "labels", "tile"
 _CHOSEN = _choosing(_USUAL)
 
 
-class DriftWatch:
+class Drift(Feature):
     """Sees every answer, and keeps the numbers of the last ones of each model version.
 
     It computes when it is asked: on the event loop it only adds to a window.
     """
 
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
+    def __init__(self, models: Models) -> None:
+        self._models = models
         self._windows: WeakKeyDictionary[ServedModel, LiveWindow | None] = WeakKeyDictionary()
 
-    def start(self) -> None:
-        """Begin to see answers; call it on the event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._plane.observers.append(self.observe)
+    def router(self) -> APIRouter:
+        """Make the route of the report."""
+        from fovea_life.drift.routes import drift_routes
 
-    def stop(self) -> None:
-        """See no more answers."""
-        self._plane.observers.remove(self.observe)
+        return drift_routes(self)
 
     def observe(
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
@@ -66,14 +68,14 @@ class DriftWatch:
                 window.found.append(found)
             if time.monotonic() >= window.next_look and pixels <= LARGEST:
                 window.next_look = math.inf
-                self._loop.call_soon(self._look, window, image)
+                asyncio.get_running_loop().call_soon(self._look, window, image)
 
     def window(self, name: str) -> tuple[ServedModel, LiveWindow]:
         """Return the version of a model that answers, and its window; call it on the event loop.
 
-        Raises as `DataPlane.get`, and NotFound: its card has nothing to compare with.
+        Raises as `Models.get`, and NotFound: its card has nothing to compare with.
         """
-        model = self._plane.get(name, None)
+        model = self._models.get(name, None)
         # What is not loaded yet has no card. It says why, where the version is not ready.
         _ = model.scheduler
         if (window := self._windows.get(model) or self._begin(model)) is None:
@@ -90,7 +92,7 @@ class DriftWatch:
             "fovea_drift", "gauge", "Population stability index of live images and the build's"
         )
         images = Family("fovea_drift_images", "gauge", "Live images that are compared")
-        for model in self._plane:
+        for model in self._models:
             if (window := self._windows.get(model)) is None:
                 continue
             for name, live in window.count().items():
@@ -108,4 +110,4 @@ class DriftWatch:
         return window
 
     def _look(self, window: LiveWindow, image: SentImage) -> None:
-        self._loop.run_in_executor(None, window.look, image)
+        asyncio.get_running_loop().run_in_executor(None, window.look, image)

@@ -21,8 +21,8 @@ from fovea_preprocess.errors import (
     ShuttingDown,
 )
 from fovea_preprocess.plural import counted
-from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.dataplane.images import Prediction
+from fovea_server.dataplane.models import Models
+from fovea_server.dataplane.prediction import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.models.model import ServedModel, State
 from fovea_server.traffic.call import CALL
@@ -73,7 +73,7 @@ class VersionFigures:
 
 
 class RunningCanary:
-    """Gives its share of the requests to a canary, as `dataplane.part.CanaryTurns` says.
+    """Gives its share of the requests to a canary.
 
     A request that the canary fails is answered by the current version.
 
@@ -88,7 +88,7 @@ class RunningCanary:
         trouble: a reason to go back that nothing has to be seen for; else empty.
     """
 
-    def __init__(self, plane: DataPlane, event: Event) -> None:
+    def __init__(self, models: Models, event: Event) -> None:
         self._plan = checked(CanaryPlan, event)
         self.event = event
         self.version: int = event["version"]
@@ -96,7 +96,7 @@ class RunningCanary:
         self.own, self.others = VersionFigures(), VersionFigures()
         self.shadow: Shadow | None = None
         self.trouble = ""
-        self._plane = plane
+        self._models = models
         self._due = 0.0
 
     async def compare(self, name: str, shadows: Shadows) -> None:
@@ -148,7 +148,7 @@ class RunningCanary:
                 return found
         if call is not None:
             call.paid += call.images - charged
-        return await answer(self._plane.get(model.name))
+        return await answer(self._models.get(model.name))
 
     def _chosen(self, model: ServedModel) -> ServedModel:
         """Return the canary as often as its share says, and where it can answer."""
@@ -157,7 +157,7 @@ class RunningCanary:
             return model
         self._due -= 1
         try:
-            found = self._plane.get(model.name, self.version)
+            found = self._models.get(model.name, self.version)
         except FoveaError:
             return model
         return found if found.state is State.READY else model

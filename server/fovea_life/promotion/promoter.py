@@ -9,14 +9,20 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fovea_engines.repository.repository import ModelRepository
+from fovea_life.promotion.canaries import Canaries
 from fovea_life.promotion.canary import RunningCanary
 from fovea_life.promotion.documents import FILE, LATEST, Event, ModelHistory, Rollback
 from fovea_life.promotion.record import HistoryRecord
 from fovea_life.shadow.shadows import Shadows
 from fovea_preprocess.errors import FoveaError, InvalidRequest
-from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.models import Models
+from fovea_server.feature import Feature
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
 
 log = logging.getLogger(__name__)
 
@@ -30,25 +36,27 @@ Stamps = dict[str, tuple[int, int]]
 """Time of change (ns) and size of the history, of each model that has one."""
 
 
-class Promoter:
+class Promoter(Feature):
     """Makes versions current, here and in whatever follows the same repository.
 
     It looks at the files each second: others may have written them.
-
-    Attributes:
-        canaries: that run, by the name of their model.
     """
 
-    def __init__(self, plane: DataPlane, shadows: Shadows) -> None:
-        self._plane, self._shadows = plane, shadows
-        self.canaries: dict[str, RunningCanary] = {}
+    def __init__(self, models: Models, canaries: Canaries, shadows: Shadows) -> None:
+        self._models, self._canaries, self._shadows = models, canaries, shadows
         self._seen: Stamps = {}
         self._files: dict[str, Path] = {}
         # Of models: a look would unload what is loaded and not current yet.
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def router(self) -> APIRouter:
+        """Make the routes."""
+        from fovea_life.promotion.routes import promotion_routes
+
+        return promotion_routes(self)
+
+    async def start(self) -> None:
         """Begin to follow."""
         self._task = asyncio.create_task(self._run())
 
@@ -82,33 +90,33 @@ class Promoter:
         models, folder = self._place(name)
         # In a thread: it may be long.
         found = await asyncio.to_thread(models.history, folder)
-        running = self.canaries.get(name)
+        running = self._canaries.get(name)
         canary = None if running is None else running.figures()
         return ModelHistory.of(
             name, found.events, found.current, canary, limit=limit, before=before
         )
 
     def _place(self, name: str) -> tuple[ModelRepository, str]:
-        folder = self._plane.folder(name)
+        folder = self._models.folder(name)
         return ModelRepository(folder.parent), folder.name
 
     async def _load(self, name: str, version: int, *, canary: bool = False) -> None:
         """Load a version beside those that answer, where the model is served at all."""
         fault = "it is not ready; `fovea versions` and the server's log say why"
         try:
-            if not await self._plane.follow(name, version):
+            if not await self._models.follow(name, version):
                 return
-            config = self._plane.get(name).config
+            config = self._models.get(name).config
             if canary and config.sequence_batching is not None:
                 fault = "it keeps state between requests, which versions do not share"
-            elif version in self._plane.versions(name):
+            elif version in self._models.versions(name):
                 return
         except FoveaError as error:
-            if version in self._plane.versions(name):
+            if version in self._models.versions(name):
                 return
             fault = str(error)
         with suppress(FoveaError):
-            await self._plane.follow(name)
+            await self._models.follow(name)
         kind = "a canary" if canary else "current"
         raise InvalidRequest(f"version {version} of {name} cannot be {kind}: {fault}")
 
@@ -130,14 +138,14 @@ class Promoter:
         for name in stamps.keys() | self._seen.keys():
             if stamps.get(name) != self._seen.get(name) and not self._changing[name].locked():
                 await self._take_over(name)
-        for name, canary in list(self.canaries.items()):
+        for name, canary in self._canaries.all():
             if not self._changing[name].locked():
                 await self._judge(name, canary)
 
     def _find(self) -> None:
-        for name in self._plane.availability():
+        for name in self._models.availability():
             with suppress(FoveaError):
-                self._files[name] = self._plane.folder(name) / FILE
+                self._files[name] = self._models.folder(name) / FILE
 
     def _stamps(self) -> Stamps:
         found: Stamps = {}
@@ -150,20 +158,20 @@ class Promoter:
     async def _take_over(self, name: str) -> None:
         """Serve what the history says; a fault is logged once for each change of the file."""
         with suppress(FoveaError):
-            self._files[name] = self._plane.folder(name) / FILE
+            self._files[name] = self._models.folder(name) / FILE
         stamp = (await asyncio.to_thread(self._stamps)).get(name)
         try:
-            await self._plane.follow(name)
+            await self._models.follow(name)
         except (FoveaError, OSError) as error:
             log.error("model %s does not follow its history: %s", name, error)
         canary: Event | None = None
         with suppress(FoveaError, OSError):
             models, folder = self._place(name)
             canary = (await asyncio.to_thread(models.history, folder)).canary
-        running = self.canaries.get(name)
+        running = self._canaries.get(name)
         if running is not None and running.event != canary:
             await self._forget(name)
-        if canary is not None and name not in self.canaries:
+        if canary is not None and self._canaries.get(name) is None:
             await self._begin(name, canary)
         self._seen.pop(name, None)
         if stamp is not None:
@@ -171,23 +179,21 @@ class Promoter:
 
     async def _begin(self, name: str, event: Event) -> None:
         try:
-            began = RunningCanary(self._plane, event)
+            began = RunningCanary(self._models, event)
         except FoveaError as error:
             log.error("the canary in the history of model %s does not run: %s", name, error)
             return
-        self.canaries[name] = began
+        self._canaries.begin(name, began)
         await began.compare(name, self._shadows)
-        self._plane.canaries[name] = began
 
     async def _forget(self, name: str) -> None:
-        canary = self.canaries.pop(name)
-        self._plane.canaries.pop(name, None)
+        canary = self._canaries.end(name)
         if canary.shadow is not None and not canary.shadow.is_over:
             await self._shadows.end(name, "the canary is over")
 
     async def _judge(self, name: str, canary: RunningCanary) -> None:
         """End a canary that has a fault, or whose time is over."""
-        found = self._plane.versions(name)
+        found = self._models.versions(name)
         fault = canary.fault()
         if found and canary.version not in found:
             fault = "it could not be loaded, or has died: the server's log says why"

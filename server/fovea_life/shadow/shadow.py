@@ -23,7 +23,7 @@ from fovea_life.keeping import may_keep
 from fovea_life.shadow.documents import OVER, ShadowDocument, ShadowReport, ShadowRequest, State
 from fovea_life.shadow.messages import LiveImage, ShadowCandidate, ShadowProgress
 from fovea_preprocess.errors import FoveaError
-from fovea_server.dataplane.images import Prediction
+from fovea_server.dataplane.prediction import Prediction
 from fovea_server.tensors.image_messages import ImageResult, SentImage
 from fovea_server.traffic.call import CALL
 

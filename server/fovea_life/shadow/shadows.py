@@ -9,25 +9,34 @@ from typing import TYPE_CHECKING
 from fovea_engines.repository.repository import ModelRepository
 from fovea_life.shadow.messages import ShadowCandidate
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
-from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.dataplane.images import Prediction
+from fovea_server.dataplane.models import Models
+from fovea_server.dataplane.prediction import Prediction
+from fovea_server.feature import Feature
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import Settings
 from fovea_server.statistics.family import Family
 from fovea_server.tensors.image_messages import SentImage, Vocabulary
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
+
     from fovea_life.shadow.documents import ShadowRequest
     from fovea_life.shadow.shadow import Shadow
 
 
-class Shadows:
+class Shadows(Feature):
     """Begins shadows, shows them the answers of the server, and keeps the last of each model."""
 
-    def __init__(self, plane: DataPlane, settings: Settings) -> None:
-        self._plane, self._settings = plane, settings
+    def __init__(self, models: Models, settings: Settings) -> None:
+        self._models, self._settings = models, settings
         self._shadows: dict[str, Shadow] = {}
         self._changing = asyncio.Lock()
+
+    def router(self) -> APIRouter:
+        """Make the routes."""
+        from fovea_life.shadow.routes import shadow_routes
+
+        return shadow_routes(self)
 
     async def begin(self, name: str, request: ShadowRequest, against: int | None = None) -> Shadow:
         """Run a version beside the one that answers, or beside `against`.
@@ -51,14 +60,12 @@ class Shadows:
                 self._requests_wait,
                 lambda: self._gone(candidate),
             )
-            if self.observe not in self._plane.observers:
-                self._plane.observers.append(self.observe)
             self._shadows[name] = shadow
             return shadow
 
     def get(self, name: str) -> Shadow:
         """Return the last shadow of a model, also one that is over; NotFound if there was none."""
-        self._plane.get(name)
+        self._models.get(name)
         if (shadow := self._shadows.get(name)) is None:
             raise NotFound(
                 f"model '{name}' has no shadow: begin one with `fovea shadow {name} VERSION`"
@@ -70,14 +77,11 @@ class Shadows:
         async with self._changing:
             shadow = self.get(name)
             await asyncio.to_thread(shadow.stop, reason)
-            if all(each.is_over for each in self._shadows.values()):
-                self._unobserve()
             return shadow
 
     async def stop(self) -> None:
         """Stop all."""
         async with self._changing:
-            self._unobserve()
             for shadow in self._shadows.values():
                 await asyncio.to_thread(shadow.stop, "the server stops")
 
@@ -110,12 +114,8 @@ class Shadows:
                 differing.add(labels, report.disagreement)
         return images, differing
 
-    def _unobserve(self) -> None:
-        if self.observe in self._plane.observers:
-            self._plane.observers.remove(self.observe)
-
     def _candidate(self, name: str, version: int, against: int | None) -> ShadowCandidate:
-        model = self._plane.get(name, against)
+        model = self._models.get(name, against)
         model.check_ready()
         engine = model.engine
         if model.config.composing:
@@ -150,7 +150,7 @@ class Shadows:
     def _requests_wait(self) -> bool:
         try:
             return any(
-                model.scheduler.pending for model in self._plane if model.state is State.READY
+                model.scheduler.pending for model in self._models if model.state is State.READY
             )
         except FoveaError:  # one was unloaded between
             return False
@@ -159,8 +159,8 @@ class Shadows:
         if not (candidate.folder / str(candidate.version)).is_dir():
             return f"version {candidate.version} was deleted"
         try:
-            if self._plane.get(candidate.model, candidate.against).state is State.READY:
-                current = self._plane.get(candidate.model).version
+            if self._models.get(candidate.model, candidate.against).state is State.READY:
+                current = self._models.get(candidate.model).version
                 return "" if current == candidate.against else f"version {current} answers now"
         except FoveaError:
             pass

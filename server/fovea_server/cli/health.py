@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 import typer
 
 from fovea_preprocess.errors import InvalidOption, Unavailable
+from fovea_server.auth.restrictions import Restrictions
 from fovea_server.cli.command import program_of
 from fovea_server.cli.flags import SwitchCommand, with_flags
 from fovea_server.cli.triton_flags import translated
-from fovea_server.dataplane.restrictions import Restrictions
 from fovea_server.settings import Listening, flag, silence_grpc
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import typer
 
 from fovea_engines.repository.locking import remove_abandoned
 from fovea_preprocess.errors import InvalidOption, ModelNotReady
+from fovea_server.auth.restrictions import is_loopback
 from fovea_server.cli.command import program_of
 from fovea_server.cli.flags import (
     SwitchCommand,
@@ -25,7 +26,6 @@ from fovea_server.cli.flags import (
 from fovea_server.cli.leaving import Leaving
 from fovea_server.cli.triton_flags import WITHOUT_EFFECT, translated
 from fovea_server.dataplane.apis import parse_apis
-from fovea_server.dataplane.restrictions import is_loopback
 from fovea_server.settings import ModelControlMode, Settings, flag
 
 if TYPE_CHECKING:
@@ -92,33 +92,31 @@ def serve(
 
 
 def _serve(settings: Settings) -> None:
-    from fovea_server.dataplane.service import Service
+    from fovea_server.app import build_app
     from fovea_server.listen import bind_all
-    from fovea_server.models.registry import Registry
     from fovea_server.tls import check_grpc_files, https_files
 
     remove_abandoned()
     # All that can be wrong with the settings is reported before any model is loaded.
-    registry = Registry(settings)
-    service = Service(settings, registry)
-    _check_models(service)
+    app = build_app(settings)
+    _check_models(app.service)
     https_files(settings)
     check_grpc_files(settings)
     listeners = bind_all(settings)
     _warn_of_open_doors(settings)
     leaving = Leaving(settings.drain_secs + settings.exit_timeout_secs)
     leaving.watch()
-    registry.start()
+    app.registry.start()
     # Closed however it ends: a load that is under way would outlive the interpreter.
-    with closing(registry):
+    with closing(app.registry):
         # Only now: FastAPI and gRPC take as long to import as a model to load, and they overlap.
         from fovea_server.serve import make_server
 
-        server = make_server(service, leaving.begin)
+        server = make_server(app, leaving.begin)
         leaving.watch_hang_ups(server.ask_to_reload)
-        while settings.exit_on_error and not registry.started:
+        while settings.exit_on_error and not app.registry.started:
             time.sleep(0.02)
-        if settings.exit_on_error and (failed := registry.unserved):
+        if settings.exit_on_error and (failed := app.registry.unserved):
             raise ModelNotReady(f"{'; '.join(failed)}: stopping, as --exit-on-error asks")
         server.run(listeners)
 

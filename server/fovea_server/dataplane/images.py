@@ -8,7 +8,6 @@ of a prediction are `parameters` of the request.
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
+from fovea_server.dataplane.prediction import Prediction, PredictRequest
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor, OutputTensor
@@ -28,28 +28,6 @@ if TYPE_CHECKING:
 
 TEXT = "TEXT"
 """Name of the input that takes texts, of models that read them."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
-    """The answer for a list of images.
-
-    Attributes:
-        task: e.g. "detect"; "tensors" where the head is not recognised.
-        images: a result for each image, in order; an error where only that image failed.
-        timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
-        stages_ms: the same of the stages of a pipeline, by their names; empty for a model alone.
-        options: that the model followed.
-    """
-
-    model: str
-    version: int
-    task: str
-    words: Vocabulary
-    images: tuple[ImageResult | FoveaError, ...]
-    timing_ms: dict[str, float]
-    stages_ms: dict[str, float] = field(default_factory=dict)
-    options: PredictOptions = field(default_factory=PredictOptions)
 
 
 def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
@@ -76,15 +54,13 @@ async def _boxes(
     plane: DataPlane, model: ServedModel, request: InferRequest, images: list[bytes]
 ) -> InferResponse:
     options = _options_of(request)
-    prediction = await plane.predict(
-        model,
-        model.version,
-        images,
-        options,
+    asked = PredictRequest(
+        *(model, model.version, images, options),
         request_id=request.id,
         priority=request.priority,
         timeout_us=request.timeout_us,
     )
+    prediction = await plane.predict(asked)
     return _response(model, request, _prediction_tensors(prediction, options))
 
 

@@ -66,7 +66,7 @@ class Rpc:
     def begin(self, service: Service, api: str, operation: str = "") -> None:
         """Admit the call, as `Service.admit` does, and let its task know of it."""
         try:
-            service.admit(self.call, api, operation=operation)
+            service.authenticator.admit(self.call, api, operation=operation)
         finally:
             self.call.enter()
 
@@ -81,7 +81,7 @@ class Rpc:
         """Raise Restricted if the client may not change the server by this request."""
         call, model = self.call, self._model
         what = f"{call.method} of {model!r}" if model else call.method
-        service.admit(call, api, control=what)
+        service.authenticator.admit(call, api, control=what)
 
     @property
     def _model(self) -> str:

@@ -13,11 +13,11 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_engines.session import Array
+from fovea_extensions.regions import RegionPlace, SharedRegions
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.grpc.calls import parse
 from fovea_server.grpc.parameters import Input, Output, classes_of, region_slice, set_parameters
 from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOutput
-from fovea_server.tensors.regions import Regions, SharedOutput
 from fovea_server.tensors.triton_json import leading_number
 from fovea_server.tensors.wire import NUMPY
 
@@ -110,8 +110,8 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def read_request(
-    message: InferMessage, version: int | None, regions: Regions
-) -> tuple[InferRequest, dict[str, SharedOutput]]:
+    message: InferMessage, version: int | None, regions: SharedRegions
+) -> tuple[InferRequest, dict[str, RegionPlace]]:
     """Convert a request, its raw arrays views into the message; errors have Triton's text.
 
     Returns:
@@ -138,7 +138,7 @@ def _data(
     tensor: Input,
     model: str,
     unread: Iterator[bytes | memoryview],
-    regions: Regions,
+    regions: SharedRegions,
     *,
     raw: bool,
 ) -> memoryview | Array:
@@ -169,10 +169,10 @@ def _data(
 def _read_outputs(
     outputs: Iterable[Output],
     request: InferRequest,
-    regions: Regions,
-) -> dict[str, SharedOutput]:
+    regions: SharedRegions,
+) -> dict[str, RegionPlace]:
     """Fill in the requested outputs; of an output that is named twice, the first counts."""
-    shared: dict[str, SharedOutput] = {}
+    shared: dict[str, RegionPlace] = {}
     named: set[str] = set()
     for output in outputs:
         if output.name in named:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from tritonclient.grpc import service_pb2 as messages
 
+from fovea_extensions.regions import RegionPlace
 from fovea_server.grpc.parameters import set_parameter
 from fovea_server.tensors.messages import InferResponse
-from fovea_server.tensors.regions import SharedOutput
 from fovea_server.tensors.wire import wire
 
 FINAL = "triton_final_response"
@@ -23,7 +23,7 @@ _RAW = bytes([6 << 3 | 2])
 _STREAMED = bytes([2 << 3 | 2])
 
 
-def response_bytes(response: InferResponse, shared: Mapping[str, SharedOutput]) -> bytes:
+def response_bytes(response: InferResponse, shared: Mapping[str, RegionPlace]) -> bytes:
     """Write a `ModelInferResponse`; outputs in shared memory are written there."""
     head = messages.ModelInferResponse(
         model_name=response.model_name, model_version=response.model_version, id=response.id

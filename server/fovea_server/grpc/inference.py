@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from fovea_extensions.regions import RegionPlace
 from fovea_preprocess.errors import FoveaError, QueueFull
 from fovea_server.byte_budget import ByteBudget, Reservation
 from fovea_server.dataplane.service import Service
@@ -18,7 +19,6 @@ from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_requ
 from fovea_server.grpc.infer_response import FINAL, response_bytes, streamed_bytes, streamed_error
 from fovea_server.grpc.run_ahead import Ahead, StreamReservation
 from fovea_server.tensors.messages import InferRequest, InferResponse
-from fovea_server.tensors.regions import SharedOutput
 from fovea_server.traffic.call import Call
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Inference:
 
     async def _infer(self, message: InferMessage) -> bytes:
         version = version_of(message.fields.model_version)
-        model = self._plane.find(message.fields.model_name, version)
+        model = self._plane.models.find(message.fields.model_name, version)
         refuse_decoupled(model, "ModelInfer RPC")
         request, shared = await self._request(message, version)
         reservation = Reservation(self._budget)
@@ -113,7 +113,7 @@ class Inference:
             request_id, model = message.fields.id, message.model_name
             version = version_of(message.fields.model_version)
             # An unknown model is reported before what is wrong with the tensors.
-            found = self._plane.find(message.fields.model_name, version)
+            found = self._plane.models.find(message.fields.model_name, version)
             request, shared = await self._request(message, version)
             response = await self._plane.infer(found, request, reservation)
             response.parameters[FINAL] = True
@@ -126,13 +126,13 @@ class Inference:
 
     async def _request(
         self, message: InferMessage, version: int | None
-    ) -> tuple[InferRequest, dict[str, SharedOutput]]:
+    ) -> tuple[InferRequest, dict[str, RegionPlace]]:
         if message.size < LARGE:
             return read_request(message, version, self._regions)
         return await asyncio.to_thread(read_request, message, version, self._regions)
 
 
-async def _answer(response: InferResponse, shared: Mapping[str, SharedOutput]) -> bytes:
+async def _answer(response: InferResponse, shared: Mapping[str, RegionPlace]) -> bytes:
     for tensor in response.outputs:
         strings = tensor.datatype == "BYTES"
         if tensor.array.nbytes > (_LARGE_STRINGS if strings else _LARGE_NUMBERS):

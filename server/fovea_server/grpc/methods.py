@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from google.protobuf.message import Message
 
-from fovea_preprocess.entry_points import Group, load
+from fovea_extensions import grpc_calls as extensions
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc import models
 
@@ -29,7 +28,7 @@ class Method:
     changes: Callable[[Any], bool] | bool = False
 
 
-_METHODS = {
+METHODS: Mapping[str, Method] = {
     "ServerLive": Method("health", models.live),
     "ServerReady": Method("health", models.ready),
     "ModelReady": Method("health", models.model_ready),
@@ -40,11 +39,14 @@ _METHODS = {
     "RepositoryIndex": Method("model-repository", models.index),
     "RepositoryModelLoad": Method("model-repository", models.load, changes=True),
     "RepositoryModelUnload": Method("model-repository", models.unload, changes=True),
+    "SystemSharedMemoryStatus": Method("shared-memory", extensions.system_status),
+    "SystemSharedMemoryRegister": Method("shared-memory", extensions.register_system, changes=True),
+    "SystemSharedMemoryUnregister": Method(
+        "shared-memory", extensions.unregister_system, changes=True
+    ),
+    "CudaSharedMemoryStatus": Method("shared-memory", extensions.cuda_status),
+    "CudaSharedMemoryRegister": Method("shared-memory", extensions.register_cuda, changes=True),
+    "CudaSharedMemoryUnregister": Method("shared-memory", extensions.unregister_cuda, changes=True),
+    "TraceSetting": Method("trace", extensions.trace, changes=extensions.has_settings),
+    "LogSettings": Method("logging", extensions.log, changes=extensions.has_settings),
 }
-
-
-@cache
-def methods() -> Mapping[str, Method]:
-    """Return the methods by name: those of the core, and those of `fovea_extensions`."""
-    extensions: Mapping[str, Method] = load(Group.ABILITIES, "grpc-methods")
-    return {**_METHODS, **extensions}

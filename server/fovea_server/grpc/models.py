@@ -35,14 +35,14 @@ async def live(service: Service, request: messages.ServerLiveRequest) -> Fields:
 
 async def ready(service: Service, request: messages.ServerReadyRequest) -> Fields:
     """Report if all models of the start are loaded."""
-    return {"ready": service.plane.ready}
+    return {"ready": service.models.ready}
 
 
 async def model_ready(service: Service, request: messages.ModelReadyRequest) -> Fields:
     """Report if a model is ready; an unknown one is not."""
     version = version_of(request.version)
     try:
-        model = service.plane.get(request.name, version)
+        model = service.models.get(request.name, version)
     except (NotFound, ModelNotReady):
         return {"ready": False}
     return {"ready": model.state is State.READY}
@@ -55,27 +55,27 @@ async def server(service: Service, request: messages.ServerMetadataRequest) -> F
 
 async def model(service: Service, request: messages.ModelMetadataRequest) -> Fields:
     """Answer with a model's versions, inputs and outputs."""
-    found = service.plane.find(request.name, version_of(request.version))
-    return service.plane.metadata(found)
+    found = service.models.find(request.name, version_of(request.version))
+    return service.models.metadata(found)
 
 
 async def config(
     service: Service, request: messages.ModelConfigRequest
 ) -> messages.ModelConfigResponse:
     """Answer with the complete configuration of a model."""
-    found = service.plane.find(request.name, version_of(request.version))
+    found = service.models.find(request.name, version_of(request.version))
     return messages.ModelConfigResponse(config=config_message(found.config))
 
 
 async def statistics(service: Service, request: messages.ModelStatisticsRequest) -> Fields:
     """Answer with the counters of one model, or of all that are ready."""
-    return service.plane.v2_statistics(request.name or None, version_of(request.version))
+    return service.models.v2_statistics(request.name or None, version_of(request.version))
 
 
 async def index(service: Service, request: messages.RepositoryIndexRequest) -> Fields:
     """List every model of the repository, or those that are ready."""
     refuse_repository(request.repository_name)
-    return {"models": [_entry(**asdict(one)) for one in service.plane.index(request.ready)]}
+    return {"models": [_entry(**asdict(one)) for one in service.models.index(request.ready)]}
 
 
 def _entry(*, current: bool, reason: str | None, **fields: str | None) -> Fields:
@@ -95,7 +95,7 @@ async def load(service: Service, request: messages.RepositoryModelLoadRequest) -
             files[name.removeprefix("file:")] = file
         else:
             raise InvalidRequest(f"unrecognized load parameter '{name}'.")
-    await service.plane.load(request.model_name, config=config, files=files)
+    await service.models.load(request.model_name, config=config, files=files)
     return {}
 
 
@@ -105,7 +105,7 @@ async def unload(service: Service, request: messages.RepositoryModelUnloadReques
     name, dependents = "unload_dependents", False
     if name in request.parameters:
         dependents = value_of(request.parameters[name], f"'{name}' parameter", "bool_param")
-    await service.plane.unload(request.model_name, dependents=dependents)
+    await service.models.unload(request.model_name, dependents=dependents)
     return {}
 
 
@@ -122,7 +122,7 @@ class HealthCalls:
 
     async def check(self, request: object) -> bytes:
         """Check: the status now."""
-        return _SERVING if self._plane.ready else _NOT_SERVING
+        return _SERVING if self._plane.models.ready else _NOT_SERVING
 
     async def watch(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
         """Watch: the status now and at each change, until the server stops."""

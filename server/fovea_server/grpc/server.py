@@ -19,7 +19,7 @@ from fovea_server.grpc import models
 from fovea_server.grpc.arrivals import Arrivals
 from fovea_server.grpc.calls import Context, Handler, Rpc, parse, stream, unary
 from fovea_server.grpc.inference import Inference
-from fovea_server.grpc.methods import Method, methods
+from fovea_server.grpc.methods import METHODS, Method
 from fovea_server.settings import Settings
 from fovea_server.tls import check_grpc_files
 
@@ -76,7 +76,7 @@ class GrpcServer:
         )
         self._arrivals = Arrivals(service.budget, service.settings)
         self._inference = inference or Inference(service)
-        self._methods, self._interceptors = {**methods(), **replaced}, interceptors
+        self._methods, self._interceptors = {**METHODS, **replaced}, interceptors
         self._shares_port = shares_port
         self._health = models.HealthCalls(service.plane)
         self._server: grpc.aio.Server | None = None

@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import ForeignRequest
-from fovea_server.dataplane.restrictions import is_loopback
+from fovea_server.auth.restrictions import is_loopback
 from fovea_server.dataplane.service import Service
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from starlette.responses import PlainTextResponse, Response
@@ -14,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
+from fovea_server.feature import Feature
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.messages import allow
 from fovea_server.http.v1.answers import error_answer
@@ -39,8 +41,8 @@ class _Connection(H11Protocol):
 class MetricsServer:
     """Answers /metrics as Triton does: all other paths are empty."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, features: Sequence[Feature] = ()) -> None:
+        self._service, self._features = service, features
         guard = Guard(service, service.settings.metrics_address)
         self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
         # A separate thread, so that a scrape does not wait for the requests that it measures.
@@ -100,7 +102,7 @@ class MetricsServer:
             # In a thread: with many models it would block the event loop.
             holder = scope["state"]["call"].holder
             text = await asyncio.get_running_loop().run_in_executor(
-                self._thread, metrics_text, self._service, self._machine, holder
+                self._thread, metrics_text, self._service, self._features, self._machine, holder
             )
             answer = PlainTextResponse(text)
         await answer(scope, receive, send)
@@ -108,7 +110,7 @@ class MetricsServer:
     def _refused(self, call: Call) -> FoveaError | None:
         """Return why a client may not read the metrics; None if it may."""
         try:
-            self._service.admit(call, "metrics")
+            self._service.authenticator.admit(call, "metrics")
         except FoveaError as error:
             return error
         return None

@@ -18,6 +18,7 @@ import psutil
 from fovea_engines.device import memory
 from fovea_preprocess.errors import ModelNotReady
 from fovea_server.dataplane.service import Service
+from fovea_server.feature import Feature
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.models.model import ServedModel, State
 from fovea_server.scheduling.cache import ResponseCache
@@ -91,18 +92,23 @@ _OF_CACHED_MODELS: _Counters = {
 }
 
 
-def metrics_text(service: Service, machine: MachineMetrics, holder: Holder | None) -> str:
+def metrics_text(
+    service: Service,
+    features: Iterable[Feature],
+    machine: MachineMetrics,
+    holder: Holder | None,
+) -> str:
     """Write the metrics of a service, its process and its machine in Prometheus' text format.
 
     A holder of a key for some models learns of no others, nor of other keys, nor of cameras.
     """
-    cache = service.plane.cache
+    cache = service.models.cache
     families = [
-        *model_families(service.plane),
+        *model_families(service.models),
         *(cache_families(cache) if cache is not None else ()),
-        service.traffic.durations.family(service.plane.availability()),
+        service.traffic.durations.family(service.models.availability()),
         *service.traffic.keys.families(),
-        *(family for part in service.parts for family in part.families()),
+        *(family for feature in features for family in feature.families()),
         *limit_families(service),
         *process_families(),
         *machine.families(),
@@ -243,10 +249,10 @@ def limit_families(service: Service) -> list[Family]:
     models = Family(
         "fovea_model_ready", "gauge", "1 if a version of the model can answer, 0 if none can"
     )
-    for name, ready in service.plane.availability().items():
+    for name, ready in service.models.availability().items():
         models.add({"model": name}, int(ready))
     return [
-        gauge("fovea_ready", "1 if the server takes requests, else 0", int(service.plane.ready)),
+        gauge("fovea_ready", "1 if the server takes requests, else 0", int(service.models.ready)),
         models,
         gauge(
             "fovea_queue_limit_requests",
@@ -256,7 +262,7 @@ def limit_families(service: Service) -> list[Family]:
         gauge(
             "fovea_store_faults",
             "Stores that could not be pulled last time, and models of stores that are refused",
-            service.plane.store_faults(),
+            service.models.store_faults(),
         ),
         gauge(
             "fovea_held_bytes", "Bytes of requests and unsent answers that are held", budget.held

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Self
 
 from fovea_engines.repository.history import HISTORY_FILE
 from fovea_engines.repository.repository import ModelRepository
@@ -38,12 +37,25 @@ from fovea_server.settings import ModelControlMode, Settings
 log = logging.getLogger(__name__)
 
 
+def settings_around(folder: Path) -> Settings:
+    """Make the settings of a command that loads models by name from around one model's folder.
+
+    The log of loads is quiet from then on.
+    """
+    # What loads log is raised, too.
+    logging.getLogger(__package__).addHandler(logging.NullHandler())
+    mode = ModelControlMode.EXPLICIT
+    return Settings(model_repository=(folder.parent,), model_control_mode=mode)
+
+
 class Registry:
     """The models of the repositories: looks them up, and decides when they are loaded.
 
     `model_control_mode` says when, as in Triton. It has `started` once every model was tried.
 
     Args:
+        settings: of the server.
+        sees: returns whether the client of the current request may know of a model.
         only: names of the models of the repositories that exist for it; None for all.
         described: engines stay closed, and of stores no more is pulled than describes the models.
 
@@ -52,18 +64,18 @@ class Registry:
         InvalidOption: the setting of the cache is invalid.
 
     Attributes:
-        settings: what it was made with.
-        sees: whether the client of the current request may know of a model; the server sets it.
+        settings, sees: what it was made with.
     """
 
     def __init__(
         self,
         settings: Settings,
+        sees: Callable[[str], bool] = lambda name: True,
         *,
         only: Collection[str] | None = None,
         described: bool = False,
     ) -> None:
-        self.settings = settings
+        self.settings, self.sees = settings, sees
         self._mode = settings.model_control_mode
         self._remotes = Remotes(settings, only, described=described)
         self.store_faults = self._remotes.faults
@@ -76,18 +88,6 @@ class Registry:
         self._slots = self._loader.slots
         self._scanned = self.started = False
         self._thread = threading.Thread(target=self._run, name="load")
-        self.sees: Callable[[str], bool] = lambda _: True
-
-    @classmethod
-    def of_folder(cls, folder: Path) -> Self:
-        """Open the repository around one model's folder, for a command that loads by name.
-
-        Its log is quiet.
-        """
-        # What loads log is raised, too.
-        logging.getLogger(__package__).addHandler(logging.NullHandler())
-        mode = ModelControlMode.EXPLICIT
-        return cls(Settings(model_repository=(folder.parent,), model_control_mode=mode))
 
     def start(self) -> None:
         """Begin to load the models of the start, and return at once."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.settings import ModelControlMode, Settings
-from fovea_server.stores import Follower, FollowPlan, StoreAddress
+from fovea_stores.address import Address
+
+if TYPE_CHECKING:
+    from fovea_stores.follower import MirrorFollower
 
 
 class Remotes:
@@ -15,7 +19,7 @@ class Remotes:
 
     Args:
         only: names of the models that are pulled; None for all.
-        described: as `FollowPlan`.
+        described: of a version with a card nothing else is pulled.
 
     Attributes:
         folders: of all repositories, those of this machine as they were given.
@@ -28,7 +32,7 @@ class Remotes:
     def __init__(
         self, settings: Settings, only: Collection[str] | None = None, *, described: bool = False
     ) -> None:
-        self._followers: list[Follower] = []
+        self._followers: list[MirrorFollower] = []
         folders: list[Path] = []
         for place in settings.model_repository:
             if isinstance(place, Path):
@@ -91,20 +95,20 @@ class Remotes:
 
 
 def _follower(
-    address: StoreAddress, settings: Settings, only: Collection[str] | None, described: bool
-) -> Follower:
+    address: Address, settings: Settings, only: Collection[str] | None, described: bool
+) -> MirrorFollower:
+    # httpx takes a tenth of a second to import.
+    from fovea_stores.follower import MirrorFollower
+    from fovea_stores.mirror import Mirror
+
+    cache = settings.repository_cache or Path.home() / ".cache" / "fovea" / "repositories"
+    most_bytes = int(settings.repository_max_gb * 2**30)
     try:
-        plan = FollowPlan(
-            cache=settings.repository_cache or Path.home() / ".cache" / "fovea" / "repositories",
-            most_bytes=int(settings.repository_max_gb * 2**30),
-            only=only,
-            described=described,
-            every_s=settings.repository_poll_secs,
-            polls=settings.model_control_mode is ModelControlMode.POLL,
-        )
-        return address.follow(plan)
+        mirror = Mirror(address, cache, most_bytes, only, described=described)
     except (OSError, RuntimeError) as error:
         raise InvalidOption(
             f"models of {address} cannot be kept: {error}: give a folder that can be written with "
             "--repository-cache"
         ) from error
+    polls = settings.model_control_mode is ModelControlMode.POLL
+    return MirrorFollower(mirror, every_s=settings.repository_poll_secs, polls=polls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,9 @@ from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.session import Array
 from fovea_preprocess.image import DecodedImage
 from fovea_server.statistics.stages import Timing
-from fovea_server.tensors.messages import TritonTrace
+
+if TYPE_CHECKING:
+    from fovea_extensions.trace import TimedRequest
 
 SentImage = bytes | bytearray | DecodedImage
 """An image of a request: encoded, or pixels that a carrier has as they are."""
@@ -54,7 +56,7 @@ class ImageRequest:
     id: str = ""
     priority: int = 0
     timeout_us: int = 0
-    trace: TritonTrace | None = None
+    trace: TimedRequest | None = None
     place_of: Callable[[SentImage], Place | None] = lambda image: None
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fovea_engines.session import Array
 from fovea_server.statistics.model import Spans
+
+if TYPE_CHECKING:
+    from fovea_extensions.trace import TimedRequest
 
 Parameter = bool | int | float | str
 
@@ -34,16 +37,6 @@ class RequestedOutput:
 
     name: str
     classification: int = 0
-
-
-class TritonTrace(Protocol):
-    """Records the timestamps of a request."""
-
-    def computed(self, spans: Spans) -> None:
-        """Record the times of the engine, which have just ended."""
-
-    def save(self) -> None:
-        """Keep the record, as the request is answered."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +67,7 @@ class InferRequest:
     sequence_id: int | str = 0
     sequence_start: bool = False
     sequence_end: bool = False
-    trace: TritonTrace | None = None
+    trace: TimedRequest | None = None
     spans: list[Spans] | None = None
     batch: int = 0
 

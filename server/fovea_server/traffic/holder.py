@@ -1,11 +1,11 @@
-"""The holder of a key: what it allows. Packages add the doors that know them."""
+"""The holder of a key, and what it allows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Literal, Protocol
+from typing import Literal
 
 from fovea_preprocess.errors import Forbidden
 
@@ -60,13 +60,3 @@ class Holder:
 
     def charge(self, images: int) -> None:
         """Count images; RateLimited if there is no room for them."""
-
-
-class Door(Protocol):
-    """Lets requests in by their keys."""
-
-    def holder(self, token: str | None) -> Holder:
-        """Return the holder of a key, or raise Unauthenticated."""
-
-    def close(self) -> None:
-        """End, after the last request."""

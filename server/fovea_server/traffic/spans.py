@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
-
-from fovea_preprocess.errors import FoveaError
+from typing import NamedTuple
 
 Attributes = dict[str, str | int]
 
@@ -42,31 +40,3 @@ class RequestSpan:
 
 SPAN: ContextVar[RequestSpan | None] = ContextVar("span", default=None)
 """The record of the request that is being answered; None where it is not traced."""
-
-
-class Tracer(Protocol):
-    """Chooses the requests that are traced, and sends their spans."""
-
-    def begin(self, traceparent: str | None, tracestate: str | None) -> RequestSpan | None:
-        """Choose a request by the headers of W3C's trace context; None if it is not traced."""
-
-    def end(
-        self,
-        span: RequestSpan,
-        model: str,
-        status: int | str,
-        began: float,
-        error: FoveaError | None,
-    ) -> None:
-        """Make the spans of an answered request.
-
-        Args:
-            span: of it; named.
-            model: that it asked; "" for none.
-            status: of HTTP, or the name of gRPC's.
-            began: by `time.monotonic`.
-            error: that was the answer, if any.
-        """
-
-    def close(self) -> None:
-        """Send the rest, for a limited time; blocks."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Container
+from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import (
     FoveaError,
@@ -22,7 +23,9 @@ from fovea_server.statistics.histogram import Durations
 from fovea_server.statistics.key_counts import KeyCounts
 from fovea_server.traffic.access_log import Access, AccessLog
 from fovea_server.traffic.call import Call
-from fovea_server.traffic.spans import Tracer
+
+if TYPE_CHECKING:
+    from fovea_outbound.otel import OtelTracer
 
 log = logging.getLogger("fovea_server.refused")
 control = logging.getLogger(CONTROL)
@@ -45,7 +48,7 @@ class Traffic:
     """
 
     def __init__(
-        self, models: Container[str], *, log_access: bool, tracer: Tracer | None = None
+        self, models: Container[str], *, log_access: bool, tracer: OtelTracer | None = None
     ) -> None:
         self._models = models
         self.tracer = tracer

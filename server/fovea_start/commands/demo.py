@@ -21,10 +21,9 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.progress import ConsoleProgress
 from fovea_files.result_output import result_table
 from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
-from fovea_server.dataplane.service import Service
+from fovea_server.app import build_app
 from fovea_server.listen import bind
 from fovea_server.logs import SERVER_LOG, set_up_logging
-from fovea_server.models.registry import Registry
 from fovea_server.models.servable import check_servable
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
@@ -83,8 +82,8 @@ def demo(
     settings = Settings.of_flags(
         only_http | {"allow_metrics": False, "model_repository": repository}
     )
-    registry = Registry(settings)
-    server = make_server(Service(settings, registry))
+    app = build_app(settings)
+    server, registry = make_server(app), app.registry
     registry.start()
 
     failed: list[Exception] = []

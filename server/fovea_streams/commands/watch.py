@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -28,6 +28,9 @@ from fovea_streams.frames.reader import require_av
 from fovea_streams.streams.config import StreamConfig
 from fovea_streams.streams.stream import CameraStream, SeenFrame
 from fovea_streams.streams.turns import Turns
+
+if TYPE_CHECKING:
+    from fovea_server.dataplane.dataplane import DataPlane
 
 _TABLES_A_SECOND = 4
 _LAST_EVENTS_S, _SILENT_S = 10.0, 0.5
@@ -175,8 +178,8 @@ def watch(
         _check_free(show)
     with TemporaryDirectory() as folder, _running(path.parent, path.name) as plane:
         for config in configs:
-            config.check(plane)
-        turns = Turns(plane)
+            config.check(plane.models)
+        turns = Turns(plane.models)
         streams = [
             CameraStream(each, plane, turns, reach=EVERYWHERE, feed=_feed(each, Path(folder)))
             for each in configs
@@ -210,10 +213,9 @@ def _feed(config: StreamConfig, folder: Path) -> EventFeed | None:
 
 
 @contextmanager
-def _running(repository: Path, model: str) -> Iterator[Any]:
+def _running(repository: Path, model: str) -> Iterator[DataPlane]:
     """Load a model as a server does, and give what answers for it."""
-    from fovea_server.dataplane.service import Service
-    from fovea_server.models.registry import Registry
+    from fovea_server.app import build_app
     from fovea_server.settings import ModelControlMode, Settings
 
     settings = Settings(
@@ -221,15 +223,14 @@ def _running(repository: Path, model: str) -> Iterator[Any]:
         model_control_mode=ModelControlMode.EXPLICIT,
         load_model=(model,),
     )
-    registry = Registry(settings)
-    service = Service(settings, registry)
-    registry.start()
-    with closing(registry):
-        while not registry.started:
+    app = build_app(settings)
+    app.registry.start()
+    with closing(app):
+        while not app.registry.started:
             time.sleep(0.02)
-        if failed := registry.unserved:
+        if failed := app.registry.unserved:
             raise ModelNotReady("; ".join(failed))
-        yield service.plane
+        yield app.service.plane
 
 
 async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | None) -> None:

@@ -134,7 +134,7 @@ class _Frames:
                 raise empty()
             plane = asked.service.plane
             # Looked up for each frame: it may have been loaded again.
-            model = plane.get(asked.model, asked.version)
+            model = plane.models.get(asked.model, asked.version)
             given = [content], asked.options, asked.timeout_s, ""
             answer = await boxes_json(plane, model, asked.version, *given)
             return b'{"frame":%d,' % number + answer[1:]

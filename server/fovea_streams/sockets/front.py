@@ -29,6 +29,7 @@ from fovea_server.http.v1.body import too_large
 from fovea_server.http.v1.head import query_options, query_values, timeout_of
 from fovea_server.statistics.family import Family
 from fovea_streams.events.following import EventLogs, after_of, kinds_of
+from fovea_streams.tracking.tracks import Tracks
 
 if TYPE_CHECKING:
     from fovea_streams.sockets.first_key import Handler
@@ -57,14 +58,14 @@ class SocketFront(Front):
 
     Args:
         logs: finds the events of a stream.
-        forget: drops what is tracked under a stream_id.
+        tracks: the ids of objects on the frames.
     """
 
     keeps_refused = False
 
-    def __init__(self, service: Service, logs: EventLogs, forget: Callable[[str], None]) -> None:
+    def __init__(self, service: Service, logs: EventLogs, tracks: Tracks) -> None:
         super().__init__(service)
-        self._logs, self._forget = logs, forget
+        self._logs, self._tracks = logs, tracks
         self._open: Counter[str] = Counter()
         self._of_clients: Counter[str] = Counter()
         self._keyless = 0
@@ -104,23 +105,23 @@ class SocketFront(Front):
         made = secrets.token_urlsafe(9)  # as nobody else knows it, it ends with the connection
         if options.track is not None and options.stream_id is None:
             options = replace(options, stream_id=made)
-        plane = self.service.plane
+        models = self.service.models
 
         def admit() -> None:
-            self.service.admit(call, "inference")
-            model = plane.get(call.model, version)
+            self.service.authenticator.admit(call, "inference")
+            model = models.get(call.model, version)
             model.check_ready()
             engine = model.engine
             if engine is None or engine.preprocessor is None:
                 raise InvalidRequest(f"model '{call.model}' takes no images here")
             engine.resolve(options)
             if options.track is not None:
-                plane.turn_of(call.model, options, 1)
+                self._tracks.turn_of(call.model, options, 1)
 
         def handler() -> Handler:
             from fovea_streams.sockets.frames import FrameHandler
 
-            ended = partial(self._forget, made)
+            ended = partial(self._tracks.forget, made)
             return FrameHandler(self.service, call.model, version, options, timeout_s, ended)
 
         self._begin(request, "frames", admit, handler)
@@ -132,7 +133,7 @@ class SocketFront(Front):
 
         def admit() -> None:
             for api in ("metadata", "model-repository", "cameras"):
-                self.service.admit(call, api)
+                self.service.authenticator.admit(call, api)
             after_of(given, self._logs.of(stream))
 
         def handler() -> Handler:
@@ -145,7 +146,7 @@ class SocketFront(Front):
     def _begin(
         self, request: Request, kind: str, admit: Callable[[], None], handler: Callable[[], Handler]
     ) -> None:
-        asks = self.service.door is not None and request.call.token is None
+        asks = self.service.authenticator.keys is not None and request.call.token is None
         late = admit if asks and b"origin" in request.headers else None
         if late is None:
             admit()

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.models import Models
 from fovea_server.http.v1.head import query_options
 from fovea_streams.events.config import KEYS as EVENT_KEYS
 from fovea_streams.events.config import EventConfig
@@ -95,12 +95,12 @@ class StreamConfig:
             dict(given),
         )
 
-    def check(self, plane: DataPlane) -> None:
-        """Raise InvalidOption for what the model lacks or cannot follow; errors as `plane.get`.
+    def check(self, models: Models) -> None:
+        """Raise InvalidOption for what the model lacks or cannot follow; errors as `Models.get`.
 
         Of a model that is not ready it is not known yet.
         """
-        served = plane.get(self.model)
+        served = models.get(self.model)
         engine = served.engine
         if served.reason:
             return

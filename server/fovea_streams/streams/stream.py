@@ -19,6 +19,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound, Unavailable
 from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.reach import Reach
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 from fovea_server.tensors.results.forms import result_json
@@ -165,11 +166,11 @@ class CameraStream:
 
     async def _see(self, frame: Frame) -> None:
         # Looked up for each frame: it may have been loaded again.
-        model = self._plane.get(self.config.model)
-        self._plane.check_ready(self.config.model)
-        self.config.check(self._plane)
+        model = self._plane.models.get(self.config.model)
+        self._plane.models.check_ready(self.config.model)
+        self.config.check(self._plane.models)
         answer = await self._plane.predict(
-            model, None, [frame.image], self._options, encode=_encoded
+            PredictRequest(model, None, [frame.image], self._options, encode=_encoded)
         )
         (result,) = answer.images
         if isinstance(result, FoveaError):

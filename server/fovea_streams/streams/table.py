@@ -55,7 +55,7 @@ class StreamTable:
 
     def __init__(self, service: Service, forget: Callable[[str], None]) -> None:
         self._settings, self._plane = service.settings, service.plane
-        self._drawing, self._turns = service.drawing, Turns(service.plane)
+        self._drawing, self._turns = service.drawing, Turns(service.models)
         self._budget, self._forget = service.budget, forget
         places = self._settings.model_repository
         folder = next((each for each in places if isinstance(each, Path)), None)
@@ -204,7 +204,7 @@ class StreamTable:
             raise FetchRefused(
                 f"{' and '.join(ADDRESSES)} are named in streams.toml alone, by the operator"
             )
-        config.check(self._plane)
+        config.check(self._plane.models)
         return config
 
     def _begin(self, config: StreamConfig) -> None:

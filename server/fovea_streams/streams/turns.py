@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from fovea_preprocess.errors import FoveaError
-from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.models import Models
 
 
 class Turns:
@@ -16,14 +16,14 @@ class Turns:
     there are more frames than the model can see, they share it with clients one to one.
     """
 
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
+    def __init__(self, models: Models) -> None:
+        self._models = models
         self._places: dict[tuple[str, int], asyncio.Semaphore] = {}
 
     def of(self, name: str) -> AbstractAsyncContextManager[object]:
         """Return the turn of a frame at a model; of one that is not there, none is waited for."""
         try:
-            engine = self._plane.get(name).engine
+            engine = self._models.get(name).engine
         except FoveaError:
             return nullcontext()
         if engine is None:

@@ -130,7 +130,11 @@ class Tracks:
 
 
 class TrackTurn:
-    """The frames of one request, as `dataplane.part.FrameTurn` says."""
+    """The place of one request's frames among those of its stream, while it is entered.
+
+    Attributes:
+        keeps_pixels: the tracker looks at the upright images.
+    """
 
     def __init__(
         self, tracks: Tracks, key: Key, first: int | None, images: int, tuning: Tuning

@@ -12,9 +12,8 @@ from typer.testing import CliRunner, Result
 
 from fovea_client import Client, ConnectionFailed
 from fovea_preprocess.image import decode_image
+from fovea_server.app import build_app
 from fovea_server.cli.main import app
-from fovea_server.dataplane.service import Service
-from fovea_server.models.registry import Registry
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 
@@ -45,9 +44,9 @@ def url(repository: Path) -> Iterator[str]:
     settings = Settings(
         model_repository=repository, http_port=port, allow_grpc=False, allow_metrics=False
     )
-    registry = Registry(settings)
-    registry.start()
-    server = make_server(Service(settings, registry))
+    app = build_app(settings)
+    app.registry.start()
+    server = make_server(app)
     thread = threading.Thread(target=server.run)
     thread.start()
     with Client(f"http://127.0.0.1:{port}") as client:

@@ -10,8 +10,7 @@ from uvicorn.server import ServerState
 
 from fovea_connection.exchange import Exchange
 from fovea_connection.protocol import ServerProtocol
-from fovea_server.dataplane.service import Service
-from fovea_server.models.registry import Registry
+from fovea_server.app import build_app
 from fovea_server.settings import Settings
 from fovea_server.surface import Surface
 
@@ -27,9 +26,8 @@ TARGETS = (b"/v1/models/digits/predict", b"/v2/models/digits/infer") * 2
 def test_an_answered_exchange_is_freed_at_once(demo_repository, demo_model):
     image = (demo_model.parent / "scene-1.jpg").read_bytes()
     settings = Settings(model_repository=[demo_repository])
-    registry = Registry(settings)
-    service = Service(settings, registry)
-    fronts = Surface(service).fronts
+    app = build_app(settings)
+    fronts, registry = Surface(app).fronts, app.registry
     registry.start()
 
     async def ask() -> int:

@@ -3,7 +3,7 @@
 import pytest
 
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.dataplane.restrictions import Restrictions
+from fovea_server.auth.restrictions import Restrictions
 
 
 def test_an_api_asks_for_its_own_secret():

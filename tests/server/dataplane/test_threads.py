@@ -10,9 +10,8 @@ import httpx
 import pytest
 
 from fovea_preprocess.errors import LoadFailed
-from fovea_server.dataplane.service import Service
+from fovea_server.app import build_app
 from fovea_server.metrics.listener import MetricsServer
-from fovea_server.models.registry import Registry
 from fovea_server.settings import ModelControlMode, Settings
 
 
@@ -32,20 +31,20 @@ def all_threads_taken() -> Iterator[None]:
 
 def test_models_are_loaded_and_unloaded(tmp_path):
     settings = Settings(model_repository=tmp_path, model_control_mode=ModelControlMode.EXPLICIT)
-    plane = Service(settings, Registry(settings)).plane
+    models = build_app(settings).service.models
 
     async def ask() -> None:
         with all_threads_taken():
-            await plane.unload("nobody")
+            await models.unload("nobody")
             with pytest.raises(LoadFailed):
-                await plane.load("nobody")
+                await models.load("nobody")
 
     asyncio.run(asyncio.wait_for(ask(), 30))
 
 
 def test_metrics_are_told(tmp_path):
     settings = Settings(model_repository=tmp_path, metrics_port=0)
-    server = MetricsServer(Service(settings, Registry(settings)))
+    server = MetricsServer(build_app(settings).service)
 
     async def ask() -> httpx.Response:
         await server.start()

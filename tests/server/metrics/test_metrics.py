@@ -17,10 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidRequest, Unavailable
+from fovea_server.app import build_app
 from fovea_server.byte_budget import Reservation
+from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.metrics.listener import MetricsServer
-from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.tensors.messages import InferRequest, InputTensor
 
@@ -44,10 +45,10 @@ COUNTERS = [
 async def serving(repository: Path, **settings):
     """A server of a repository's metrics, with all models loaded: the service and an address."""
     chosen = Settings(model_repository=repository, metrics_port=0, **settings)
-    registry = Registry(chosen)
+    app = build_app(chosen)
+    service, registry = app.service, app.registry
     registry.start()
-    service = Service(chosen, registry)
-    server = MetricsServer(service)
+    server = MetricsServer(service, app.features)
     await server.start()
     try:
         while registry.reason:
@@ -79,7 +80,7 @@ def request(model: str = "simple", inputs: int = 2) -> InferRequest:
 
 async def infer(service: Service, asked: InferRequest) -> None:
     reservation = Reservation(service.budget)
-    await service.plane.infer(service.plane.find(asked.model_name), asked, reservation)
+    await service.plane.infer(service.models.find(asked.model_name), asked, reservation)
     reservation.release()
 
 
@@ -201,8 +202,8 @@ def test_stages_of_images_are_told(demo_batches):
             name = "fovea_stage_duration_seconds"
             assert of(before, f"{name}_count", stage="decode", model="digits") == 0
             for data in (image, image, b"no image"):
-                model = service.plane.get("digits")
-                await service.plane.predict(model, None, [data], PredictOptions())
+                model = service.models.get("digits")
+                await service.plane.predict(PredictRequest(model, None, [data], PredictOptions()))
             _, after = await scrape(address)
             for stage in ("decode", "letterbox", "queue", "infer", "postprocess"):
                 labels = {"stage": stage, "model": "digits", "version": "1"}
@@ -233,7 +234,7 @@ def test_other_paths_and_methods_are_answered_as_triton_does(repository):
 def test_a_port_that_is_taken_is_told(repository):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = Settings(model_repository=repository, metrics_port=taken.getsockname()[1])
-        server = MetricsServer(Service(settings, Registry(settings)))
+        server = MetricsServer(build_app(settings).service)
         with pytest.raises(Unavailable, match="cannot listen"):
             asyncio.run(server.start())
 

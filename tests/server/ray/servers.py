@@ -86,17 +86,17 @@ def start_front(repository: Any, **given: Any) -> Front:
     ports = {"http_port": http_port, "grpc_port": grpc_port, "allow_metrics": False}
     settings = Settings(model_repository=(repository,), **ports, **given)
     replica = Serving(behind(settings.model_dump(), "127.0.0.1"), ("digits",))
-    running = Behind(replica.service)
+    running = Behind(replica.app)
     serving = Serving(settings, ("digits",), described=True)
 
     def told(version: int | None, v2: bool) -> Any:
-        plane = replica.service.plane
+        models = replica.service.models
         if v2:
-            return plane.v2_statistics("digits", version)
-        return plane.statistics("digits", {}).model_dump(mode="json")
+            return models.v2_statistics("digits", version)
+        return models.statistics("digits", {}).model_dump(mode="json")
 
     way = forwarder(Handle(told))
-    server = make_front(serving.service, {"digits": way})
+    server = make_front(serving.app, {"digits": way})
     front = Running(server, serving.service, bind("127.0.0.1", http_port), way.close)
     started = Front(serving, replica, running, front, way)
     started.there({"1": running.about})

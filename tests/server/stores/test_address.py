@@ -2,7 +2,7 @@
 
 import pytest
 
-from fovea_server.stores import parse_address
+from fovea_stores.address import parse_address
 
 pytestmark = pytest.mark.real
 

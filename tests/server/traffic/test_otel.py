@@ -10,8 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from fovea_outbound.otel import OtelTracer
 from fovea_preprocess.errors import InvalidOption, NotFound
-from fovea_server.dataplane.service import Service
-from fovea_server.models.registry import Registry
+from fovea_server.app import build_app
 from fovea_server.settings import Settings
 from fovea_server.traffic.call import Call
 from fovea_server.traffic.spans import Stage
@@ -153,11 +152,11 @@ def test_a_service_without_it_loads_nothing_and_one_without_the_extra_says_so(
     tmp_path, monkeypatch
 ):
     plain = Settings(model_repository=tmp_path)
-    assert Service(plain, Registry(plain)).traffic.tracer is None
+    assert build_app(plain).service.traffic.tracer is None
     for name in list(sys.modules):
         if name.startswith("fovea_outbound.otel"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     asked = Settings(model_repository=tmp_path, otel=True)
     with pytest.raises(InvalidOption, match=r"--otel needs packages .* pip install"):
-        Service(asked, Registry(asked))
+        build_app(asked)

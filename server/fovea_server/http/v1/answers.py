@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 from starlette.concurrency import run_in_threadpool
 
-from fovea_engines.detect.drawing import annotate
+from fovea_drawing.drawing import annotated
 from fovea_engines.detect.new_image import MediaType
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidImage, InvalidRequest
 from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.dataplane.images import Prediction
+from fovea_server.dataplane.prediction import Prediction, PredictRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.messages import Response, error_headers
@@ -39,9 +39,10 @@ async def boxes_json(
     content_type: str,
 ) -> bytes:
     """Write the boxes on images as JSON; raises as `DataPlane.predict`, and for a single image."""
-    prediction = await plane.predict(
-        model, version, images, options, timeout_s=timeout_s, encode=image_json
+    request = PredictRequest(
+        *(model, version, images, options), timeout_s=timeout_s, encode=image_json
     )
+    prediction = await plane.predict(request)
     raise_if_alone(prediction, images, content_type)
     return prediction_json(prediction)
 
@@ -128,4 +129,4 @@ async def drawn(service: Service, prediction: Prediction, kind: MediaType) -> by
     words = prediction.words
     seen = result.found, result.pixels, words.labels, words.skeleton
     async with service.plane.drawing(result.pixels):
-        return await run_in_threadpool(annotate(), *seen, kind)
+        return await run_in_threadpool(annotated, *seen, kind)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import fastapi_offline
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
@@ -24,6 +24,7 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.mistakes import key_fault
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
+from fovea_server.feature import Feature
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.messages import allow
 from fovea_server.http.receive import ClientLeft
@@ -42,7 +43,7 @@ _SCRIPTS = "/static-offline-docs"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-def create_app(service: Service, sources: ImageSources) -> FastAPI:
+def create_app(service: Service, sources: ImageSources, features: Sequence[Feature]) -> FastAPI:
     """Make the application for all requests that are not of Triton's protocol."""
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPI(
@@ -75,11 +76,10 @@ def create_app(service: Service, sources: ImageSources) -> FastAPI:
     app.mount(_SCRIPTS, StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))
     app.add_route("/docs", docs_page(_SCRIPTS), include_in_schema=False)
     app.add_route("/openapi.json", document_route(app), include_in_schema=False)
-    # Last: an address that they share with a route above stays as it was. An API of other software
-    # takes none of Fovea's parts.
-    for added in (*(part.routes() for part in service.parts), *service.api_routers):
-        if added is not None:
-            app.include_router(cast("APIRouter", added))
+    # Last: an address that they share with a route above stays as it was.
+    for feature in features:
+        if (added := feature.router()) is not None:
+            app.include_router(added)
     # Behind the page, which browsers get there.
     app.add_route("/", identity, include_in_schema=False)
     app.add_middleware(HeadAndOptions, routes=app.router.routes)

@@ -32,20 +32,20 @@ async def live() -> Live:
 @health.get("/ready", **described("server_ready", Ready, 403, 503))
 async def ready(request: Request) -> Ready:
     """Report whether every model of the start is ready; 503 says why not."""
-    service_of(request).plane.check_ready()
+    service_of(request).models.check_ready()
     return Ready(ready=True)
 
 
 @router.get("", dependencies=_INDEX, **described("list_models", ModelList, 403))
 async def list_models(request: Request) -> ModelList:
     """List the models that are served, and those that could not be loaded and why."""
-    return service_of(request).plane.models()
+    return service_of(request).models.documents()
 
 
 @router.get("/{name}", dependencies=_METADATA, **described("get_model", Model, 403, 404, 503))
 async def get_model(request: Request, name: ModelName) -> Model:
     """Describe the version of a model that answers: inputs, outputs, labels and engine card."""
-    return service_of(request).plane.model(name)
+    return service_of(request).models.document(name)
 
 
 @router.get(
@@ -55,7 +55,7 @@ async def get_model(request: Request, name: ModelName) -> Model:
 )
 async def get_model_version(request: Request, name: ModelName, version: Version) -> Model:
     """Describe one version of a model."""
-    return service_of(request).plane.model(name, version)
+    return service_of(request).models.document(name, version)
 
 
 @router.post(
@@ -68,8 +68,8 @@ async def load_model_version(request: Request, name: ModelName, version: Version
     check_control(request, "model-repository")
     plane = service_of(request).plane
     # A client that leaves does not stop it half-way.
-    await asyncio.shield(plane.load_version(name, version))
-    return plane.model(name, version)
+    await asyncio.shield(plane.models.load_version(name, version))
+    return plane.models.document(name, version)
 
 
 @router.post(
@@ -92,7 +92,7 @@ async def unload_model_version(request: Request, name: ModelName, version: Versi
 )
 async def model_ready(request: Request, name: ModelName) -> Ready:
     """Report whether a model takes requests; 503 says why not."""
-    service_of(request).plane.check_ready(name)
+    service_of(request).models.check_ready(name)
     return Ready(ready=True)
 
 
@@ -104,4 +104,4 @@ async def model_ready(request: Request, name: ModelName) -> Ready:
 async def model_statistics(request: Request, name: ModelName) -> ModelStatistics:
     """Count what each version of a model has answered, and where the time went."""
     service = service_of(request)
-    return service.plane.statistics(name, service.traffic.durations.of(name))
+    return service.models.statistics(name, service.traffic.durations.of(name))

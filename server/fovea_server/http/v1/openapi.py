@@ -217,7 +217,7 @@ def document_route(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
 
     async def answer(request: Request) -> Response:
         service: Service = app.state.service
-        seen = (each for each in service.plane if each.state is State.READY and each.takes_images)
+        seen = (each for each in service.models if each.state is State.READY and each.takes_images)
         model = min((each.name for each in seen), default=MODEL_EXAMPLE)
         content = written(_root(request, service.settings.root_path), model)
         return Response(content, 200, {"Vary": _PREFIX}, "application/json")

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
+from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.http.front import Front
 from fovea_server.http.messages import Request, Response
@@ -71,10 +72,10 @@ class PredictFront(Front):
         assert names is not None, "it was taken"
         request.names, call.model = names, names["model"] or ""
         operation = f"POST /v1/models/{{model}}/{names['operation']}"
-        self.service.admit(call, "inference", operation=operation)
+        self.service.authenticator.admit(call, "inference", operation=operation)
         # An unknown model is reported before a large body is read.
         version = None if names["version"] is None else int(names["version"])
-        model = self.service.plane.get(call.model, version)
+        model = self.service.models.get(call.model, version)
         request.timeout_s = timeout_of(call.header("x-request-timeout-ms"))
         check_encoding(call.header("content-encoding"))
         request.endpoint = partial(self._predict, model, version, names["operation"] or "")
@@ -111,7 +112,7 @@ class PredictFront(Front):
         # Pixels that wait to be drawn on are large: few at a time.
         async with service.drawing:
             prediction = await service.plane.predict(
-                *asked, timeout_s=request.timeout_s, keep_pixels=True
+                PredictRequest(*asked, timeout_s=request.timeout_s, keep_pixels=True)
             )
             raise_if_alone(prediction, images, kind)
             content = await drawn(service, prediction, image)

@@ -42,7 +42,7 @@ def restricted(api: str) -> Any:
     async def check(request: Request) -> None:
         call = call_of(request)
         call.model = request.path_params.get("name", "")
-        service_of(request).admit(call, api)
+        service_of(request).authenticator.admit(call, api)
 
     return Depends(check)
 
@@ -50,7 +50,9 @@ def restricted(api: str) -> Any:
 async def _admit_inference(request: Request) -> None:
     call, route = call_of(request), request.scope["route"].path.replace("{name}", "{model}")
     call.model = request.path_params.get("name", "")
-    service_of(request).admit(call, "inference", operation=f"{request.method} {route}")
+    service_of(request).authenticator.admit(
+        call, "inference", operation=f"{request.method} {route}"
+    )
 
 
 inferring = Depends(_admit_inference)
@@ -60,7 +62,7 @@ inferring = Depends(_admit_inference)
 def check_control(request: Request, api: str) -> None:
     """Raise Restricted if a client may not change the server by an API; the log says who did."""
     call = call_of(request)
-    service_of(request).admit(call, api, control=f"{call.method} {call.shown!r}")
+    service_of(request).authenticator.admit(call, api, control=f"{call.method} {call.shown!r}")
 
 
 Work = Callable[[bytes], Coroutine[Any, Any, Response]]

@@ -4,53 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from fovea_preprocess.entry_points import Group, load
 from fovea_preprocess.errors import FetchRefused, FoveaError, QueueFull
 from fovea_preprocess.size import size_text
-from fovea_server.dataplane.reach import Reach
 from fovea_server.http.v1.body import Source, Url
-from fovea_server.settings import Settings
 
-
-class ImageFetcher(Protocol):
-    """Fetches images; `close` it after the last one."""
-
-    async def fetch(
-        self, address: str, hold: Callable[[int], None], authorization: str | None = None
-    ) -> bytes:
-        """Fetch the bytes at an address, and `hold` them as they arrive; raises FetchRefused."""
-
-    async def close(self) -> None:
-        """Close the connections."""
-
-
-class MakeFetcher(Protocol):
-    """The ability `fetcher`."""
-
-    def __call__(self, *, max_bytes: int, timeout_s: float, reach: Reach) -> ImageFetcher:
-        """Take up connections."""
+if TYPE_CHECKING:
+    from fovea_outbound.fetch import Fetcher
 
 
 class ImageSources:
-    """Replaces addresses by the images there, if the operator allows it."""
+    """Replaces addresses by the images there.
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._fetcher: ImageFetcher | None = None
+    Args:
+        most_bytes: of the images of one request together.
+        fetcher: fetches them; None where the operator does not allow it.
+    """
 
-    def open(self) -> None:
-        """Take up connections, if the operator allows it."""
-        settings = self._settings
-        if settings.allow_url:
-            # Here, because httpx costs a tenth of a second that most servers need not pay.
-            make: MakeFetcher = load(Group.ABILITIES, "fetcher")
-            self._fetcher = make(
-                max_bytes=settings.max_image_bytes,
-                timeout_s=settings.url_timeout_s,
-                reach=Reach.of(settings),
-            )
+    def __init__(self, most_bytes: int, fetcher: Fetcher | None) -> None:
+        self._most, self._fetcher = most_bytes, fetcher
 
     async def fetched(
         self, sources: Sequence[Source], hold: Callable[[int], None]
@@ -59,7 +32,7 @@ class ImageSources:
 
         `hold` counts their bytes, and may raise QueueFull.
         """
-        most = left = self._settings.http_max_input_size
+        most = left = self._most
         few = asyncio.Semaphore(4)
 
         async def image(source: Source) -> bytes | bytearray | FoveaError:
@@ -90,4 +63,3 @@ class ImageSources:
         """Close the connections."""
         if self._fetcher is not None:
             await self._fetcher.close()
-            self._fetcher = None

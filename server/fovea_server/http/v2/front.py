@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, Restricted
-from fovea_server.dataplane.service import Service
 from fovea_server.http.front import Front
 from fovea_server.http.messages import Request, Response, allow
 from fovea_server.http.v2.answers import error_answer, refusal, too_large
-from fovea_server.http.v2.routes import patterns, resolve
+from fovea_server.http.v2.routes import resolve
 
 
 class V2Front(Front):
     """Answers requests of the v2 protocol."""
 
     keeps_refused = True
-
-    def __init__(self, service: Service) -> None:
-        super().__init__(service)
-        # A package that is missing ends the start, and not the first request.
-        patterns()
 
     def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
         """Return True for everything under /v2 but preflights."""
@@ -38,14 +32,14 @@ class V2Front(Front):
             call.model = names["model"] or ""
         operation = f"{method} /v2/models/{{model}}/{route.path.rpartition('/')[2]}"
         try:
-            self.service.admit(
+            self.service.authenticator.admit(
                 call,
                 route.api,
                 operation=operation if is_allowed and route.api == "inference" else "",
                 control=f"POST {call.shown!r}" if route.controls and method == "POST" else "",
             )
         except Restricted as error:
-            if self.service.http_restrictions.missing(route.api, call.header) is None:
+            if self.service.authenticator.http.missing(route.api, call.header) is None:
                 raise
             request.answer = refusal(403, str(error))
             return

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from fovea_extensions.regions import RegionPlace, RegionSlice, SharedRegions
 from fovea_preprocess.errors import InvalidRequest, MalformedJson
 from fovea_server.http.v2.tensor_json import elements_of
 from fovea_server.json_text import MOST_OF_TENSORS
 from fovea_server.tensors.messages import InferRequest, InputTensor, Parameter, RequestedOutput
-from fovea_server.tensors.regions import Regions, RegionSlice, SharedOutput
 from fovea_server.tensors.triton_json import (
     as_bool,
     as_list,
@@ -33,7 +33,7 @@ class OutputEncoding:
     """
 
     binary: dict[str, bool] = field(default_factory=dict)
-    shared: dict[str, SharedOutput] = field(default_factory=dict)
+    shared: dict[str, RegionPlace] = field(default_factory=dict)
     by_default: bool = False
 
 
@@ -48,7 +48,7 @@ class BodyReader:
         request: InferRequest,
         text: bytes | bytearray,
         body: bytes | bytearray,
-        regions: Regions,
+        regions: SharedRegions,
     ) -> None:
         self.encoding = OutputEncoding()
         self._request = request

@@ -1,4 +1,4 @@
-"""The routes of the v2 protocol: those of the core, and those of `fovea_extensions`.
+"""The routes of the v2 protocol, with its extensions.
 
 Source: the regular expressions of Triton's http_server.cc.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from urllib.parse import unquote
 
-from fovea_preprocess.entry_points import Group, load
+from fovea_extensions import http_endpoints as extensions
 from fovea_server.http.messages import JSON, TEXT, Endpoint
 from fovea_server.http.v2.endpoints import generate, infer, models
 
-MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 _CONTROL = _REPOSITORY + r"/models/(?P<model>[^/]+)"
 
@@ -35,35 +35,40 @@ class Route:
     """POST changes the server."""
 
 
-_ROUTES = (
-    Route(MODEL + "/infer", "inference", ("POST",), infer.infer, TEXT),
+_MEMORY = r"/v2/(?P<memory>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
+_BOTH = ("GET", "POST")
+
+ROUTES = (
+    Route(_MODEL + "/infer", "inference", ("POST",), infer.infer, TEXT),
     Route("/v2/health/live", "health", ("GET",), models.live, TEXT),
     Route("/v2/health/ready", "health", ("GET",), models.ready, TEXT),
-    Route(MODEL + "/ready", "health", ("GET",), models.model_ready, TEXT),
+    Route(_MODEL + "/ready", "health", ("GET",), models.model_ready, TEXT),
     Route("/v2", "metadata", ("GET",), models.server),
     Route("/v2/models/stats", "statistics", ("GET",), models.statistics),
-    Route(MODEL, "metadata", ("GET",), models.model),
-    Route(MODEL + "/config", "model-config", ("GET",), models.config),
-    Route(MODEL + "/stats", "statistics", ("GET",), models.statistics),
-    Route(MODEL + "/generate", "inference", ("POST",), generate.generate),
-    Route(MODEL + "/generate_stream", "inference", ("POST",), generate.generate_stream),
+    Route(_MODEL, "metadata", ("GET",), models.model),
+    Route(_MODEL + "/config", "model-config", ("GET",), models.config),
+    Route(_MODEL + "/stats", "statistics", ("GET",), models.statistics),
+    Route(_MODEL + "/generate", "inference", ("POST",), generate.generate),
+    Route(_MODEL + "/generate_stream", "inference", ("POST",), generate.generate_stream),
     Route(_REPOSITORY + "/index", "model-repository", ("POST",), models.index),
     Route(_CONTROL + "/load", "model-repository", ("POST",), models.load, controls=True),
     Route(_CONTROL + "/unload", "model-repository", ("POST",), models.unload, controls=True),
+    Route(_MODEL + "/trace/setting", "trace", _BOTH, extensions.trace, controls=True),
+    Route("/v2/trace/setting", "trace", _BOTH, extensions.trace, controls=True),
+    Route("/v2/logging", "logging", _BOTH, extensions.log, controls=True),
+    Route(_MEMORY + "/status", "shared-memory", ("GET",), extensions.status),
+    Route(_MEMORY + "/register", "shared-memory", ("POST",), extensions.register, controls=True),
+    Route(
+        _MEMORY + "/unregister", "shared-memory", ("POST",), extensions.unregister, controls=True
+    ),
 )
-
-
-@cache
-def patterns() -> list[tuple[re.Pattern[str], Route]]:
-    """Return all routes, with what their paths match; Unavailable: a package is missing."""
-    routes: tuple[Route, ...] = load(Group.ABILITIES, "v2-routes")
-    return [(re.compile(route.path), route) for route in (*_ROUTES, *routes)]
+_PATTERNS = tuple((re.compile(route.path), route) for route in ROUTES)
 
 
 @lru_cache(maxsize=256)
 def resolve(path: str) -> tuple[Route, dict[str, str | None]] | None:
     """Find the route of a quoted path, and the unquoted names in it; None if there is none."""
-    for pattern, route in patterns():
+    for pattern, route in _PATTERNS:
         if found := pattern.fullmatch(path):
             given = {name: unquote(text) for name, text in found.groupdict().items() if text}
             return route, dict.fromkeys(("model", "version", *pattern.groupindex)) | given

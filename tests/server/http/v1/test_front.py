@@ -19,7 +19,9 @@ from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
 def takes(method="POST", target=b"/v1/models/m/predict") -> bool:
     service = SimpleNamespace(settings=Settings(), traffic=None, budget=None)
-    return PredictFront(service, ImageSources(service.settings)).takes(method, target, [])
+    return PredictFront(service, ImageSources(service.settings.http_max_input_size, None)).takes(
+        method, target, []
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import re
 import httpx
 import pytest
 
-from fovea_server.dataplane.restrictions import APIS
-from fovea_server.dataplane.service import Service
-from fovea_server.models.registry import Registry
+from fovea_server.app import build_app
+from fovea_server.auth.restrictions import APIS
 from fovea_server.settings import Settings
 from fovea_server.surface import Surface
 
@@ -19,7 +18,7 @@ def test_no_operation_is_answered_without_its_secret(tmp_path):
         api=["deepstack", "label-studio", "roboflow"],
         http_restricted_api=[f"{','.join(APIS)}:key=secret"],
     )
-    surface = Surface(Service(settings, Registry(settings)))
+    surface = Surface(build_app(settings))
 
     async def ask() -> dict[tuple[str, str], int]:
         transport = httpx.ASGITransport(surface)
@@ -46,7 +45,7 @@ SOCKETS = ["/v1/models/1/stream", "/v1/models/1/versions/1/stream", "/v1/streams
 def test_no_websocket_is_opened_without_its_secret(tmp_path, path):
     restricted = [f"{','.join(APIS)}:key=secret"]
     settings = Settings(model_repository=[tmp_path], http_restricted_api=restricted)
-    surface = Surface(Service(settings, Registry(settings)))
+    surface = Surface(build_app(settings))
     wish = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "1"}
 
     async def ask() -> httpx.Response:

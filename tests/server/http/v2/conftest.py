@@ -3,12 +3,14 @@
 import asyncio
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.server.registries import ADDER_CONFIG, adder, serving
+from tests.server.registries import ADDER_CONFIG, adder, wait_until
 
 import fovea_server
+from fovea_server.app import App, build_app
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.settings import Settings
@@ -19,13 +21,21 @@ LIMIT = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def service(demo_repository, tmp_path_factory) -> Iterator[Service]:
+def parts(demo_repository, tmp_path_factory) -> Iterator[App]:
     repository = tmp_path_factory.mktemp("repository")
     adder(repository, "adder", config=ADDER_CONFIG)
     shutil.copytree(demo_repository / "digits", repository / "digits")
     limits = {"http_max_input_size": LIMIT, "body_timeout_s": 0.5, "max_held_mb": 64}
-    with serving(repository, **limits) as registry:
-        yield Service(Settings(model_repository=repository, **limits), registry)
+    app = build_app(Settings(model_repository=repository, **limits))
+    app.registry.start()
+    with closing(app):
+        wait_until(lambda: app.registry.started)
+        yield app
+
+
+@pytest.fixture(scope="module")
+def service(parts) -> Service:
+    return parts.service
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +44,8 @@ def budget(service) -> ByteBudget:
 
 
 @pytest.fixture(scope="module")
-def app(service) -> Surface:
-    return Surface(service)
+def app(parts) -> Surface:
+    return Surface(parts)
 
 
 @pytest.fixture(scope="module")

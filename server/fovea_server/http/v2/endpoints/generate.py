@@ -42,7 +42,7 @@ async def generate_stream(service: Service, request: Request) -> Response:
 
 
 async def _generated(service: Service, request: Request) -> bytes:
-    model = service.plane.find(request.name("model"), request.version)
+    model = service.models.find(request.name("model"), request.version)
     refuse_encoding(request)
     version = None if request.names["version"] is None else model.version
     asked = InferRequest(model.name, version, [])

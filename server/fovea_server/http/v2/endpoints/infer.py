@@ -31,7 +31,7 @@ async def infer(service: Service, request: Request) -> Response:
     """Run a model."""
     # Triton answers errors with the type JSON only for those between these two blocks.
     try:
-        model = service.plane.find(request.name("model"), request.version)
+        model = service.models.find(request.name("model"), request.version)
         refuse_decoupled(model, "HTTP end point")
         body = await decompressed(request, service.settings.http_max_input_size)
         header_size = _header_size(request, len(body))

@@ -39,22 +39,22 @@ async def model(service: Service, request: Request) -> Response:
     Beside Triton's fields a model that takes images has `image_outputs`, and one that was promoted
     `current_version`.
     """
-    found = service.plane.find(request.name("model"), request.version)
+    found = service.models.find(request.name("model"), request.version)
     plane = service.plane
-    more = plane.image_outputs(found) | plane.current_version(found)
-    return json_answer(plane.metadata(found) | more)
+    more = plane.models.image_outputs(found) | plane.models.current_version(found)
+    return json_answer(plane.models.metadata(found) | more)
 
 
 async def config(service: Service, request: Request) -> Response:
     """Answer with the complete configuration of a model."""
-    found = service.plane.find(request.name("model"), request.version)
+    found = service.models.find(request.name("model"), request.version)
     return Response(body=[found.config_json])
 
 
 async def statistics(service: Service, request: Request) -> Response:
     """Answer with the counters of a model, or of all."""
     name, version = request.names["model"], request.version
-    return json_answer(service.plane.v2_statistics(name, version))
+    return json_answer(service.models.v2_statistics(name, version))
 
 
 async def live(service: Service, request: Request) -> Response:
@@ -64,22 +64,22 @@ async def live(service: Service, request: Request) -> Response:
 
 async def ready(service: Service, request: Request) -> Response:
     """Report if the server is ready."""
-    if service.plane.ready:
+    if service.models.ready:
         return json_answer({"ready": True})
-    return _not_ready({"ready": False, "reason": service.plane.reason})
+    return _not_ready({"ready": False, "reason": service.models.reason})
 
 
 async def model_ready(service: Service, request: Request) -> Response:
     """Report if a model is ready; its current version unless the path names one."""
     try:
-        model = service.plane.get(request.name("model"), request.version)
+        model = service.models.get(request.name("model"), request.version)
     except (NotFound, ModelNotReady) as error:
         reason = str(error)
     else:
         if model.state is State.READY:
             return json_answer({"name": model.name, "ready": True})
         reason = model.reason
-    told = service.plane.reason_told(request.name("model"), reason)
+    told = service.models.reason_told(request.name("model"), reason)
     return _not_ready({"error": "Model version not ready", "ready": False, "reason": told})
 
 
@@ -94,7 +94,7 @@ async def index(service: Service, request: Request) -> Response:
     """List every model of the repository, or those that are ready."""
     given = await service.json.run(request.body, partial(_body, request))
     ready = as_bool(find(given, "ready", False))
-    entries = map(asdict, service.plane.index(ready))
+    entries = map(asdict, service.models.index(ready))
     return json_answer([{k: value for k, value in entry.items() if value} for entry in entries])
 
 
@@ -103,7 +103,7 @@ async def load(service: Service, request: Request) -> Response:
     refuse_repository(request.names["repository"])
     # The request may hold a model's files.
     config, files = await service.json.run(request.body, partial(_sent, request))
-    await service.plane.load(request.name("model"), config=config, files=files)
+    await service.models.load(request.name("model"), config=config, files=files)
     return Response()
 
 
@@ -130,7 +130,7 @@ async def unload(service: Service, request: Request) -> Response:
     field = "unload_dependents"
     parameters = await service.json.run(request.body, partial(_parameters, request))
     dependents = read(field, as_bool, find(parameters, field, False))
-    await service.plane.unload(request.name("model"), dependents=dependents)
+    await service.models.unload(request.name("model"), dependents=dependents)
     return Response()
 
 

@@ -1,24 +1,25 @@
-"""The part of a server that turns texts into vectors, and counts them."""
+"""Turns texts into vectors, and counts them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fovea_server.dataplane.service import ServerPart, Service
+from fovea_server.dataplane.models import Models
+from fovea_server.feature import Feature
 from fovea_server.statistics.family import Family
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
 
-class EmbedPart(ServerPart):
+class Texts(Feature):
     """Routes and metrics of models that read texts."""
 
-    def __init__(self, service: Service) -> None:
-        self._plane = service.plane
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
-    def routes(self) -> APIRouter:
+    def router(self) -> APIRouter:
         """Make the routes."""
         from fovea_embed.routes import embed_routes
 
@@ -29,7 +30,7 @@ class EmbedPart(ServerPart):
         family = Family(
             "fovea_texts_total", "counter", "texts of requests, by where their vector was"
         )
-        for model in self._plane:
+        for model in self._models:
             engine = model.engine
             if engine is not None and engine.words is not None:
                 known = {"model": model.name, "version": str(model.version)}

@@ -4,8 +4,8 @@ import threading
 
 import numpy as np
 
+from fovea_files.search.feature import Search
 from fovea_files.search.index import VectorIndex
-from fovea_files.search.part import SearchPart
 
 WAIT_S = 30
 
@@ -22,7 +22,7 @@ def test_a_slow_index_does_not_hold_up_others(tmp_path, monkeypatch):
         return read(path)
 
     monkeypatch.setattr(VectorIndex, "read", slowly)
-    part = SearchPart(None)
+    part = Search()
     slow, quick = (
         threading.Thread(target=part.index, args=(tmp_path, name), daemon=True)
         for name in ("slow", "quick")

@@ -1,25 +1,20 @@
-"""The part of a server that serves the page at `/`; `--no-page` leaves it out."""
+"""The page at `/`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fovea_server.dataplane.service import ServerPart, Service
+from fovea_server.feature import Feature
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
 
-class PagePart(ServerPart):
+class Page(Feature):
     """Routes of the page, of its files, and of the client's wheel."""
 
-    def __init__(self, service: Service) -> None:
-        self._served = service.settings.page
-
-    def routes(self) -> APIRouter | None:
+    def router(self) -> APIRouter:
         """Make the routes."""
-        if not self._served:
-            return None
         from fastapi import APIRouter
 
         from fovea_page.routes import page_routes

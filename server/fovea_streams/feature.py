@@ -1,4 +1,4 @@
-"""The part of a server that knows streams."""
+"""Cameras and videos that the server follows by itself, and WebSockets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import FoveaError
-from fovea_server.dataplane.service import ServerPart, Service
+from fovea_server.dataplane.service import Service
+from fovea_server.feature import Feature
 from fovea_server.http.front import Front
 from fovea_server.statistics.family import Family
 from fovea_server.traffic.call import CALL
@@ -20,18 +21,16 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 
-class StreamsPart(ServerPart):
-    """Track ids for requests of any transport, and streams."""
+class Streams(Feature):
+    """The streams of a server, their events, and its WebSockets."""
 
-    def __init__(self, service: Service) -> None:
-        self._tracks = Tracks(service.settings.track_idle_s)
-        service.plane.turn_of = self._tracks.turn_of
-        self._plane = service.plane
-        self._table = StreamTable(service, self._tracks.forget)
+    def __init__(self, service: Service, tracks: Tracks) -> None:
+        self._tracks, self._models = tracks, service.models
+        self._table = StreamTable(service, tracks.forget)
         self._logs = EventLogs(self._table.feed, self._ending)
-        self._sockets = SocketFront(service, self._logs, self._tracks.forget)
+        self._sockets = SocketFront(service, self._logs, tracks)
 
-    def routes(self) -> APIRouter:
+    def router(self) -> APIRouter:
         """Make the routes of the streams."""
         from fovea_streams.routes import stream_routes
 
@@ -62,4 +61,4 @@ class StreamsPart(ServerPart):
                 self._table.get(stream)
             except FoveaError:
                 return True
-        return self._plane.draining
+        return self._models.draining

@@ -1,4 +1,4 @@
-"""The part of a server that searches: `POST /v1/models/NAME/search`."""
+"""Searches images by vectors: `POST /v1/models/NAME/search`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from fovea_server.dataplane.service import ServerPart, Service
+from fovea_server.feature import Feature
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _KEPT = 4
 
 
-class SearchPart(ServerPart):
+class Search(Feature):
     """Keeps the indexes that were used last in memory."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Path, int, int], VectorIndex] = OrderedDict()
         self._reading: dict[Path, Lock] = {}
         self._lock = Lock()
@@ -54,7 +54,7 @@ class SearchPart(ServerPart):
                     self._kept.popitem(last=False)
             return made
 
-    def routes(self) -> APIRouter:
+    def router(self) -> APIRouter:
         """Make the routes."""
         from fovea_files.search.routes import search_routes
 

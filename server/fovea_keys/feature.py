@@ -1,0 +1,20 @@
+"""The route by which a client learns what its key allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fovea_server.feature import Feature
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+
+class KeyRoute(Feature):
+    """The route of keys."""
+
+    def router(self) -> APIRouter:
+        """Make the route."""
+        from fovea_keys.routes import router
+
+        return router

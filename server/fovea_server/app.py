@@ -1,0 +1,214 @@
+"""Makes every object of a running server, in order, and gives each what it needs.
+
+What a request may reach is in the signature of a constructor that is called here. Imports inside
+functions are of features that the operator has to ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fovea_embed.feature import Texts
+from fovea_engines.backends.installing import install_extra
+from fovea_engines.device import usable_cores
+from fovea_extensions.extensions import Extensions
+from fovea_files.search.feature import Search
+from fovea_keys.feature import KeyRoute
+from fovea_life.drift.watch import Drift
+from fovea_life.promotion.canaries import Canaries
+from fovea_life.promotion.promoter import Promoter
+from fovea_life.shadow.shadows import Shadows
+from fovea_page.feature import Page
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.auth.authenticator import Authenticator
+from fovea_server.byte_budget import ByteBudget
+from fovea_server.dataplane.apis import parse_apis
+from fovea_server.dataplane.dataplane import DataPlane, Observer
+from fovea_server.dataplane.models import Models
+from fovea_server.dataplane.pixel_room import PixelRoom
+from fovea_server.dataplane.reach import Reach
+from fovea_server.dataplane.service import Service
+from fovea_server.feature import Feature
+from fovea_server.http.v1.sources import ImageSources
+from fovea_server.json_text import JsonThread
+from fovea_server.models.registry import Registry
+from fovea_server.settings import Settings
+from fovea_server.traffic.traffic import Traffic
+from fovea_streams.feature import Streams
+from fovea_streams.tracking.tracks import Tracks
+
+if TYPE_CHECKING:
+    from fovea_keys.door import KeyDoor
+    from fovea_life.capture.capturer import Capture
+    from fovea_outbound.fetch import Fetcher
+    from fovea_outbound.otel import OtelTracer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class App:
+    """The objects of a running server.
+
+    Attributes:
+        registry: of its models; it has to be started.
+        service: answers over any transport.
+        sources: fetch the images that requests name by address.
+        features: that it has beside.
+    """
+
+    registry: Registry
+    service: Service
+    sources: ImageSources
+    features: Sequence[Feature]
+
+    def close(self) -> None:
+        """Unload the models, where no server has done it as it ended, and close the service."""
+        self.registry.close()
+        self.service.close()
+
+
+def build_app(
+    settings: Settings, *, only: Collection[str] | None = None, described: bool = False
+) -> App:
+    """Make a server that has loaded nothing yet.
+
+    Args:
+        settings: of the operator.
+        only: names of the models that exist for it; None for all of the repositories.
+        described: engines stay closed: it knows the models, and computes nothing.
+
+    Raises:
+        InvalidOption: a setting is wrong, or takes packages that are not installed.
+        NotFound, Unavailable: a repository, or an address to listen at, cannot be had.
+    """
+    apis = parse_apis(settings.api)
+    authenticator = Authenticator(settings, _open_keys(settings))
+    registry = Registry(settings, authenticator.sees, only=only, described=described)
+    models = Models(registry)
+    extensions = Extensions(settings, registry.find)
+    traffic = Traffic(registry, log_access=settings.log_access, tracer=_open_tracer(settings))
+
+    budget = ByteBudget(settings.max_held_bytes)
+    cores, most_pixels = settings.threads or usable_cores(), int(settings.max_megapixels * 1e6)
+    room = PixelRoom(budget, cores=cores, most_pixels=most_pixels)
+
+    canaries, tracks = Canaries(), Tracks(settings.track_idle_s)
+    drift, shadows, capture = Drift(models), Shadows(models, settings), _capture(settings, models)
+    observers: list[Observer] = [drift, shadows, *capture]
+    plane = DataPlane(models, extensions.trace, room, tracks, canaries, observers)
+
+    service = Service(
+        settings=settings,
+        apis=apis,
+        authenticator=authenticator,
+        models=models,
+        plane=plane,
+        extensions=extensions,
+        traffic=traffic,
+        budget=budget,
+        json=JsonThread(budget),
+        drawing=asyncio.Semaphore(2),
+    )
+    features: list[Feature] = [
+        KeyRoute(),
+        Promoter(models, canaries, shadows),
+        drift,
+        shadows,
+        *capture,
+        *([Page()] if settings.page else []),
+        Search(),
+        Streams(service, tracks),
+        Texts(models),
+        *(_integration(name, service) for name in apis),
+    ]
+    sources = ImageSources(settings.http_max_input_size, _open_fetcher(settings))
+    return App(registry, service, sources, features)
+
+
+def _open_keys(settings: Settings) -> KeyDoor | None:
+    if settings.keys_file is None and settings.jwt_issuer is None:
+        return None
+    from fovea_keys.door import KeyDoor
+
+    files = settings.keys_file, settings.quota_file
+    if settings.jwt_issuer is None:
+        return KeyDoor(*files)
+    if settings.jwt_audience is None:
+        raise InvalidOption(
+            "--jwt-issuer needs --jwt-audience: without it, tokens for other services would open "
+            "this one"
+        )
+    try:
+        from fovea_keys.provider import Provider
+    except ModuleNotFoundError as error:
+        raise _not_installed("--jwt-issuer", "oidc", error) from error
+    issuer = settings.jwt_issuer, settings.jwt_audience, settings.jwt_scope_claim
+    return KeyDoor(*files, Provider(*issuer))
+
+
+def _open_tracer(settings: Settings) -> OtelTracer | None:
+    if not settings.otel:
+        return None
+    try:
+        from fovea_outbound.otel import OtelTracer
+    except ModuleNotFoundError as error:
+        raise _not_installed("--otel", "otel", error) from error
+    return OtelTracer(settings.otel_ratio)
+
+
+def _open_fetcher(settings: Settings) -> Fetcher | None:
+    if not settings.allow_url:
+        return None
+    from fovea_outbound.fetch import Fetcher
+
+    return Fetcher(
+        max_bytes=settings.max_image_bytes,
+        timeout_s=settings.url_timeout_s,
+        reach=Reach.of(settings),
+    )
+
+
+def _capture(settings: Settings, models: Models) -> list[Capture]:
+    if settings.capture is None:
+        return []
+    from fovea_life.capture.capturer import Capture
+    from fovea_life.capture.rules import parse_rule
+    from fovea_life.capture.store import CaptureStore
+
+    for text in settings.capture_rule:
+        parse_rule(text)
+    most = int(settings.capture_max_gb * 2**30)
+    store = CaptureStore(settings.capture, most, settings.capture_days)
+    return [Capture(models, store, settings.capture_rule)]
+
+
+def _integration(name: str, service: Service) -> Feature:
+    if name == "deepstack":
+        from fovea_apis.deepstack import DeepStack
+
+        return DeepStack()
+    if name == "label-studio":
+        from fovea_apis.label_studio.routes import LabelStudio
+
+        return LabelStudio()
+    if name == "roboflow":
+        from fovea_apis.roboflow.routes import Roboflow
+
+        return Roboflow()
+    try:
+        from fovea_apis.frigate.listener import FrigateListener
+    except ModuleNotFoundError as error:
+        raise InvalidOption(
+            "--api frigate-zmq needs packages that are not installed (pip install "
+            f"'fovea-serve[frigate]'): {install_extra('frigate')}"
+        ) from error
+    return FrigateListener(service)
+
+
+def _not_installed(option: str, extra: str, error: ModuleNotFoundError) -> InvalidOption:
+    return InvalidOption(
+        f"{option} needs packages that are not installed ({error.name}): {install_extra(extra)}, "
+        f"or leave {option} out"
+    )

@@ -1,0 +1,106 @@
+"""Decides for every request whether its sender may do what it asks for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fovea_preprocess.errors import FoveaError, Unauthenticated
+from fovea_server.auth.restrictions import Restrictions
+from fovea_server.settings import Settings
+from fovea_server.traffic.call import CALL, Call
+from fovea_server.traffic.holder import Holder, Scope
+
+if TYPE_CHECKING:
+    from fovea_keys.door import KeyDoor
+
+# Probes have no keys; and there is nothing behind a method that does not exist.
+_OPEN = frozenset(("health", ""))
+_FOR_ALL = _OPEN | {"inference"}
+_SCOPES: dict[str, Scope] = {"inference": "predict", "metrics": "metrics", "cameras": "cameras"}
+
+
+class Authenticator:
+    """Checks keys, the secrets of restricted APIs, and which machine a request comes from.
+
+    Args:
+        settings: of the server; InvalidOption where a restriction is none.
+        keys: of the file and of the provider; None where the server asks for none.
+
+    Attributes:
+        http, grpc: the secrets of the operator.
+    """
+
+    def __init__(self, settings: Settings, keys: KeyDoor | None) -> None:
+        self.keys = keys
+        self.http = Restrictions.parse(settings.http_restricted_api, for_all=settings.no_keys)
+        self.grpc = Restrictions.parse(
+            settings.grpc_restricted_protocol,
+            for_all=settings.no_keys,
+            prefix="triton-grpc-protocol-",
+            noun="protocol",
+        )
+
+    def admit(self, call: Call, api: str, *, operation: str = "", control: str = "") -> None:
+        """Let a call use an API, whatever carries it; the log and the metrics learn the purpose.
+
+        Args:
+            call: of the request.
+            api: name of the API in `restrictions.APIS`, "metrics", or "cameras" for what cameras
+                see; "" for none.
+            operation: of a call that asks a model to infer, as `Call.operation`.
+            control: how the call changes the server, for the log; "" if it does not.
+
+        Raises:
+            Restricted: it lacks the secret of the API, or comes from another machine.
+            Unauthenticated, Forbidden: it has no key, or one that does not allow this.
+        """
+        restrictions = self.grpc if call.is_rpc else self.http
+        call.probe = api == "health"
+        if operation:
+            call.infers(operation)
+        if control:
+            secret = restrictions.secret(api)
+            call.controls(control, None if secret is None else secret[0])
+        restrictions.check(api, call.header)
+        if self.keys is not None and api not in _OPEN:
+            needs_control = control or api == "shared-memory"
+            scope = "control" if needs_control else _SCOPES.get(api)
+            call.again = partial(self._holder, self.keys, call, scope)
+            holder = call.again()
+            holder.check_model(call.model)
+            if needs_control and not call.model:
+                holder.check_whole()
+        elif api == "health" and self.keys is not None and call.token is not None:
+            # A probe with a key is told more, and one without is answered all the same.
+            with suppress(FoveaError):
+                call.holder = self.keys.holder(call.token)
+        elif control or api not in _FOR_ALL:
+            restrictions.check_local(api, call.client, call.header)
+
+    def _holder(self, keys: KeyDoor, call: Call, scope: Scope | None) -> Holder:
+        if call.token is None and call.header("authorization"):
+            raise Unauthenticated(
+                "the header Authorization has no scheme that is known: write Authorization: Bearer "
+                "KEY, with the word Bearer, or X-API-Key: KEY without"
+            )
+        # It is in the log also where it is refused.
+        call.holder = holder = keys.holder(call.token)
+        if scope is not None:
+            holder.check_scope(scope)
+        return holder
+
+    def sees(self, model: str) -> bool:
+        """Return True if the client of the current request may know of a model of this name."""
+        if (call := CALL.get()) is None:
+            return True
+        if call.holder is not None:
+            return call.holder.takes(model)
+        restrictions = self.grpc if call.is_rpc else self.http
+        return self.keys is None and restrictions.lets_all_in(call.client, call.header)
+
+    def close(self) -> None:
+        """Stop following the keys, and write what is used of quotas."""
+        if self.keys is not None:
+            self.keys.close()

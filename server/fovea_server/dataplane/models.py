@@ -1,0 +1,212 @@
+"""The models of a server, as transports and observers may ask for them: look up, load, describe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from fovea_engines.repository.config_pbtxt import parse_config
+from fovea_preprocess.errors import InvalidModel, ModelNotReady, Unavailable
+from fovea_server.dataplane.model_documents import (
+    Model,
+    ModelList,
+    ModelStatistics,
+    VersionStatistics,
+    model_document,
+    model_list,
+)
+from fovea_server.dataplane.v2_documents import (
+    model_metadata,
+    statistics_json,
+    version_statistics,
+)
+from fovea_server.json_text import check_weight
+from fovea_server.models.model import ServedModel, State
+from fovea_server.models.registry import Registry
+from fovea_server.models.slot import IndexEntry
+from fovea_server.tensors.results.forms import image_outputs
+from fovea_server.traffic.call import CALL
+from fovea_server.traffic.holder import Holder
+
+# Most threads of loads wait for others that load the same model.
+_LOAD_THREADS = 8
+
+T = TypeVar("T")
+
+
+class Models:
+    """The models of a registry, for the client of the current request.
+
+    Iterating gives every version that is loaded. `get` looks a model up for /v1, and `find` for
+    Triton's clients. Loads run in threads of their own.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._draining = False
+        # Loads take seconds and wait for one another: other requests keep their threads.
+        self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
+        self.cache, self.stop, self.close = registry.cache, registry.stop, registry.close
+        self.availability, self.store_faults = registry.availability, registry.store_faults
+        self.folder, self.versions = registry.folder, registry.versions
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._registry)
+
+    def get(self, name: str, version: int | None = None) -> ServedModel:
+        """Look a model up; Forbidden: the key of the request is not for it. As `Registry.get`."""
+        _check_key(name)
+        return self._registry.get(name, version)
+
+    def find(self, name: str, version: int | None = None) -> ServedModel:
+        """Look a model up that can answer now, as `get`, with the errors of `Registry.find`."""
+        _check_key(name)
+        return self._registry.find(name, version)
+
+    def of_sequence(self, model: ServedModel, sequence: int | str) -> ServedModel:
+        """Return the version that a sequence began with; as `Registry.of_sequence`."""
+        return self._registry.of_sequence(model, sequence)
+
+    def visible(self) -> Iterator[ServedModel]:
+        """List the models that the client of the current request may know of."""
+        return (model for model in self._registry if self._registry.sees(model.name))
+
+    def index(self, ready: bool = False) -> list[IndexEntry]:
+        """List the models of the repository that the client may see; see `Registry.index`."""
+        return [one for one in self._registry.index(ready) if self._registry.sees(one.name)]
+
+    @property
+    def ready(self) -> bool:
+        """True once the server takes requests."""
+        return not self.reason
+
+    @property
+    def reason(self) -> str:
+        """The reason why the server is not ready; empty when it is."""
+        return "the server is stopping" if self._draining else self._registry.reason
+
+    @property
+    def draining(self) -> bool:
+        """True once the server is about to stop: it still answers, but is not ready."""
+        return self._draining
+
+    def drain(self) -> None:
+        """Be not ready from now on, so that load balancers send no more requests."""
+        self._draining = True
+
+    def metadata(self, model: ServedModel) -> dict[str, Any]:
+        """Describe a model's versions, inputs and outputs for the v2 protocol."""
+        return model_metadata(model, self._registry.versions(model.name))
+
+    def current_version(self, model: ServedModel) -> dict[str, str]:
+        """Tell which version was promoted; empty where the newest answers."""
+        promoted = self._registry.promoted(model.name)
+        return {} if promoted is None else {"current_version": str(promoted)}
+
+    def image_outputs(self, model: ServedModel) -> dict[str, Any]:
+        """List the tensors that images are answered with; empty for a model of tensors."""
+        engine = model.engine
+        if engine is None or engine.head is None or engine.preprocessor is None:
+            return {}
+        return {"image_outputs": image_outputs(engine.head, composite=bool(model.config.composing))}
+
+    async def load(
+        self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Load a model in a thread; raises as `Registry.load`."""
+        call = CALL.get()
+        holder = None if call is None else call.holder
+
+        def work() -> None:
+            if config is not None:
+                check_weight(config.encode())
+                if holder is not None:
+                    _check_composing(holder, config)
+            self._registry.load(name, config=config, files=files)
+
+        await self._in_thread(work)
+
+    async def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Unload a model in a thread; raises as `Registry.unload`."""
+        await self._in_thread(partial(self._registry.unload, name, dependents=dependents))
+
+    async def load_version(self, name: str, version: int) -> None:
+        """Load a version beside those that are served; raises as `Registry.load_version`."""
+        await self._in_thread(partial(self._registry.load_version, name, version))
+
+    async def unload_version(self, name: str, version: int) -> None:
+        """Unload a version beside the others; raises as `Registry.unload_version`."""
+        await self._in_thread(partial(self._registry.unload_version, name, version))
+
+    async def follow(self, name: str, beside: int | None = None) -> bool:
+        """Take over what has happened in a model's history, in a thread; as `Registry.follow`."""
+        return await self._in_thread(partial(self._registry.follow, name, beside))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._load_threads, work)
+
+    def check_ready(self, name: str | None = None) -> None:
+        """Raise an error if the server, or one of its models, cannot take requests."""
+        if name is None:
+            if reason := self.reason:
+                raise Unavailable(reason)
+            return
+        try:
+            model = self.get(name)
+            if model.state is State.READY:
+                return
+            reason = model.reason
+        except ModelNotReady as error:
+            reason = str(error).removeprefix(f"model '{name}': ")
+        raise ModelNotReady(f"model '{name}': {self.reason_told(name, reason)}")
+
+    def reason_told(self, name: str, reason: str) -> str:
+        """Return why a model is not ready, as far as the client of the request may know it."""
+        return reason if self._registry.sees(name) else "it is not ready; the server's log says why"
+
+    def documents(self) -> ModelList:
+        """List every model that is served, or could not be loaded."""
+        return model_list(self._registry)
+
+    def document(self, name: str, version: int | None = None) -> Model:
+        """Describe a model in full; raises as `get`."""
+        return model_document(self._registry, name, version)
+
+    def statistics(self, name: str, durations: dict[str, int]) -> ModelStatistics:
+        """Report the counters of a model's ready versions, and durations; raises as `get`."""
+        self.get(name)
+        ready = [m for m in self._registry if m.name == name and m.state is State.READY]
+        ready.sort(key=lambda model: model.version)
+        counted = [
+            VersionStatistics.model_validate(
+                {**version_statistics(model), "pending": model.scheduler.pending}
+            )
+            for model in ready
+        ]
+        return ModelStatistics(name=name, durations=durations, versions=counted)
+
+    def v2_statistics(self, name: str | None, version: int | None) -> dict[str, Any]:
+        """Report counters as the v2 protocol; raises as `statistics_json`."""
+        return statistics_json(self.visible(), name, version)
+
+
+def _check_key(name: str) -> None:
+    """Raise Forbidden if the key of the current request is not for a model of this name.
+
+    Probes of health need no key, so that any key will do.
+    """
+    call = CALL.get()
+    if call is not None and call.holder is not None and not call.probe:
+        call.holder.check_model(name)
+
+
+def _check_composing(holder: Holder, config: str) -> None:
+    """Raise Forbidden if a configuration runs models that its sender may not use."""
+    # The registry says what is wrong with one that cannot be read.
+    with suppress(InvalidModel):
+        for name in parse_config(config).composing:
+            holder.check_model(name)

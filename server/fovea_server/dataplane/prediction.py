@@ -1,0 +1,66 @@
+"""A request to run a model on images, and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_preprocess.errors import FoveaError
+from fovea_server.models.model import ServedModel
+from fovea_server.tensors.image_messages import ImageResult, SentImage, Vocabulary
+
+Encode = Callable[[ImageResult, Vocabulary, PredictOptions], bytes]
+"""Writes the answer for an image."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictRequest:
+    """Images for a model, and how they are answered.
+
+    Attributes:
+        model: from `Models.get` or `find`.
+        version: the version that the client named; None for the current one.
+        images: an error stands for an image that could not be fetched, and is answered in its
+            place.
+        options: of the detector.
+        timeout_s: work on the request stops after this.
+        keep_pixels: return the upright images with the results.
+        encode: writes the answer for one image, in the thread that computed it.
+        request_id: as `InferRequest.id`.
+        priority: as `InferRequest.priority`.
+        timeout_us: as `InferRequest.timeout_us`.
+    """
+
+    model: ServedModel
+    version: int | None
+    images: Sequence[SentImage | FoveaError]
+    options: PredictOptions
+    timeout_s: float | None = None
+    keep_pixels: bool = False
+    encode: Encode | None = None
+    request_id: str = ""
+    priority: int = 0
+    timeout_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """The answer for a list of images.
+
+    Attributes:
+        task: e.g. "detect"; "tensors" where the head is not recognised.
+        images: a result for each image, in order; an error where only that image failed.
+        timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
+        stages_ms: the same of the stages of a pipeline, by their names; empty for a model alone.
+        options: that the model followed.
+    """
+
+    model: str
+    version: int
+    task: str
+    words: Vocabulary
+    images: tuple[ImageResult | FoveaError, ...]
+    timing_ms: dict[str, float]
+    stages_ms: dict[str, float] = field(default_factory=dict)
+    options: PredictOptions = field(default_factory=PredictOptions)
