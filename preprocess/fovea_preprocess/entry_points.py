@@ -13,6 +13,21 @@ from fovea_preprocess.errors import Unavailable
 log = logging.getLogger(__name__)
 
 _OWN = "fovea-serve"
+_SERVICE = "let a service of its own ask this server, with fovea-client"
+_ALONE = "Fovea uses its own code there"
+# Tables of 0.1 -> what stands in their place.
+_REMOVED = {
+    "fovea.abilities": _ALONE,
+    "fovea.checks": _ALONE,
+    "fovea.commands": "make it a script of that package",
+    "fovea.doors": "keys are known by --keys, and tokens by --jwt-issuer",
+    "fovea.folders": _ALONE,
+    "fovea.labels": _ALONE,
+    "fovea.parts": _SERVICE,
+    "fovea.quantisers": _ALONE,
+    "fovea.routers": _SERVICE,
+    "fovea.stores": "mount the store, or copy the models into a folder",
+}
 
 
 class Group(StrEnum):
@@ -71,6 +86,16 @@ def titled(point: metadata.EntryPoint) -> str:
 def is_own(point: metadata.EntryPoint) -> bool:
     """Return whether Fovea's own package has an entry point."""
     return _package(point).startswith(f"{_OWN} ")
+
+
+def removed_tables() -> list[str]:
+    """Say which tables of earlier versions other packages still fill, and what replaces them."""
+    return [
+        f"{_package(point)} adds {point.name!r} to {group}, which is not read any more: {instead}"
+        for group, instead in _REMOVED.items()
+        for point in _all().select(group=group)
+        if not is_own(point)
+    ]
 
 
 def extending_packages() -> frozenset[str]:

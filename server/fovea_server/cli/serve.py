@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fovea_engines.repository.locking import remove_abandoned
+from fovea_preprocess.entry_points import removed_tables
 from fovea_preprocess.errors import InvalidOption, ModelNotReady
 from fovea_server.auth.restrictions import is_loopback
 from fovea_server.cli.command import program_of
@@ -88,6 +89,8 @@ def serve(
     with closing(SERVER_LOG):
         log.info("Fovea %s", version("fovea-serve"))
         warn_of_ignored_variables()
+        for text in removed_tables():
+            log.warning("%s", text)
         _serve(settings)
 
 
