@@ -170,8 +170,10 @@ def pytest_configure() -> None:
     """
     gc.set_threshold(50_000)
     ask_patiently()
-    # A run in the background of a shell ignores Ctrl-C, and so would all that it starts.
+    # A run in the background of a shell ignores Ctrl-C, and one of nohup ignores hang-ups; so would
+    # all that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         forget_older()
 

@@ -125,7 +125,7 @@ def test_rules_are_of_a_model_or_of_the_server(server, folder):
     assert any(has_seven)
     until(lambda: number(folder, "digits") == sum(has_seven))
     assert number(folder, "none") == number(folder, "wrong") == 0
-    assert "nothing of model 'wrong' is kept" in server.log.read_text()
+    until(lambda: "nothing of model 'wrong' is kept" in server.log.read_text())
     metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
     assert f'captures_total{{model="digits",rule="classes 7"}} {sum(has_seven)}' in metrics
 
