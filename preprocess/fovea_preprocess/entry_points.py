@@ -31,7 +31,7 @@ _REMOVED = {
 
 
 class Group(StrEnum):
-    """A table that packages extend.
+    """A table that packages of other people fill.
 
     `BACKENDS`: the name of a `Backend` = that object.
     `HEADS`: any name = a subclass of `Head`, or a tuple of them: each is a family.
@@ -43,17 +43,12 @@ class Group(StrEnum):
 
 @cache
 def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
-    """Return the entry points of a group by name, Fovea's own first; nothing is imported.
+    """Return the entry points of other packages by name; nothing is imported.
 
-    A name that is taken stays with the first.
+    A name that is taken stays with the first package by name.
     """
-    points = sorted(_all().select(group=group), key=lambda one: (_package(one), one.name))
-    if group in (Group.BACKENDS, Group.HEADS):
-        # What an older installation of Fovea itself has written.
-        points = [point for point in points if not is_own(point)]
-    points.sort(key=is_own, reverse=True)
     found: dict[str, metadata.EntryPoint] = {}
-    for point in points:
+    for point in sorted(_of_others(group), key=lambda one: (_package(one), one.name)):
         if (first := found.setdefault(point.name, point)) is not point:
             log.warning(
                 "%s: %r of %s is left out, as %s has that name",
@@ -63,18 +58,14 @@ def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
 
 
 def load(group: Group, name: str) -> Any:
-    """Import an entry point; Unavailable: its package is not there, or cannot be imported."""
-    if (point := entry_points(group).get(name)) is None:
-        raise Unavailable(
-            f"no installed package has {name!r} of {group}: install {_OWN} again, which a source "
-            "tree needs, too, when it was updated"
-        )
+    """Import an entry point of `entry_points`; Unavailable: it cannot be imported."""
+    point = entry_points(group)[name]
     try:
         return point.load()
     except Exception as error:  # a package's module may fail in any way
-        cure = "install it again" if is_own(point) else "install that package again, or remove it"
         raise Unavailable(
-            f"{titled(point)} cannot be imported ({type(error).__name__}: {error}): {cure}"
+            f"{titled(point)} cannot be imported ({type(error).__name__}: {error}): install that "
+            "package again, or remove it"
         ) from error
 
 
@@ -83,18 +74,12 @@ def titled(point: metadata.EntryPoint) -> str:
     return f"{point.name!r} of {_package(point)}"
 
 
-def is_own(point: metadata.EntryPoint) -> bool:
-    """Return whether Fovea's own package has an entry point."""
-    return _package(point).startswith(f"{_OWN} ")
-
-
 def removed_tables() -> list[str]:
-    """Say which tables of earlier versions other packages still fill, and what replaces them."""
+    """Describe entries of other packages in tables that Fovea does not read any more."""
     return [
         f"{_package(point)} adds {point.name!r} to {group}, which is not read any more: {instead}"
         for group, instead in _REMOVED.items()
-        for point in _all().select(group=group)
-        if not is_own(point)
+        for point in _of_others(group)
     ]
 
 
@@ -102,6 +87,12 @@ def extending_packages() -> frozenset[str]:
     """Return the names of all Python packages that add something."""
     points = (point for group in Group for point in entry_points(group).values())
     return frozenset(point.module.partition(".")[0] for point in points)
+
+
+def _of_others(group: str) -> list[metadata.EntryPoint]:
+    """List the entry points of a table, but for those that an older Fovea has written."""
+    points = _all().select(group=group)
+    return [point for point in points if not _package(point).startswith(f"{_OWN} ")]
 
 
 class _Selectable(Protocol):

@@ -23,11 +23,14 @@ FORMATS: dict[str, LogFormat] = {name: name for name in get_args(LogFormat)}
 CONTROL = "fovea_server.control"
 """Logger of what changes the server: always written, as whoever changes the log is in it too."""
 
-_CORE = frozenset(
+_PACKAGES = frozenset(
     (
-        *("fovea_server", "fovea_engines", "fovea_preprocess", "fovea_accuracy", "fovea_cardless"),
-        *("fovea_drawing", "fovea_heads", "fovea_lab", "fovea_precision", "fovea_tensorrt"),
-        "fovea_words",
+        *("fovea_preprocess", "fovea_accuracy", "fovea_cardless", "fovea_drawing", "fovea_engines"),
+        *("fovea_heads", "fovea_lab", "fovea_precision", "fovea_tensorrt", "fovea_words"),
+        *("fovea_apis", "fovea_bench", "fovea_cluster", "fovea_connection", "fovea_embed"),
+        *("fovea_extensions", "fovea_files", "fovea_keys", "fovea_life", "fovea_outbound"),
+        *("fovea_page", "fovea_pipelines", "fovea_server", "fovea_start", "fovea_stores"),
+        "fovea_streams",
     )
 )
 SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
@@ -174,7 +177,7 @@ class ServerLog(logging.Filter):
         self.severities, self.verbose = severities, verbose
         logging.getLogger().setLevel(min(severities, default=logging.CRITICAL + 1))
         logging.getLogger(CONTROL).setLevel(logging.INFO)
-        for package in _CORE | extending_packages():
+        for package in _PACKAGES | extending_packages():
             logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.NOTSET)
 
     def add(self, lines: Callable[[], str], size: int) -> None:

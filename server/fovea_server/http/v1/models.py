@@ -66,10 +66,10 @@ async def get_model_version(request: Request, name: ModelName, version: Version)
 async def load_model_version(request: Request, name: ModelName, version: Version) -> Model:
     """Load a version beside those that are served; which one is current stays the same."""
     check_control(request, "model-repository")
-    plane = service_of(request).plane
+    models = service_of(request).models
     # A client that leaves does not stop it half-way.
-    await asyncio.shield(plane.models.load_version(name, version))
-    return plane.models.document(name, version)
+    await asyncio.shield(models.load_version(name, version))
+    return models.document(name, version)
 
 
 @router.post(
@@ -80,9 +80,9 @@ async def load_model_version(request: Request, name: ModelName, version: Version
 async def unload_model_version(request: Request, name: ModelName, version: Version) -> Model:
     """Unload a version that was loaded beside others; describes the version that answers."""
     check_control(request, "model-repository")
-    plane = service_of(request).plane
-    await asyncio.shield(plane.unload_version(name, version))
-    return plane.model(name)
+    models = service_of(request).models
+    await asyncio.shield(models.unload_version(name, version))
+    return models.document(name)
 
 
 @router.get(
