@@ -26,7 +26,9 @@ def check_servable(folder: Path, version: int) -> None:
     settings = Settings()
     try:
         source = Source.read(folder, folder.name, settings)
-        away = mismatch(EngineCard.read(folder / str(version) / CARD_FILE)) is not None
+        card = EngineCard.read(folder / str(version) / CARD_FILE)
+        # With a judge, the build could not open it either: its GPU is not here.
+        away = card.judge is not None or mismatch(card) is not None
         opening = describe_engine if away else open_engine
         model = ServedModel(
             version,
