@@ -6,7 +6,7 @@ import logging
 from enum import StrEnum
 from functools import cache
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Protocol
 
 from fovea_preprocess.errors import Unavailable
 
@@ -26,6 +26,7 @@ _REMOVED = {
     "fovea.parts": _SERVICE,
     "fovea.quantisers": _ALONE,
     "fovea.routers": _SERVICE,
+    "fovea.services": _SERVICE,
     "fovea.stores": "mount the store, or copy the models into a folder",
 }
 
@@ -57,7 +58,7 @@ def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
     return found
 
 
-def load(group: Group, name: str) -> Any:
+def load(group: Group, name: str) -> object:
     """Import an entry point of `entry_points`; Unavailable: it cannot be imported."""
     point = entry_points(group)[name]
     try:
