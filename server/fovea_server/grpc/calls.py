@@ -136,6 +136,17 @@ def parse(message_type: type[M], data: bytes) -> M:
     return message
 
 
+def parse_short(message_type: type[M], data: bytes) -> M:
+    """Parse a message that no honest client makes long, or raise InvalidRequest.
+
+    Of a long one, protobuf would take seconds for its parameters, and nothing else runs meanwhile.
+    """
+    if len(data) > LARGE:
+        name = message_type.DESCRIPTOR.full_name
+        raise InvalidRequest(f"a {name} has at most {LARGE} bytes, and this one has {len(data)}")
+    return parse(message_type, data)
+
+
 def unary(
     name: str,
     api: str,

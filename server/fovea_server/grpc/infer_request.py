@@ -27,10 +27,16 @@ _LARGEST_VERSION = 2**63 - 1
 _SMALL = 65_536
 # Wire type of every field of the message, and the tag of `raw_input_contents`.
 _DELIMITED = 2
-_RAW = 7 << 3 | _DELIMITED
+_INPUT, _OUTPUT, _RAW = (field << 3 | _DELIMITED for field in (5, 6, 7))
+# The tag of the shape in an input.
+_SHAPE = 3 << 3 | _DELIMITED
+# Bytes of fields of other types, which only later versions of the message may have.
+_FIXED = {1: 8, 5: 4}
+_NUMBER = 0
 # Most bytes of a length.
 _MOST_VARINT = 10
-# More fields than any honest request has.
+# More fields, or dimensions, than any honest request has. Each input of a few bytes takes a
+# kilobyte once it is parsed.
 _MOST_FIELDS = 1024
 # The datatypes that a field may hold; the type of its elements comes first.
 _TYPES = {
@@ -75,27 +81,59 @@ def parse_infer(data: bytes) -> InferMessage:
 
 
 def _taken_apart(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
-    """Split raw contents from the rest; None if protobuf is to parse the whole."""
+    """Split raw contents from the rest; None if it is damaged, as protobuf will say.
+
+    Raises InvalidRequest for more fields than there may be.
+    """
     rest: list[memoryview] = []
     raw: list[memoryview] = []
-    at = 0
     try:
-        while at < len(data):
-            begin = at
-            tag, at = _varint(data, at)
-            if tag & 7 != _DELIMITED:
-                return None
-            size, at = _varint(data, at)
-            begin_of_value, at = at, at + size
-            if at > len(data) or len(rest) + len(raw) == _MOST_FIELDS:
-                return None
+        for tag, begin, begin_of_value, end in _fields(data):
             if tag == _RAW:
-                raw.append(data[begin_of_value:at])
-            else:
-                rest.append(data[begin:at])
+                raw.append(data[begin_of_value:end])
+                continue
+            rest.append(data[begin:end])
+            if tag in (_INPUT, _OUTPUT):
+                for inner, _, begin_of_inner, end_of_inner in _fields(data[begin_of_value:end]):
+                    if inner == _SHAPE and end_of_inner - begin_of_inner > _MOST_FIELDS:
+                        raise _too_many()
     except IndexError:
         return None
     return b"".join(rest), raw
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the tag of each field, and where it, its value and the next one begin.
+
+    Raises:
+        IndexError: the message is damaged.
+        InvalidRequest: there are more fields than there may be.
+    """
+    at = 0
+    for _ in range(_MOST_FIELDS):
+        if at == len(data):
+            return
+        begin = at
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        if kind in (_NUMBER, _DELIMITED):
+            number, at = _varint(data, at)
+            size = number if kind == _DELIMITED else 0
+        elif (size := _FIXED.get(kind, 0)) == 0:
+            raise IndexError("it is no field of a message")
+        begin_of_value, at = at, at + size
+        if at > len(data):
+            raise IndexError("it has no end")
+        yield tag, begin, begin_of_value, at
+    if at < len(data):
+        raise _too_many()
+
+
+def _too_many() -> InvalidRequest:
+    return InvalidRequest(
+        f"a request has at most {_MOST_FIELDS} inputs, outputs and parameters together, and an "
+        "input as many dimensions and parameters: send fewer"
+    )
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from fovea_preprocess.errors import Unavailable, Unsupported
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc import models
 from fovea_server.grpc.arrivals import Arrivals
-from fovea_server.grpc.calls import Context, Handler, Rpc, parse, stream, unary
+from fovea_server.grpc.calls import Context, Handler, Rpc, parse, parse_short, stream, unary
 from fovea_server.grpc.inference import Inference
 from fovea_server.grpc.methods import METHODS, Method
 from fovea_server.settings import Settings
@@ -125,7 +125,9 @@ class GrpcServer:
             "ModelStreamInfer": stream(streamed, "inference", inference.stream, *given),
         }
         for name, each in self._methods.items():
-            read = partial(parse, getattr(messages, f"{name}Request"))
+            # A request to load a model may bring its files.
+            reader = parse if each.changes is True else parse_short
+            read = partial(reader, getattr(messages, f"{name}Request"))
             answer = _answer(self._service, each, getattr(messages, f"{name}Response"))
             handlers[name] = unary(f"{top}/{name}", each.api, read, answer, *given, each.changes)
         return handlers

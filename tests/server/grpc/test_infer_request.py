@@ -47,8 +47,29 @@ def test_what_is_damaged_is_refused(damage):
         parse_infer(damage(large().SerializeToString()))
 
 
-def test_other_or_very_many_fields_are_left_to_protobuf():
+def test_fields_of_later_versions_are_passed_over():
     data = large().SerializeToString()
-    unknown = bytes([15 << 3, 1])
-    assert len(parse_infer(data + unknown).raw) == 1
-    assert len(parse_infer(data + b"\x3a\0" * 5000).raw) == 5001
+    number, fixed = bytes([15 << 3, 1]), bytes([15 << 3 | 5]) + b"abcd"
+    found = parse_infer(data + number + fixed)
+    assert (len(found.raw), found.fields.inputs) == (1, large().inputs)
+
+
+def packed(field: int, value: bytes) -> bytes:
+    size = bytes([0x80 | len(value) & 0x7F, 0x80 | len(value) >> 7 & 0x7F, len(value) >> 14])
+    return bytes([field << 3 | 2]) + size + value
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        *(packed(field, b"") * 1100 for field in (4, 5, 6, 7)),
+        # Behind a field of a later version.
+        bytes([15 << 3, 1]) + packed(5, b"") * 1100,
+        # Dimensions of one input, packed and one by one; parameters of one, and of an output.
+        *(packed(5, packed(3, bytes(1100))), packed(5, bytes([3 << 3, 1]) * 1100)),
+        *(packed(field, packed(4 - 2 * (field == 6), b"") * 1100) for field in (5, 6)),
+    ],
+)
+def test_more_fields_than_there_may_be_are_refused_before_they_are_parsed(more):
+    with pytest.raises(InvalidRequest, match="at most 1024"):
+        parse_infer(large().SerializeToString() + more)
