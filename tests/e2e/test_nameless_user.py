@@ -25,11 +25,11 @@ def fovea():
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no process may become another user here: {error}")
 
-    def run(*arguments: object, program: tuple[str, ...] = PROGRAM) -> str:
+    def run(*arguments: object, program: tuple[str, ...] = PROGRAM, code: int = 0) -> str:
         command = [*AS_NAMELESS, sys.executable, *program, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True)
-        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-        return done.stdout
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+        return done.stdout or done.stderr
 
     return run
 
@@ -49,6 +49,19 @@ def test_a_model_is_built_and_used(fovea, demo_model, tmp_path):
     image = demo_model.with_name("digit.jpg")
     assert json.loads(fovea("predict", "digits", image, "--repository", repository, "--json"))
     assert "fov_" in fovea("key", "add", "anna", "--keys", tmp_path / "keys.json")
+
+
+def test_commands_need_no_home(fovea, demo_repository, demo_model, tmp_path):
+    image = demo_model.with_name("digit.jpg")
+    assert "onnxruntime" in fovea("doctor")
+    fovea("init", tmp_path / "project")
+    assert (tmp_path / "project" / "compose.yaml").exists()
+    assert "current" in fovea("versions", "digits", "--repository", demo_repository)
+    fovea("edit", demo_model, "--batch", 1, "--out", tmp_path / "edited.onnx")
+    fovea("watch", "digits", image, "--repository", demo_repository, "--json")
+    assert "--api" in fovea("serve", "--help")
+    # Completion has no place but there.
+    assert "HOME" in fovea("--install-completion", "bash", code=1)
 
 
 LOADING = """

@@ -157,6 +157,10 @@ class Program(TyperGroup):
             context = getattr(error, "ctx", None)
             see = "" if context is None else f"; see {context.command_path} --help"
             _end(message + see, error.exit_code)
+        except RuntimeError as error:
+            if "home directory" not in str(error):  # as of pathlib, which has no class for it
+                raise
+            _end("this user has no home directory: set HOME to one that can be written", 1)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             advice = "free some space" if full else "give another path, or mend its permissions"
