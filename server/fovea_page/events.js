@@ -3,6 +3,9 @@
 import { make } from "./dom.js";
 
 const MOST = 50;
+// Of the log, where the page is loaded; counts are listed beside them.
+const LAST = -200;
+const KINDS = "appeared,lost,crossed,entered,left";
 const PAUSE_MS = 2000;
 
 export class EventList {
@@ -35,9 +38,10 @@ export class EventList {
   async #read(id, signal) {
     while (!signal.aborted) {
       try {
-        for await (const event of this.fovea.streamEvents(id, { after: this.#after, signal })) {
+        const asked = { after: this.#after ?? LAST, kinds: KINDS, signal };
+        for await (const event of this.fovea.streamEvents(id, asked)) {
           this.#after = event.event;
-          if (event.kind !== "count") this.#add(event);
+          this.#add(event);
         }
       } catch {
         // The list of streams says what is wrong.

@@ -476,7 +476,7 @@ def test_a_stream_goes_on_whatever_a_frame_fails_of(mjpeg, caplog):
         await until(lambda: stream.refused > 3)
         first_state = stream.state
         models.fault = NotFound("there is no model")
-        await until(lambda: stream.state == ("refused", "there is no model"))
+        await until(lambda: stream.state == ("failed", "there is no model"))
         await ended(task)
         return first_state
 

@@ -307,3 +307,21 @@ def test_what_is_drawn():
     assert changed[205:240, 250:350].any()
     assert changed[202:235, 20:90].any()
     assert not changed[:190].any()
+
+
+@pytest.mark.parametrize("height", [400, 60])
+def test_counts_at_one_place_do_not_cover_each_other(height):
+    """A line through a zone, as people draw a door and its mat: each name is legible."""
+    zone, line = "mat=0.3,0.45,0.7,0.45,0.7,0.9,0.3,0.9", "door=0.3,0.45,0.7,0.45"
+    one, both = (
+        [Shape.parse("zone", zone)],
+        [Shape.parse("zone", zone), Shape.parse("line", line)],
+    )
+    written = []
+    for shapes in (one, both, both[1:]):
+        canvas = np.full((height, 400, 3), 90, np.uint8)
+        draw_counts(canvas, shapes, {"door": {"in": 3}, "mat": {"objects": 2}})
+        written.append((canvas != 90).any(axis=-1))
+    alone, together, other = written
+    assert (together & alone).sum() == alone.sum()
+    assert together.sum() == alone.sum() + other.sum()

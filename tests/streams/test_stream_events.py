@@ -110,6 +110,8 @@ def test_what_moves_is_counted_and_told_once(server, ended, receiver):
     numbers = [each["event"] for each in events]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert lines_of(server, count=len(events)) == events
+    assert lines_of(server, after=-3, count=3) == events[-3:]
+    assert lines_of(server, after=-(10**9), count=len(events)) == events
     kinds = {each["kind"] for each in events}
     assert kinds == {"appeared", "lost", "entered", "left", "crossed", "count"}
 

@@ -1,14 +1,20 @@
 """Streams of a real server: of clients, of streams.toml, over restarts and reloads."""
 
 import asyncio
+import io
 import json
 import shutil
 import time
 
 import httpx
+import onnx
 import pytest
+from PIL import Image
+from tests.built import build
 from tests.serving import free_ports, start_server
 from tests.streams.conftest import write_moving_scene
+
+from fovea_engines.build.plan import BuildPlan
 
 pytestmark = pytest.mark.slow
 
@@ -283,6 +289,74 @@ def test_a_file_waits_for_its_model(server, repository, tmp_path):
     assert (frames["answered"], frames["refused"]) == (12, 0)
     file.unlink()
     wait_for(lambda: not streams(server))
+
+
+@pytest.fixture(scope="module")
+def nameless(server, repository, demo_model):
+    """A model that is loaded, and has no names of classes."""
+    source = onnx.load(demo_model)
+    del source.metadata_props[:]
+    onnx.save(source, repository / "nameless.onnx")
+    build(BuildPlan(repository / "nameless.onnx", "nameless", repository, "onnxruntime"))
+    answer = httpx.post(f"{server.url}/v2/repository/models/nameless/load")
+    assert answer.status_code == 200, answer.text
+    return "nameless"
+
+
+def test_what_can_never_run_has_failed(server, repository, mjpeg, nameless, tmp_path):
+    """It holds up no other stream of its model."""
+    clip, file = tmp_path / "clip.avi", repository / "streams.toml"
+    write_moving_scene(clip, 4, 3)
+    on_file, live_one = f'source = "{clip}"\n', f'source = "http://{mjpeg}/video"\n'
+    named = f'model = "{nameless}"\nclasses = "seven"\n'
+    file.write_text(
+        f'[unknown]\n{on_file}model = "nobody"\n[unnamed]\n{on_file}{named}'
+        f"[camera]\n{live_one}{named}"
+    )
+    names = {"unknown", "unnamed", "camera"}
+
+    def failed():
+        there = streams(server)
+        return {each for each in names & there.keys() if there[each]["state"] == "failed"} == names
+
+    wait_for(failed)
+    found = streams(server)
+    assert "there is no model 'nobody'" in found["unknown"]["reason"]
+    for each in ("unnamed", "camera"):
+        assert "fovea build --labels" in found[each]["reason"]
+    # It goes on once the operator has made what it lacks.
+    shutil.copytree(repository / "digits", repository / "nobody")
+    config = repository / "nobody" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"digits"', '"nobody"'))
+    assert httpx.post(f"{server.url}/v2/repository/models/nobody/load").status_code == 200
+    wait_for(lambda: streams(server)["unknown"]["state"] == "ended")
+    assert streams(server)["unknown"]["frames"]["answered"] == 4
+    file.unlink()
+    wait_for(lambda: not streams(server))
+
+
+@pytest.mark.parametrize("host", ["192.168.7.7", "169.254.169.254", "[::1]"])
+def test_an_address_out_of_reach_is_refused_at_once(server, mjpeg, host):
+    refused = post(server, id="away", source=f"rtsp://{host}/x", model="digits")
+    assert (refused.status_code, "--url-allow" in refused.text) == (400, True), refused.text
+    assert not streams(server)
+    assert post(server, id="door", source=f"http://{mjpeg}/video", model="digits").is_success
+    own = f"{server.url}/v1/streams/door"
+    assert httpx.patch(own, json={"source": f"http://{host}/x"}).status_code == 400
+    assert streams(server)["door"]["source"] == f"http://{mjpeg}/video"
+    assert httpx.delete(own).is_success
+
+
+def test_a_line_that_leaves_the_picture_is_told_with_its_size(server, mjpeg):
+    given = {"source": f"http://{mjpeg}/video", "model": "digits"}
+    lines = ["far=0,0,2000,5000", "near=0,0,20,20"]
+    assert post(server, id="door", **given, lines=lines).is_success
+    found = wait_for(lambda: (one := streams(server)["door"])["reason"] and one)
+    with Image.open(io.BytesIO(httpx.get(f"{server.url}/v1/streams/door/image").content)) as seen:
+        size = f"{seen.width} x {seen.height} pixels"
+    assert (found["state"], size in found["reason"]) == ("live", True), found
+    assert ("line far" in found["reason"], "near" in found["reason"]) == (True, False), found
+    assert httpx.delete(f"{server.url}/v1/streams/door").is_success
 
 
 def test_a_camera_that_stays_away_is_logged_once(server):

@@ -99,7 +99,10 @@ def _advice(name: str, labels: tuple[str, ...] | None, same: list[str], model: s
     """Return the end of the message that refuses a class name."""
     name = name[:_SHOWN]
     if not labels:
-        return f"labels, so it has no class '{name}': give class ids"
+        return (
+            f"labels, so it has no class '{name}': give class ids, or build it with its names "
+            "(`fovea build --labels coco`, or a FILE with one on each line)"
+        )
     shown = f"class '{name}'"
     if same:
         return f"{shown} spelt like that; it has {_either(same)}"

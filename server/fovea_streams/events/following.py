@@ -64,9 +64,15 @@ def kinds_of(given: str) -> frozenset[str]:
 
 
 def after_of(given: str | None, feed: EventFeed) -> int:
-    """Return the number of the last event that a client has; without one it begins now."""
+    """Return the number of the last event that a client has; without one it begins now.
+
+    A client that has none may ask for the last ones: -50.
+    """
     if given is None:
         return feed.log.last
-    if not re.fullmatch(r"[0-9]{1,18}", given):
-        raise InvalidOption(f"the last event is '{given[:60]}'; it must be the number of an event")
-    return int(given)
+    if not re.fullmatch(r"-?[0-9]{1,18}", given):
+        raise InvalidOption(
+            f"the last event is '{given[:60]}'; it must be the number of an event, or -50 for the "
+            "last 50"
+        )
+    return max(0, feed.log.last + int(given)) if given.startswith("-") else int(given)

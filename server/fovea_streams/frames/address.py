@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -145,13 +146,27 @@ def checked(address: SourceAddress, reach: Reach) -> SourceAddress:
     return address if reach.private else address.at(number)
 
 
+def check_reach(address: SourceAddress, reach: Reach) -> None:
+    """Raise FetchRefused for a host out of reach; it blocks.
+
+    A host that is not known now may be tomorrow.
+    """
+    if address.kind in ("file", "device") or reach.everywhere:
+        return
+    with suppress(socket.gaierror, UnicodeError):
+        reach.check(host := address.url.hostname or "", _numbers(host))
+
+
+def _numbers(host: str) -> list[str]:
+    return [str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+
+
 def _checked_host(address: SourceAddress, reach: Reach) -> str:
     host = address.url.hostname or ""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        numbers = _numbers(host)
     except (socket.gaierror, UnicodeError):
         raise FetchRefused(f"the host '{host}' is not known") from None
-    numbers = [str(info[4][0]) for info in found]
     reach.check(host, numbers)
     return numbers[0]
 

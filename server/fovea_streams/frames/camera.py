@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -24,6 +24,7 @@ from fovea_streams.frames.reader import FrameReader, RawFrame, Reading, SourceFa
 log = logging.getLogger(__name__)
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
+_AGAIN_S = 0.2
 
 
 class SourceState(StrEnum):
@@ -66,6 +67,7 @@ class Camera:
         came, dropped, reconnects: frames that came, those that a newer one replaced before they
             were taken, and how often the source was lost.
         broken: packets that could not be decoded, and were skipped.
+        again: set by who takes a frame: it comes once more, after a while.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Camera:
         self._reach, self._changed, self._turn = reach, changed, turn
         self.state, self.reason = SourceState.CONNECTING, ""
         self.came = self.dropped = self.broken = self.reconnects = 0
+        self.again = False
         self._taken = 0
 
     async def frames(self) -> AsyncGenerator[Frame, None]:
@@ -134,8 +137,14 @@ class Camera:
                     image = await asyncio.to_thread(_decoded, raw)
                     # A frame of a file has waited for its turn, and is none the older.
                     came = raw.came if address.live else time.monotonic()
-                    yield Frame(image, self._taken, raw.pts_s, came)
-                    self._taken += 1
+                    yield (frame := Frame(image, self._taken, raw.pts_s, came))
+                while self.again:
+                    # Outside of its turn, which other streams have meanwhile.
+                    self.again = False
+                    await asyncio.sleep(_AGAIN_S)
+                    async with self._turn():
+                        yield replace(frame, came=time.monotonic())
+                self._taken += 1
         finally:
             reader.stopped.set()
             slot.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -60,22 +61,50 @@ def draw_counts(
 ) -> None:
     """Write the names of lines, at their middles, and of zones, at their tops, with the counts."""
     height, width = canvas.shape[:2]
+    taken: list[_Place] = []
     for shape in shapes:
         words = " ".join(f"{key} {count}" for key, count in counts.get(shape.name, {}).items())
         x, y = (points := np.array(shape.placed(width, height))).mean(axis=0)
         top = points[:, 1].min() if shape.kind == "zone" else y
-        _write(canvas, f"{shape.name} {words.removeprefix('objects ')}", x, top)
+        _write(canvas, f"{shape.name} {words.removeprefix('objects ')}", x, top, taken)
 
 
-def _write(canvas: NDArray[np.uint8], text: str, middle: float, top: float) -> None:
-    """Write a text below a point, all of which is in the picture."""
+class _Place(NamedTuple):
+    """A rectangle of a picture, in pixels."""
+
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+
+    def meets(self, other: _Place) -> bool:
+        """Return True if the two share a pixel."""
+        across = self.x1 < other.x2 and other.x1 < self.x2
+        return across and self.y1 < other.y2 and other.y1 < self.y2
+
+
+def _write(
+    canvas: NDArray[np.uint8], text: str, middle: float, top: float, taken: list[_Place]
+) -> None:
+    """Write a text below a point, or below the texts that have `taken` its place.
+
+    All of it is in the picture, where there is room.
+    """
     height, width = canvas.shape[:2]
     scale = max(0.4, (width + height) * 0.0004)
     weight = max(1, round(scale * 1.8))
     (wide, high), _ = cv2.getTextSize(text, _FONT, scale, weight)
     x = int(np.clip(middle - wide / 2, 6, max(6, width - wide - 6)))
-    y = int(np.clip(top + 1.8 * high, high + 6, max(high + 6, height - 8)))
-    cv2.rectangle(canvas, (x - 5, y - high - 5), (x + wide + 5, y + 7), _EDGE, -1)
+    lowest = max(high + 6, height - 8)
+    first = int(np.clip(top + 1.8 * high, high + 6, lowest))
+    # Downwards, and where the picture ends, upwards.
+    rows = (*range(first, lowest + 1), *range(first, high + 5, -1))
+    places = (_Place(x - 5, y - high - 5, x + wide + 5, y + 8) for y in rows)
+    free = (each for each in places if not any(map(each.meets, taken)))
+    place = next(free, _Place(x - 5, first - high - 5, x + wide + 5, first + 8))
+    taken.append(place)
+    y = place.y2 - 8
+    cv2.rectangle(canvas, place[:2], (place.x2, place.y2 - 1), _EDGE, -1)
     cv2.putText(canvas, text, (x, y), _FONT, scale, (255, 255, 255), weight, cv2.LINE_AA)
 
 

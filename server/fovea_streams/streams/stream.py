@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -33,7 +33,6 @@ from fovea_streams.tracking.tracker import Tracker, Tuning
 log = logging.getLogger(__name__)
 
 _RATE_OF = 30
-_LOOK_S = 0.2
 # So many frames with objects, and none with an id, are worth a word.
 _UNTRACKED = 10
 
@@ -109,7 +108,8 @@ class CameraStream:
             changed=self._log,
             turn=lambda: turns.of(config.model),
         )
-        self._fault = self._fault_state = ""
+        self._fault = self._fault_state = self._outside = ""
+        self._size = (0, 0)
         self._lost = False
         self._times: deque[float] = deque(maxlen=_RATE_OF)
         # Its ids begin again with the stream, and are no client's.
@@ -138,13 +138,11 @@ class CameraStream:
             self.feed.start()
         async with aclosing(self._camera.frames()) as frames:
             async for frame in frames:
-                while await self._keeps_waiting(frame):
-                    await asyncio.sleep(_LOOK_S)
-                    frame = replace(frame, came=time.monotonic())
+                self._camera.again = await self._waits_for_model(frame)
         if self.feed is not None:
             self.feed.over()
 
-    async def _keeps_waiting(self, frame: Frame) -> bool:
+    async def _waits_for_model(self, frame: Frame) -> bool:
         """Ask the model for a frame; True for one of a file, which waits until the model takes it.
 
         A camera goes on meanwhile.
@@ -153,11 +151,15 @@ class CameraStream:
             await self._see(frame)
             self._fail("")
         except Exception as error:
-            of_model = isinstance(error, (NotFound, InvalidOption, Unavailable))
-            if of_model and not self.config.address.live:
-                self._fail(str(error), "waiting")
+            # Until the operator does something: then it goes on.
+            hopeless = isinstance(error, (NotFound, InvalidOption))
+            if not self.config.address.live and (hopeless or isinstance(error, Unavailable)):
+                self._fail(str(error), "failed" if hopeless else "waiting")
                 return True
             self.refused += 1
+            if hopeless:
+                self._fail(str(error), "failed")
+                return False
             known = isinstance(error, FoveaError)
             if not known and not self._fault:
                 log.exception("stream %s", self.config.id)
@@ -178,6 +180,7 @@ class CameraStream:
         if self.feed is not None:
             self.feed.become(live=True)
         result.pixels = frame.image.pixels
+        self._check_shapes(result.width, result.height)
         now = time.monotonic()
         self._times.append(now)
         self.age_s = now - frame.came
@@ -198,6 +201,22 @@ class CameraStream:
         self.answered += 1
         for subscriber in self.subscribers:
             subscriber(seen)
+
+    def _check_shapes(self, width: int, height: int) -> None:
+        """Notice lines and zones that leave the picture, whose size only a frame tells."""
+        if (width, height) == self._size:
+            return
+        self._size = width, height
+        shapes = () if self.config.events is None else self.config.events.shapes
+        names = [f"{each.kind} {each.name}" for each in shapes if each.leaves(width, height)]
+        self._outside = ""
+        if names:
+            verb = "leaves" if len(names) == 1 else "leave"
+            self._outside = (
+                f"{' and '.join(names)} {verb} the picture, which has {width} x {height} pixels: "
+                "draw it again, or write shares of the picture, as 0.5"
+            )
+            log.warning("stream %s: %s", self.config.id, self._outside)
 
     def _count_objects(self, found: TaskResult | None) -> None:
         self.objects = self.tracked = 0
@@ -250,7 +269,7 @@ class CameraStream:
             return self._fault_state, self._fault
         kept = "" if self.feed is None else self.feed.fault
         untracked = self._untracked.reason(self._tuning)
-        reasons = (self._camera.reason, kept, untracked)
+        reasons = (self._camera.reason, kept, self._outside, untracked)
         return self._camera.state.value, "; ".join(filter(None, reasons))
 
     @property

@@ -28,6 +28,7 @@ from fovea_server.statistics.family import Family
 from fovea_server.traffic.call import CALL
 from fovea_streams.events.config import ADDRESSES
 from fovea_streams.events.feed import EventFeed
+from fovea_streams.frames.address import check_reach
 from fovea_streams.frames.reader import require_av
 from fovea_streams.streams.config import StreamConfig
 from fovea_streams.streams.picture import NewestPicture
@@ -151,7 +152,7 @@ class StreamTable:
         async with self._changing:
             if name in self._names:
                 raise AlreadyExists(f"there is a stream '{name}' already: PATCH changes it")
-            self._begin(config := self._of_client(name, given))
+            self._begin(config := await self._of_client(name, given))
             self._keep(name, config)
 
     async def change(self, name: str, given: Mapping[str, Any]) -> None:
@@ -159,7 +160,7 @@ class StreamTable:
         async with self._changing:
             merged = {**self._own(name), **given}
             merged = {key: value for key, value in merged.items() if value is not None}
-            config = self._of_client(name, merged)
+            config = await self._of_client(name, merged)
             before = await self._end(name)
             try:
                 self._begin(config)
@@ -196,7 +197,7 @@ class StreamTable:
         most = int(1e6 * self._settings.max_megapixels)
         return replace(config, reading=replace(config.reading, most_pixels=most))
 
-    def _of_client(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
+    async def _of_client(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
         config = self._checked(name, given)
         if config.address.kind in ("file", "device"):
             raise FetchRefused("files and devices are named in streams.toml alone, by the operator")
@@ -205,6 +206,7 @@ class StreamTable:
                 f"{' and '.join(ADDRESSES)} are named in streams.toml alone, by the operator"
             )
         config.check(self._plane.models)
+        await asyncio.to_thread(check_reach, config.address, Reach.of(self._settings))
         return config
 
     def _begin(self, config: StreamConfig) -> None:

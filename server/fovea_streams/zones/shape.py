@@ -88,6 +88,10 @@ class Shape:
         across, down = (width, height) if self.fractions else (1, 1)
         return [(x * across, y * down) for x, y in self.points]
 
+    def leaves(self, width: int, height: int) -> bool:
+        """Return True if one of its points is outside a picture."""
+        return any(x > width or y > height for x, y in self.placed(width, height))
+
     def point_of(self, box: Sequence[float]) -> Point:
         """Return the point of a box, x1 y1 x2 y2, that counts."""
         (x, y), (x1, y1, x2, y2) = ANCHORS[self.anchor], box

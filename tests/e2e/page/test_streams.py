@@ -1,5 +1,6 @@
 """The tab of streams: what is listed, shown and drawn, and what a key may change."""
 
+import json
 import shutil
 from importlib.resources import files
 
@@ -113,6 +114,22 @@ def test_a_key_that_may_not_look_is_told_so(tab_of, keys):
     says(page, "#stream-list [aria-pressed=true]", "yard")
     page.locator("#watched[data-state*='the scope cameras']").wait_for()
     assert page.locator("#watched.empty").count() == 1
+
+
+def test_a_page_that_is_loaded_lists_the_last_events_of_the_log(tab_of, keys, server):
+    """Also of a stream that is over, where no more come; and it asks for nothing that is not."""
+    path = "yard/events?after=-1&kinds=appeared,lost"
+    head = {"x-api-key": keys[2], "accept": "application/x-ndjson"}
+    with httpx.stream("GET", f"{server.url}/v1/streams/{path}", headers=head, timeout=30) as answer:
+        last = json.loads(next(answer.iter_lines()))
+    page = tab_of(keys[2])
+    missing = []
+    page.on("response", lambda each: missing.append(each.url) if each.status == 404 else None)
+    page.reload()
+    shown(page)
+    page.locator(f"#events time[datetime='{last['time']}']").first.wait_for()
+    assert page.locator("#events li").count() > 1
+    assert not missing
 
 
 def test_zones_are_drawn_and_copied_where_they_may_not_be_applied(tab_of, keys):

@@ -33,7 +33,11 @@ def test_ids_and_no_classes_need_no_labels():
 @pytest.mark.parametrize(
     ("name", "labels", "said"),
     [
-        ("cat", None, "model 'm' has no labels, so it has no class 'cat': give class ids"),
+        (
+            "cat",
+            None,
+            "model 'm' has no labels, so it has no class 'cat': give class ids, or build",
+        ),
         ("CAR", LABELS, "no class 'CAR' spelt like that; it has 'Car' or 'car'"),
         ("Persn", LABELS, "no class 'Persn'; did you mean 'person'"),
         ("7", LABELS, "no class '7': an id is given without quotes"),
