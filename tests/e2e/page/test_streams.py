@@ -91,7 +91,7 @@ def test_without_streams_the_tab_says_how_to_get_one(browser, page_server):
         page.get_by_role("button", name="Start").click()
         says(page, "#streams-alert", "--allow-url")
         page.get_by_role("link", name="Images").click()
-        assert page.locator("#images").is_visible()
+        page.locator("#images").wait_for()
         assert not page.locator("#streams").is_visible()
 
 
