@@ -66,7 +66,7 @@ class LabelTable:
         """Return the part with these images."""
         return replace(self, rows={path: row for path, row in self.rows.items() if path in paths})
 
-    def for_model(self, labels: object, num_classes: int | None = None) -> Self:
+    def for_model(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
         """Return itself: words meet what a model says as it is measured."""
         return self
 

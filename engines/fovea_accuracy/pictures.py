@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
@@ -51,7 +51,7 @@ class PicturePairs:
         """Return the part with these images."""
         return replace(self, images=tuple(each for each in self.images if each[0] in paths))
 
-    def for_model(self, labels: object, num_classes: int | None = None) -> Self:
+    def for_model(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
         """Return itself: pictures have no classes."""
         return self
 

@@ -38,7 +38,7 @@ from fovea_words.words import (
 
 
 @contextmanager
-def of_images(
+def split_texts(
     plan: BuildPlan, tokenizer: Path, progress: Progress
 ) -> Iterator[tuple[BuildPlan, Mapping[str, Path]]]:
     """Yield the plan of a network of images alone, and the files that are published beside it.

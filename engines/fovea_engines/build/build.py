@@ -35,7 +35,7 @@ from fovea_engines.repository.history import HISTORY_FILE, append_event, locked_
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidModel, InvalidOption, NotFound
-from fovea_words.prompts import of_images
+from fovea_words.prompts import split_texts
 
 CheckServable = Callable[[Path, int], None]
 """Loads a version of a model's folder as a server does; raises InvalidModel where that cannot."""
@@ -60,7 +60,7 @@ def build(
     try:
         if plan.tokenizer_file is None:
             return _build(plan, {}, repository, progress, check_servable)
-        with of_images(plan, plan.tokenizer_file, progress) as (plan, beside):
+        with split_texts(plan, plan.tokenizer_file, progress) as (plan, beside):
             return _build(plan, beside, repository, progress, check_servable)
     except OSError as error:
         where = error.filename or plan.repository
