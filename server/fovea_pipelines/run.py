@@ -112,6 +112,7 @@ class PipelineRun:
                 id=request.id,
                 priority=request.priority,
                 timeout_us=request.timeout_us,
+                client=request.client,
             )
             async with self._rooms[stage.name]:
                 engine, answers = await self._asked(stage.name, stage.table.model, crops)

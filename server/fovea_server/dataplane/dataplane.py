@@ -137,6 +137,7 @@ class DataPlane:
             request.timeout_us,
             self._trace.sample(model.name, model.version, request.request_id),
             partial(self._room.place, CLIENT.get()),
+            CLIENT.get(),
         )
         answers: Iterator[ImageResult | FoveaError] = iter(())
         with turn or nullcontext():
@@ -243,6 +244,7 @@ class DataPlane:
         classes = {one.name: one.classification for one in request.outputs if one.classification}
         if classes:
             check_classes(model, classes)
+        request.client = CLIENT.get()
         request.trace = self._trace.sample(model.name, model.version, request.id)
         if (span := SPAN.get()) is not None:
             request.spans, arrived = [], time.monotonic()

@@ -45,6 +45,7 @@ class Job(ABC):
 
     Attributes:
         rows: that it adds to a batch.
+        turn: in its level of the queue; the rows that its client was given before.
         arrived_ns: `time.monotonic_ns` of its arrival.
         future: done when the job is answered; None for one that the event loop runs itself.
         expiry: timer that ends its wait; None where it may wait for ever.
@@ -72,6 +73,7 @@ class Job(ABC):
         self.kind = kind
         self.request = request
         self.rows = rows
+        self.turn = 0
         self.arrived_ns = arrived_ns
         self.future: asyncio.Future[None] | None = None
         self.expiry: asyncio.TimerHandle | None = None

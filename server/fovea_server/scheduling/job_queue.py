@@ -23,15 +23,44 @@ from fovea_server.scheduling.job import Job, JobKind
 _SMOOTHING = 0.1
 
 
+# Clients whose turns are remembered before those that need not be are forgotten.
+_REMEMBERED = 1024
+
+
 @dataclass(slots=True)
 class _Level:
+    """The jobs of a priority. Clients take turns, row by row; each one's jobs stay in order.
+
+    This is start-time fair queueing (Goyal, Vin, Cheng 1996): a job's turn is the number of rows
+    before it of its client, who begins where the queue is now.
+    """
+
     policy: ModelQueuePolicy
     jobs: deque[Job] = field(default_factory=deque)
     delayed: deque[Job] = field(default_factory=deque)
+    now: int = 0
+    """The turn of the job that was run last."""
+    next: dict[str, int] = field(default_factory=dict)
+    """The next turn of each client."""
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Line the jobs of one request up."""
+        client = jobs[0].request.client
+        turn = max(self.now, self.next.get(client, 0))
+        for job in jobs:
+            job.turn = turn
+            turn += job.rows
+        if len(self.next) >= _REMEMBERED:
+            self.next = {one: after for one, after in self.next.items() if after > self.now}
+        self.next[client] = turn
+        in_order = not self.jobs or self.jobs[-1].turn <= jobs[0].turn
+        self.jobs += jobs
+        if not in_order:
+            self.jobs = deque(sorted(self.jobs, key=lambda job: job.turn))
 
 
 class JobQueue:
-    """Jobs that wait for one engine: by priority, and within a priority by arrival.
+    """Jobs that wait for one engine: by priority, then client by client, then by arrival.
 
     Args:
         batching: the priorities and their policies.
@@ -85,7 +114,7 @@ class JobQueue:
             if not self.accepted:
                 # Idle time says nothing about speed.
                 self._last_answer = time.monotonic()
-            level.jobs += jobs
+            level.add(jobs)
             self._size += count
             self.accepted += count
             if jobs[0].kind.ahead:
@@ -113,6 +142,8 @@ class JobQueue:
                     jobs = list(islice(self._ready(kind), decision.count))
                     for job in jobs:
                         self._remove(job)
+                        level = self._level_of(job)
+                        level.now = max(level.now, job.turn)
                     self.running += 1
                     return jobs, None
                 # A batch that waits for more jobs does not hold up jobs of another kind.

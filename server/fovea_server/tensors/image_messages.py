@@ -45,7 +45,7 @@ class ImageRequest:
         options: with class ids in place of names.
         keep_pixels: return the upright images with the answers.
         encode: writes an answer in the form of the transport, in the thread that computed it.
-        id, priority, timeout_us, trace: as in `InferRequest`.
+        id, priority, timeout_us, trace, client: as in `InferRequest`.
         place_of: makes the place of an image that is large to decode; None for any other.
     """
 
@@ -58,6 +58,7 @@ class ImageRequest:
     timeout_us: int = 0
     trace: TimedRequest | None = None
     place_of: Callable[[SentImage], Place | None] = lambda image: None
+    client: str = ""
 
 
 @dataclass(slots=True, eq=False)

@@ -54,6 +54,7 @@ class InferRequest:
         trace: records its timestamps; None for nearly all.
         spans: collects the engine's times, for an ensemble or a trace; None for nearly all.
         batch: rows of the execution that answered it, where `spans` are collected.
+        client: takes turns with others in the queue; "" where it is not known.
     """
 
     model_name: str
@@ -70,6 +71,7 @@ class InferRequest:
     trace: TimedRequest | None = None
     spans: list[Spans] | None = None
     batch: int = 0
+    client: str = ""
 
 
 @dataclass(slots=True, eq=False)

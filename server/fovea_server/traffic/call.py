@@ -27,7 +27,7 @@ REQUEST_ID_HEADER = "x-request-id"
 CLIENT_LEFT = 499
 """The status that proxies log for a client that left before the answer."""
 CLIENT: ContextVar[str] = ContextVar("client", default="")
-"""Address of the client whose request is being answered; empty where it is not known."""
+"""Key, or else address, of the client whose request is being answered; "" where it is unknown."""
 
 # No spaces and no control characters: the id stands in log lines and in headers.
 _SANE = re.compile(r"[\x21-\x7e]{1,128}")
@@ -134,7 +134,7 @@ class Call:
     def enter(self) -> None:
         """Let the current task know the request: its log lines, its place in queues, its span."""
         REQUEST_ID.set(self.id)
-        CLIENT.set(self.client or "")
+        CLIENT.set((self.client or "") if self.holder is None else self.holder.called)
         SPAN.set(self.span)
         CALL.set(self)
 

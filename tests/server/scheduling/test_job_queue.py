@@ -22,8 +22,8 @@ def queue(limit: int) -> JobQueue:
     return JobQueue(ModelDynamicBatching(), limit=limit, side_by_side=1)
 
 
-def jobs(count: int) -> list[TensorJob]:
-    request = InferRequest("m", None, [])
+def jobs(count: int, client: str = "") -> list[TensorJob]:
+    request = InferRequest("m", None, [], client=client)
     return [TensorJob(KIND, request, Checked({}, 1), 0) for _ in range(count)]
 
 
@@ -36,6 +36,31 @@ def test_all_or_none() -> None:
     waiting.enter(jobs(1))
     waiting.answered(served=True)
     assert waiting.accepted == 3
+
+
+def test_clients_take_turns_and_each_is_served_in_its_order() -> None:
+    waiting, of = queue(40), {}
+    for client, count in (("greedy", 8), ("greedy", 8), ("second", 1), ("third", 3)):
+        for job in (entered := jobs(count, client)):
+            of[job] = client
+        waiting.enter(entered)
+    seen = []
+    for _ in range(20):
+        [job] = waiting.next()[0]
+        waiting.done()
+        seen.append(job)
+        if len(seen) == 6:
+            # One who comes later does not wait for what the others had before.
+            entered = jobs(2, "late")
+            of |= dict.fromkeys(entered, "late")
+            waiting.enter(entered)
+    order = [of[job] for job in seen]
+    assert order[:4] == ["greedy", "second", "third", "greedy"]
+    assert "late" in order[6:9]
+    assert order[14:] == ["greedy"] * 6
+    for client in set(order):
+        turns = [job.turn for job in seen if of[job] == client]
+        assert turns == sorted(turns)
 
 
 def test_retry_after_is_queue_length_over_measured_speed() -> None:
