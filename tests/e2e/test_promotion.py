@@ -223,6 +223,31 @@ def test_a_canary_with_too_few_requests_goes_back_after_its_time(adders, fovea):
     )
 
 
+def test_a_canary_counts_on_after_a_restart(tmp_path):
+    for version in (1, 2):
+        adder(tmp_path / "r", "plus", version=version, config=ADDER_CONFIG)
+    server = start_server(tmp_path / "r", tmp_path)
+    try:
+        assert post(server, "promote", "plus", version=1).status_code == 200
+        plan = {"version": 2, "canary": 0.5, "seconds": 3600}
+        assert post(server, "promote", "plus", **plan).status_code == 200
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            seen = [ask(client) for _ in range(10)]
+        before = history(server, "plus")["canary"]
+    finally:
+        assert server.stop() == 0
+    assert (before["answered"], before["current_answered"]) == (seen.count("2"), seen.count("1"))
+    again = start_server(tmp_path / "r", tmp_path)
+    try:
+        until(lambda: "canary" in history(again, "plus"))
+        after = history(again, "plus")["canary"]
+        assert after == {each: before[each] for each in after}
+        assert post(again, "rollback", "plus").status_code == 200
+        assert not list((tmp_path / "r" / "plus").glob(".canary*"))
+    finally:
+        assert again.stop() == 0
+
+
 def test_a_full_queue_is_no_failure_of_a_version(adders, tmp_path):
     """One request waits at most: of twenty at a time most are refused."""
     folder = shutil.copytree(adders.log.parent / "r", tmp_path / "r")

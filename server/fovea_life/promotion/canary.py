@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fovea_life.checked import checked
 from fovea_life.promotion.documents import CanaryFigures, CanaryPlan, Event
+from fovea_life.promotion.kept import CanaryCounts
 from fovea_life.shadow.shadows import Shadows
 from fovea_preprocess.errors import (
     DeadlineExceeded,
@@ -58,9 +59,9 @@ class VersionFigures:
         self._took.append((time.monotonic(), seconds))
 
     @property
-    def since(self) -> float:
-        """The time of the oldest answer whose time is kept; there is one."""
-        return self._took[0][0]
+    def since(self) -> float | None:
+        """The time of the oldest answer whose time is kept; None after a restart."""
+        return self._took[0][0] if self._took else None
 
     def seconds(self, since: float = 0.0) -> list[float]:
         """Return how long the answers since then took, ascending."""
@@ -112,6 +113,23 @@ class RunningCanary:
             self.shadow = await shadows.begin(name, request, self.event["previous"])
         except FoveaError as error:
             self.trouble = f"its results cannot be compared: {error}"
+
+    @property
+    def counts(self) -> CanaryCounts:
+        """What it has seen, to be kept over restarts."""
+        return CanaryCounts(
+            version=self.version,
+            at=self.event["at"],
+            answered=self.own.answered,
+            failed=self.own.failed,
+            current_answered=self.others.answered,
+            current_failed=self.others.failed,
+        )
+
+    def go_on(self, counts: CanaryCounts) -> None:
+        """Count on from what it had seen before the server was started again."""
+        self.own.answered, self.own.failed = counts.answered, counts.failed
+        self.others.answered, self.others.failed = counts.current_answered, counts.current_failed
 
     def figures(self) -> CanaryFigures:
         """Describe how it does."""
@@ -186,7 +204,7 @@ class RunningCanary:
 
     def _slowness(self) -> str | None:
         own, others, limit = self.own, self.others, self._plan.max_p99
-        if limit is None or not own.answered or others.answered < _ENOUGH:
+        if limit is None or own.since is None or others.since is None:
             return None
         # Of the same time: what slows all down for a while is no fault of the canary.
         since = max(own.since, others.since)

@@ -15,6 +15,7 @@ from fovea_engines.repository.repository import ModelRepository
 from fovea_life.promotion.canaries import Canaries
 from fovea_life.promotion.canary import RunningCanary
 from fovea_life.promotion.documents import FILE, LATEST, Event, ModelHistory, Rollback
+from fovea_life.promotion.kept import CanaryCounts, drop_counts, read_counts, write_counts
 from fovea_life.promotion.record import HistoryRecord
 from fovea_life.shadow.shadows import Shadows
 from fovea_preprocess.errors import FoveaError, InvalidRequest
@@ -48,6 +49,7 @@ class Promoter(Feature):
         self._files: dict[str, Path] = {}
         # Of models: a look would unload what is loaded and not current yet.
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._kept: dict[str, CanaryCounts] = {}
         self._task: asyncio.Task[None] | None = None
 
     def router(self) -> APIRouter:
@@ -66,6 +68,7 @@ class Promoter(Feature):
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+            await self._keep()
 
     async def change(self, name: str, given: Rollback, who: str) -> None:
         """Make a version current, or a canary, once this server has loaded it; or go back.
@@ -141,6 +144,15 @@ class Promoter(Feature):
         for name, canary in self._canaries.all():
             if not self._changing[name].locked():
                 await self._judge(name, canary)
+        await self._keep()
+
+    async def _keep(self) -> None:
+        """Write what canaries have seen, where it is new and the repository can be written."""
+        for name, canary in self._canaries.all():
+            if (counts := canary.counts) != self._kept.get(name):
+                self._kept[name] = counts
+                with suppress(FoveaError, OSError):
+                    await asyncio.to_thread(write_counts, self._models.folder(name), counts)
 
     def _find(self) -> None:
         for name in self._models.availability():
@@ -183,11 +195,19 @@ class Promoter(Feature):
         except FoveaError as error:
             log.error("the canary in the history of model %s does not run: %s", name, error)
             return
+        with suppress(FoveaError):
+            folder = self._models.folder(name)
+            if (counts := await asyncio.to_thread(read_counts, folder, event)) is not None:
+                began.go_on(counts)
+        self._kept[name] = began.counts
         self._canaries.begin(name, began)
         await began.compare(name, self._shadows)
 
     async def _forget(self, name: str) -> None:
         canary = self._canaries.end(name)
+        self._kept.pop(name, None)
+        with suppress(FoveaError):
+            await asyncio.to_thread(drop_counts, self._models.folder(name))
         if canary.shadow is not None and not canary.shadow.is_over:
             await self._shadows.end(name, "the canary is over")
 
