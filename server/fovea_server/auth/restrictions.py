@@ -144,9 +144,10 @@ class Restrictions:
         """Raise Restricted if a client, by its address, may not use an API that has no secret."""
         if api not in self._secrets and not self.lets_all_in(client, header):
             raise Restricted(
-                f"{api} is for this machine alone, as the server asks for no keys: others may "
-                "predict and ask for health. Start it with --keys FILE (`fovea key add` makes it), "
-                "or with --no-keys behind a gateway that checks who asks"
+                "this request is for programs of the server's machine alone, as the server asks "
+                "for no keys: others may predict and ask for health. Start it with --keys FILE "
+                "(`fovea key add` makes it), or with --no-keys behind a gateway that checks who "
+                "asks"
             )
 
     def lets_all_in(self, client: str | None, header: Callable[[str], str | None]) -> bool:
