@@ -20,8 +20,9 @@ import numpy as np
 from supervision import Detections as Given
 
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import processor_name
-from fovea_streams.tracking.tracker import Tracker
+from fovea_streams.tracking.tracker import Tracker, Tuning
 
 LIMIT_MS, OBJECTS, FRAMES = 0.5, 50, 300
 
@@ -39,10 +40,14 @@ def scene() -> list[Detections]:
 def measured(name: str, frames: list[Detections]) -> tuple[float, float]:
     """Milliseconds a frame, medians: of Fovea's tracker, and of the same by hand."""
     ours, by_hand = Tracker(name), Tracker(name)._tracker
+    tuning = Tuning.of(PredictOptions(track=name))
+    by_hand.high_conf_det_threshold = tuning.high
+    by_hand.track_activation_threshold = tuning.new
+    by_hand.minimum_consecutive_frames = tuning.min_frames
     times: list[tuple[float, float]] = []
     for found in frames:
         began = time.thread_time()
-        ours.identify(found, None)
+        ours.identify(found, None, tuning)
         between = time.thread_time()
         by_hand.update(Given(found.boxes, confidence=found.scores))
         times.append((between - began, time.thread_time() - between))

@@ -162,9 +162,8 @@ class Tracker:
 
     def _vote(self, one: _Known, found: Detections, row: int) -> int:
         box, class_id = found.boxes[row], int(found.class_ids[row])
-        moved = one.box is not None and _overlap(one.box, box[None])[0] < _SAME_PLACE
-        one.box = box
-        if class_id in one.votes or not (moved or class_id == one.other):
+        before, one.box = one.box, box
+        if class_id in one.votes or not (class_id == one.other or _moved(before, box)):
             one.other = None
         elif class_id != one.other:
             # One frame may be wrong: the next one tells.
@@ -175,6 +174,11 @@ class Tracker:
             one.number, one.votes, one.other = self._last, Counter(), None
         one.votes[class_id] += found.scores[row]
         return one.votes.most_common(1)[0][0]
+
+
+def _moved(before: NDArray[np.float32] | None, box: NDArray[np.float32]) -> bool:
+    """Return True for an object that has another place than before."""
+    return before is not None and bool(_overlap(before, box[None])[0] < _SAME_PLACE)
 
 
 def _nearest(
