@@ -85,8 +85,8 @@ def watch(
         typer.Option(
             metavar="N",
             min=1,
-            help="Frames in which an object is seen until it gets its id.",
-            show_default="2",
+            help="Frames in which an object is seen until it gets its id; 1 from its second on.",
+            show_default="1",
         ),
     ] = None,
     transport: Annotated[
