@@ -65,7 +65,8 @@ def gpu(compiles, monkeypatch, tmp_path):
         file = get_backend("onnxruntime").compile(model.SerializeToString(), tmp_path)
         return open_session("onnxruntime", file, max_batch=options["max_batch"])
 
-    monkeypatch.setattr("fovea_engines.build.assemble.open_session", opened)
+    for module in ("build.assemble", "engine"):
+        monkeypatch.setattr(f"fovea_engines.{module}.open_session", opened)
 
 
 @pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])

@@ -139,14 +139,14 @@ class FakeGpuSession:
 
 def test_where_it_runs_the_figures_are_its_own(fovea, deep_detector, images, tmp_path, monkeypatch):
     off = 0.1
-    monkeypatch.setattr(
-        "fovea_engines.build.assemble.open_session",
-        lambda backend, path, **_: (
-            FakeGpuSession(path, off)
-            if backend == "tensorrt-rtx"
-            else open_session(backend, path, **_)
-        ),
-    )
+
+    def opened(backend, path, **options):
+        if backend == "tensorrt-rtx":
+            return FakeGpuSession(path, off)
+        return open_session(backend, path, **options)
+
+    for module in ("build.assemble", "engine"):
+        monkeypatch.setattr(f"fovea_engines.{module}.open_session", opened)
     build = ("build", deep_detector, "--name", "d", *RTX, "--precision", "fp16")
     code, _, err = fovea(*build, "--images", images)
     assert code == 0, err
