@@ -23,7 +23,8 @@ def check_servable(folder: Path, version: int) -> None:
     Raises:
         InvalidModel: it cannot be loaded; the message has the server's reason.
     """
-    settings = Settings()
+    # The defaults alone: the environment of a build need not be that of its server.
+    settings = Settings.model_construct()
     try:
         source = Source.read(folder, folder.name, settings)
         card = EngineCard.read(folder / str(version) / CARD_FILE)
