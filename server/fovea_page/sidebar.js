@@ -21,7 +21,7 @@ export function showFound(container, rows, pinned, onLight, onPin) {
   refill(container, rows.map((row, index) => {
     const each = row.left ?? row.right;
     const name = make("span", { className: "name", textContent: titleOf(each) });
-    const where = make("small", { textContent: place(row) });
+    const where = make("small", { textContent: place(row), title: "left, top, width × height, in pixels" });
     const made = button("row", String(index), () => onPin(row), name, ...scores(row), where);
     made.style.setProperty("--colour", css(colourOf(each)));
     made.style.setProperty("--score", each.score);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -100,7 +101,7 @@ async def _receive(front: Front, request: Request, receive: Receive) -> None:
     limit, declared = settings.http_max_input_size, request.headers.get(b"content-length", b"0")
     if declared.isdigit() and int(declared) > limit:
         raise front.too_large(int(declared))
-    refused = front.too_large(None)
+    refused = partial(front.too_large, None)
     request.body = await receive_body(
         receive, request.hold, limit, refused, settings.body_timeout_s
     )

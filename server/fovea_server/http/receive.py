@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+TooLarge = Callable[[], BodyTooLarge]
+"""Makes the error for a body over its limit.
+
+An error that a function is given and raises refers to its frame, and the frame to it: what the body
+has by then would stay in memory until the garbage collector comes by.
+"""
+
 # Bytes decompressed on the event loop, and from then on in a thread.
 _FIRST, _PIECE = 65_536, 1 << 20
 # Compressed bytes taken in one step; the rest of them is copied each time.
@@ -32,7 +39,7 @@ async def receive_body(
     receive: Receive,
     hold: Callable[[int], None],
     limit: int,
-    too_large: BodyTooLarge,
+    too_large: TooLarge,
     timeout_s: float,
 ) -> bytes:
     """Receive a body of at most `limit` bytes; `hold` counts them, and may raise.
@@ -55,7 +62,7 @@ async def receive_body(
                 hold(len(piece))
                 size += len(piece)
                 if size > limit:
-                    raise too_large
+                    raise too_large()
                 if size >= enough:
                     enough = size + step
                     window.reschedule(asyncio.get_running_loop().time() + timeout_s)
@@ -122,7 +129,7 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
 
 
 async def unpack(
-    body: bytes | bytearray, hold: Callable[[int], None], limit: int, too_large: BodyTooLarge
+    body: bytes | bytearray, hold: Callable[[int], None], limit: int, too_large: TooLarge
 ) -> bytearray:
     """Decompress a body, gzip or deflate; `hold` counts the bytes, and may raise.
 
@@ -135,7 +142,7 @@ async def unpack(
         hold(len(piece))
         unpacked += piece
         if len(unpacked) > limit:
-            raise too_large
+            raise too_large()
     return unpacked
 
 

@@ -41,10 +41,10 @@ async def read_body(request: Request, hold: Callable[[int], None], settings: Set
     max_bytes = settings.http_max_input_size
     encoding = request.headers.get("content-encoding", "identity")
     check_encoding(encoding)
-    refused = too_large(max_bytes)
+    refused = partial(too_large, max_bytes)
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > max_bytes:
-        raise refused
+        raise refused()
     body = await receive_body(request.receive, hold, max_bytes, refused, settings.body_timeout_s)
     request.state.body_read = True
     if not body:

@@ -126,7 +126,7 @@ class PredictFront(Front):
         if encoding not in (None, "identity"):
             limit = settings.http_max_input_size
             try:
-                body = await unpack(body, request.hold, limit, too_large(limit))
+                body = await unpack(body, request.hold, limit, partial(too_large, limit))
             except zlib.error:
                 raise InvalidRequest(f"the body is not {encoding}, as its header says") from None
         query = _split(request.call.path)[1]

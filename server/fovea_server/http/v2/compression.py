@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from functools import partial
 
 from fovea_preprocess.errors import InvalidRequest, Unsupported
 from fovea_server.http.messages import Request, Response
@@ -23,8 +24,7 @@ async def decompressed(request: Request, limit: int) -> bytes | bytearray:
     if encoding not in (b"gzip", b"deflate"):
         raise Unsupported("Unsupported compression type")
     try:
-        too_much = too_large(None, limit)
-        return await unpack(request.body, request.hold, limit, too_much)
+        return await unpack(request.body, request.hold, limit, partial(too_large, None, limit))
     except zlib.error:
         return b""
 
