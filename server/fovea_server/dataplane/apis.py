@@ -17,7 +17,7 @@ def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
     """Parse the operator's options, each NAME or NAME=MODEL; None where no model is named.
 
     Raises:
-        InvalidOption: an API is unknown, or there twice.
+        InvalidOption: an API is unknown, there twice, or takes no model.
     """
     apis: dict[str, str | None] = {}
     for given in values:
@@ -30,5 +30,7 @@ def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
             raise InvalidOption(f"--api {api} is there twice: leave one out")
         if named and not model:
             raise InvalidOption(f"--api '{given}' names no model; say {api} or {api}=MODEL")
+        if model and api == "roboflow":
+            raise InvalidOption("each request of roboflow names its model: say --api roboflow")
         apis[api] = model or None
     return apis
