@@ -1,12 +1,15 @@
 """A server that keeps images: which, whose it must not keep, and what tools make of them."""
 
+import asyncio
+import gc
 import json
 import re
 import shutil
 import subprocess
 import time
+import weakref
 import zipfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from xml.etree import ElementTree
 
 import cv2
@@ -20,7 +23,12 @@ from tests.serving import start_server
 from tests.slow_disk import slow_disk
 from tritonclient import grpc
 
+from fovea_engines.detect.options import PredictOptions
 from fovea_life.capture.store import captures
+from fovea_preprocess.image import decode_image
+from fovea_server.app import build_app
+from fovea_server.dataplane.prediction import PredictRequest
+from fovea_server.settings import ModelControlMode, Settings
 
 pytestmark = pytest.mark.slow
 
@@ -128,6 +136,35 @@ def test_rules_are_of_a_model_or_of_the_server(server, folder):
     until(lambda: "nothing of model 'wrong' is kept" in server.log.read_text())
     metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
     assert f'captures_total{{model="digits",rule="classes 7"}} {sum(has_seven)}' in metrics
+
+
+def test_what_runs_a_model_without_a_server_holds_no_images(repository, tmp_path):
+    """As `fovea watch` does, in an environment with the settings of a server."""
+    settings = Settings(
+        model_repository=repository,
+        model_control_mode=ModelControlMode.EXPLICIT,
+        threads=1,
+        capture=tmp_path / "kept",
+    )
+    seen = []
+
+    async def see():
+        image = decode_image(SCENES[0])
+        seen.append(weakref.ref(image.pixels))
+        model = app.service.models.get("all")
+        answer = await app.service.plane.predict(
+            PredictRequest(model, None, [image], PredictOptions())
+        )
+        assert len(answer.images[0].found)
+
+    with closing(build_app(settings)) as app:
+        app.registry.load("all")
+        for _ in range(3):
+            asyncio.run(see())
+        gc.collect()
+        # The thread of the model may have the last one still.
+        assert [each() for each in seen[:2]] == [None, None]
+    assert not number(tmp_path / "kept", "all")
 
 
 def test_a_fault_of_a_models_file_is_told_when_it_is_loaded(server, repository, fovea):

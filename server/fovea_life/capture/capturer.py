@@ -80,7 +80,10 @@ class Capture(Feature):
     def observe(
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
     ) -> None:
-        """Queue the images that a rule takes."""
+        """Queue the images that a rule takes, where they are written."""
+        # Commands that run a model as a server does start nothing, and a server's end stops it.
+        if not self._thread.is_alive():
+            return
         if (rules := self._rules_of(model)) is None or not rules.rules:
             return
         call = CALL.get()
