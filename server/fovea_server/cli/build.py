@@ -59,9 +59,7 @@ from fovea_engines.repository.repository import (
     check_name,
 )
 from fovea_pipelines.recipe import Pipeline, is_pipeline
-from fovea_pipelines.refer import compare_reference, keep_reference
 from fovea_preprocess.errors import FoveaError, InvalidOption
-from fovea_server.models.servable import check_servable
 
 _graph_option = partial(typer.Option, rich_help_panel="Graph")
 
@@ -267,6 +265,7 @@ def build(
     from rich.console import Console
 
     from fovea_engines.build.build import build as build_engine
+    from fovea_server.models.servable import check_servable
 
     others = [(each.name or "", "pipeline") for each in context.command.params]
     clashes = [pair for pair in others if pair[0] not in _OF_PIPELINE]
@@ -342,6 +341,8 @@ def _refer(
 ) -> None:
     """Keep or check the reference of a pipeline; `where` names the repository in advice."""
     from rich.console import Console
+
+    from fovea_pipelines.refer import compare_reference, keep_reference
 
     folder = ModelRepository(repository).path_of(name).absolute()
     if not is_pipeline(folder):
