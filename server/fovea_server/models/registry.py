@@ -37,6 +37,16 @@ from fovea_server.settings import ModelControlMode, Settings
 log = logging.getLogger(__name__)
 
 
+def settle() -> None:
+    """Return freed memory to the system, and leave all objects of now out of later collections.
+
+    What imports and loads have made lives as long as the process.
+    """
+    gc.collect()
+    gc.freeze()
+    trim()
+
+
 def settings_around(folder: Path) -> Settings:
     """Make the settings of a command that loads models by name from around one model's folder.
 
@@ -102,11 +112,7 @@ class Registry:
         attempt(self._load_first)
         self._scanned = self.started = True
         self._log_start()
-        # Objects that live as long as the process need not be scanned by every collection, and
-        # memory that loading has freed need not stay in the allocator.
-        gc.collect()
-        gc.freeze()
-        trim()
+        settle()
         if self._mode is ModelControlMode.POLL:
             while not self._loader.closing.wait(self.settings.repository_poll_secs):
                 attempt(self._poll)

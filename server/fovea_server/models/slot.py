@@ -326,5 +326,5 @@ def _stopping() -> ShuttingDown:
 
 
 def trim() -> None:
-    """Return memory that imports, loading or unloading have freed to the system."""
+    """Return freed memory to the system."""
     ctypes.CDLL(None).malloc_trim(0)
