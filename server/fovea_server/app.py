@@ -55,7 +55,7 @@ class App:
         registry: of its models; it has to be started.
         service: answers over any transport.
         sources: fetch the images that requests name by address.
-        features: that it has beside.
+        features: routes, metrics and work beside the data plane.
     """
 
     registry: Registry

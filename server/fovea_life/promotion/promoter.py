@@ -47,7 +47,7 @@ class Promoter(Feature):
         self._models, self._canaries, self._shadows = models, canaries, shadows
         self._seen: Stamps = {}
         self._files: dict[str, Path] = {}
-        # Of models: a look would unload what is loaded and not current yet.
+        # By model: a look would unload what is loaded and not current yet.
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._kept: dict[str, CanaryCounts] = {}
         self._task: asyncio.Task[None] | None = None

@@ -29,6 +29,7 @@ class Authenticator:
         keys: of the file and of the provider; None where the server asks for none.
 
     Attributes:
+        keys: as above.
         http, grpc: the secrets of the operator.
     """
 

@@ -151,7 +151,7 @@ class Program(TyperGroup):
             _end(str(error).rstrip(";\n"), 2 if isinstance(error, InvalidOption | NotFound) else 1)
         except typer.TyperException as error:
             message = " ".join(_message(error).split()).rstrip(".")
-            # Of pydantic, which typer reads values with.
+            # pydantic, by which typer reads values, writes these.
             message = re.sub(r"Value error, |, unable to parse .*", "", message)
             message = message.replace("Input should", "it must") + _advice(message)
             context = getattr(error, "ctx", None)

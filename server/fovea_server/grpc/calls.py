@@ -64,7 +64,7 @@ class Rpc:
         context.set_trailing_metadata(((REQUEST_ID_HEADER, self.call.id),))
 
     def begin(self, service: Service, api: str, operation: str = "") -> None:
-        """Admit the call, as `Service.admit` does, and let its task know of it."""
+        """Admit the call, as `Authenticator.admit` does, and let its task know of it."""
         try:
             service.authenticator.admit(self.call, api, operation=operation)
         finally:
