@@ -1,4 +1,4 @@
-"""Copy the colours of drawings from the engines to the client, and their tables to the page.
+"""Copy the colours and bones of drawings from the engines to the client, and colours to the page.
 
     python -m tools.colours
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fovea_engines.detect import colours
+from fovea_engines.detect import colours, skeleton
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "server" / "fovea_page" / "colours.js"
-CLIENT = ROOT / "client" / "fovea_client" / "_colours.py"
+CLIENT = ROOT / "client" / "fovea_client"
 
 
 def copies() -> dict[Path, str]:
@@ -23,7 +23,11 @@ def copies() -> dict[Path, str]:
     page = PAGE.read_text()
     for name, value in tables.items():
         page = re.sub(rf"^const {name} = .*;$", f"const {name} = {value};", page, flags=re.M)
-    return {CLIENT: Path(colours.__file__).read_text(), PAGE: page}
+    return {
+        CLIENT / "_colours.py": Path(colours.__file__).read_text(),
+        CLIENT / "_skeleton.py": Path(skeleton.__file__).read_text(),
+        PAGE: page,
+    }
 
 
 if __name__ == "__main__":

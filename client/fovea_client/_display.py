@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fovea_client._labels import lines_of
 from fovea_client._overlay import overlay
 from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.images import Channels, ImageSource, PillowImage, Source, Url, image_to_send
@@ -23,8 +24,6 @@ _LEAST, _MOST, _IN_A_LIST = 240, 1000, 420
 # Images of a list: more would make the notebook a large file.
 _LISTED = 24
 _JPEG_QUALITY = 85
-# A lower score of a class would be written as 0.00.
-_LEAST_SCORE = 0.005
 
 
 def source_of(image: ImageSource, channels: Channels) -> Source:
@@ -140,11 +139,6 @@ def _shrunk(sent: bytes, side: int) -> bytes:
 def _lines(result: ImageResult, there: bool) -> Iterator[str]:
     if not there:
         yield "The image is gone: of many images, those that are given as paths are shown."
-    yield from result.lines
-    for each in result.classes:
-        if each.score >= _LEAST_SCORE:
-            yield f"{each.class_name} {each.score:.2f}"
-    for area in result.semantic.classes if result.semantic else ():
-        yield f"{area.class_name} {area.share:.0%}"
+    yield from (line for line, _ in lines_of(result))
     for tensor in result.tensors:
         yield f"{tensor.name} {tensor.data.dtype} {list(tensor.data.shape)}"

@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_client._colours import Colour, colour, ink, shades
+from fovea_client._colours import Colour, colour, ink
+from fovea_client._labels import BACKGROUND, Label, colours_of, labels_of
 from fovea_client._masks import Mask, Outlines
 from fovea_client.answers import Detection, ImageResult
-from fovea_client.shapes import Box
 
 LEAST_SCORE = 0.5  # of a keypoint that is drawn
 _OPACITY = 0.45
-# A class of these names is not coloured: it is what all others are not. Without names it mostly is
-# the first.
-_BACKGROUND = ("background", "0")
 # Of a label, in pixels of the page. Its text is stretched to the width that letters mostly have.
 _HEIGHT, _LETTERS, _LETTER, _MARGIN = 18, 12, 6.8, 5
 
 
 def overlay(result: ImageResult, unit: float) -> str:
     """Write SVG in pixels of the image, of which `unit` are one pixel of the page."""
-    found = result.detections
-    fills = [colour(each.class_id) for each in found]
-    if any(each.mask for each in found):
-        corners = [_bounds(each.box) for each in found]
-        ids = [each.class_id for each in found]
-        fills = list(map(colour, ids, shades(ids, corners)))
+    found, size = result.detections, (result.width, result.height)
     areas = [
         _mask(area.mask, _css(colour(area.class_id)))
         for area in (result.semantic.classes if result.semantic else ())
-        if area.class_name.casefold() not in _BACKGROUND
+        if area.class_name.casefold() not in BACKGROUND
     ]
     # The best is drawn last, so that nothing covers it; labels are drawn over all boxes.
-    shapes = [_shapes(each, _css(fill), unit) for each, fill in zip(found, fills, strict=True)]
-    labels = _labels(found, fills, unit, (result.width, result.height))
+    shapes = [
+        _shapes(each, _css(fill), unit) for each, fill in zip(found, colours_of(found), strict=True)
+    ]
+
+    def width_of(text: str) -> float:
+        return min(float(size[0]), (len(text) * _LETTER + 2 * _MARGIN) * unit)
+
+    labels = [_label(each, unit) for each in labels_of(found, width_of, _HEIGHT * unit, size)]
     return "".join([*areas, *shapes[::-1], *labels])
-
-
-def _bounds(box: Box) -> tuple[float, float, float, float]:
-    return box.x1, box.y1, box.x2, box.y2
 
 
 def _css(fill: Colour) -> str:
@@ -50,7 +44,7 @@ def _css(fill: Colour) -> str:
 
 
 def _shapes(found: Detection, fill: str, unit: float) -> str:
-    x1, y1, x2, y2 = _bounds(found.box)
+    x1, y1, x2, y2 = found.box.x1, found.box.y1, found.box.x2, found.box.y2
     corners = [(c.x, c.y) for c in found.corners] or [(x1, y1), (x2, y1), (x2, y2), (x1, y2)]
     dots = "".join(
         f'<circle cx="{p.x:.1f}" cy="{p.y:.1f}" r="{3 * unit:.1f}" fill="{fill}"/>'
@@ -63,36 +57,16 @@ def _shapes(found: Detection, fill: str, unit: float) -> str:
     )
 
 
-def _labels(
-    found: Sequence[Detection], fills: Sequence[Colour], unit: float, size: tuple[int, int]
-) -> Iterator[str]:
-    """Yield labels that lie inside the image and cover no other, for the best ones first."""
-    taken: list[tuple[float, float, float]] = []
-    tall = _HEIGHT * unit
-    for each, fill in zip(found, fills, strict=True):
-        text = f"{', '.join([each.class_name, *each.notes])} {each.score:.2f}"
-        wide = min(float(size[0]), (len(text) * _LETTER + 2 * _MARGIN) * unit)
-        for x, y in _spots(each.box, wide, tall, size[0]):
-            free = all(abs(y - top) >= tall or x >= right or x + wide <= left
-                       for left, top, right in taken)  # fmt: skip
-            if free and 0 <= y <= size[1] - tall:
-                taken.append((x, y, x + wide))
-                yield (
-                    f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}" '
-                    f'rx="{3 * unit:.1f}" fill="{_css(fill)}"/>'
-                    f'<text x="{x + _MARGIN * unit:.1f}" y="{y + 13 * unit:.1f}" '
-                    f'textLength="{wide - 2 * _MARGIN * unit:.1f}" '
-                    f'lengthAdjust="spacingAndGlyphs" font-size="{_LETTERS * unit:.2f}" '
-                    f'fill="{_css(ink(fill))}">{escape(text)}</text>'
-                )
-                break
-
-
-def _spots(box: Box, wide: float, tall: float, width: int) -> Iterator[tuple[float, float]]:
-    """Yield places for a label at a box's edges, best first; some may leave the image."""
-    for top in (box.y1 - tall, max(box.y1, 0.0), box.y2, box.y2 - tall):
-        for left in (box.x1, box.x2 - wide):
-            yield max(0.0, min(left, width - wide)), top
+def _label(label: Label, unit: float) -> str:
+    text, fill, x, y, wide, tall = label
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}" '
+        f'rx="{3 * unit:.1f}" fill="{_css(fill)}"/>'
+        f'<text x="{x + _MARGIN * unit:.1f}" y="{y + 13 * unit:.1f}" '
+        f'textLength="{wide - 2 * _MARGIN * unit:.1f}" '
+        f'lengthAdjust="spacingAndGlyphs" font-size="{_LETTERS * unit:.2f}" '
+        f'fill="{_css(ink(fill))}">{escape(text)}</text>'
+    )
 
 
 def _points(points: Iterable[tuple[float, float]]) -> str:

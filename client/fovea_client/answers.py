@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_type_hints
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,18 @@ from numpy.typing import NDArray
 from fovea_client._masks import Mask, MaskFile, RunLengths
 from fovea_client.classes import Attribute, ScoredClass
 from fovea_client.embedding import Embedding
-from fovea_client.images import Source
+from fovea_client.images import Channels, ImageSource, Source
 from fovea_client.maps import Depth, Saliency, Semantic
 from fovea_client.pictures import NewPicture
 from fovea_client.reading import Reading
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 from fovea_client.value import Value
 
+if TYPE_CHECKING:
+    from PIL import Image
+
+# Of files with losses.
+_QUALITY = 92
 FiftyOneKind = Literal["boxes", "keypoints", "rotated"]
 
 
@@ -178,6 +184,42 @@ class ImageResult(Shown):
         rows = [(r.cx, r.cy, r.w, r.h, r.angle) for r in found]
         return np.array(rows, np.float32) if rows else None
 
+    def plot(self, image: ImageSource | None = None, channels: Channels = "RGB") -> Image.Image:
+        """Return the image with the results drawn in, a new image of Pillow, RGB and upright.
+
+        Objects are drawn as the server's `annotate` draws them, without a request: boxes, masks,
+        keypoints (with bones if they are of a person) and their names; classes, attributes and
+        texts of the whole image are listed in its corner. A depth map, and a picture that a network
+        made, take the image's place.
+
+        Args:
+            image: that was sent. A result of `predict` finds it again by itself: a path is read
+                anew, bytes are kept, and an array of up to 1000 pixels a side. Of a larger array,
+                an address, a file that was read, or one of many that was no path, it is needed.
+            channels: order of the channels of an array.
+
+        Raises:
+            ValueError: the image is needed, or is of another size; or nothing can be drawn: of
+                tensors, vectors and, with mask="none", of maps and pictures.
+            ImportError: Pillow is not installed, which the extra `plot` brings.
+            OSError: the file cannot be read.
+        """
+        from fovea_client._plot import plot
+
+        return plot(self, image, channels)
+
+    def save(
+        self,
+        path: str | PathLike[str],
+        image: ImageSource | None = None,
+        channels: Channels = "RGB",
+    ) -> None:
+        """Write what `plot` returns to a file, whose suffix names its format: .jpg, .png, .webp.
+
+        The other arguments and the errors are as for `plot`; `ValueError` for another suffix.
+        """
+        self.plot(image, channels).save(path, quality=_QUALITY)
+
     def to_coco(
         self, image_id: int, categories: Mapping[str, int] | None = None
     ) -> list[dict[str, Any]]:
@@ -309,3 +351,19 @@ class Prediction:
     def classes(self) -> tuple[ScoredClass, ...]:
         """Return the classes of a request with one image, best first; raises as `image` does."""
         return self.image.classes
+
+    def plot(self, image: ImageSource | None = None, channels: Channels = "RGB") -> Image.Image:
+        """Return the image of a request with one image, as `ImageResult.plot` does.
+
+        Of several, each of `images` has its own. Raises as `image` does, too.
+        """
+        return self.image.plot(image, channels)
+
+    def save(
+        self,
+        path: str | PathLike[str],
+        image: ImageSource | None = None,
+        channels: Channels = "RGB",
+    ) -> None:
+        """Write what `plot` returns to a file, as `ImageResult.save` does."""
+        self.image.save(path, image, channels)

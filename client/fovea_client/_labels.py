@@ -1,0 +1,102 @@
+"""Chooses colours, words and places of what is written on an image, for drawings of every form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from fovea_client._colours import Colour, colour, shades
+from fovea_client.answers import Detection, ImageResult
+from fovea_client.classes import Attribute
+from fovea_client.shapes import Box
+
+BACKGROUND = ("background", "0")
+"""A class of these names is not coloured: it is what all others are not. Without names it mostly is
+the first."""
+
+# A smaller score, or share of an image, would be written as 0.00 or 0.0%.
+_LEAST_SCORE, _LEAST_SHARE = 0.005, 0.0005
+
+
+class Label(NamedTuple):
+    """A line of text on its colour; places in pixels of the image."""
+
+    text: str
+    fill: Colour
+    left: float
+    top: float
+    width: float
+    height: float
+
+    def apart(self, other: Label) -> bool:
+        """Return True if none covers a part of the other."""
+        return (
+            abs(self.top - other.top) >= self.height
+            or self.left >= other.left + other.width
+            or self.left + self.width <= other.left
+        )
+
+
+def colours_of(found: Sequence[Detection]) -> list[Colour]:
+    """Return the colours of objects; those of one class whose masks touch get different shades."""
+    ids = [each.class_id for each in found]
+    if any(each.mask for each in found):
+        boxes = [(each.box.x1, each.box.y1, each.box.x2, each.box.y2) for each in found]
+        return list(map(colour, ids, shades(ids, boxes)))
+    return list(map(colour, ids))
+
+
+def lines_of(result: ImageResult) -> Iterator[tuple[str, Colour]]:
+    """Yield what is listed of the whole image, a line each, with its colour."""
+    for value in result.values:
+        likely = value.likely if isinstance(value, Attribute) else ()
+        for line in value.lines:
+            yield _line(line), colour(likely[0].class_id if likely else 0)
+    for each in result.classes:
+        if each.score >= _LEAST_SCORE:
+            yield _line(f"{each.class_name} {each.score:.2f}"), colour(each.class_id)
+    for area in result.semantic.classes if result.semantic else ():
+        if area.share >= _LEAST_SHARE and area.class_name.casefold() not in BACKGROUND:
+            yield _line(f"{area.class_name} {area.share:.1%}"), colour(area.class_id)
+
+
+def labels_of(
+    found: Sequence[Detection],
+    width_of: Callable[[str], float],
+    height: float,
+    size: tuple[int, int],
+) -> Iterator[Label]:
+    """Yield labels that lie inside an image of (width, height) and cover no other.
+
+    The best object chooses first. Where a label does not fit, it is without the score, or left out.
+    """
+    taken: list[Label] = []
+    for each, fill in zip(found, colours_of(found), strict=True):
+        name = _name(each)
+        choices = (
+            Label(text, fill, left, top, wide, height)
+            for text in (f"{name} {each.score:.2f}", name)
+            for wide in [width_of(text)]
+            for left, top in _spots(each.box, wide, height, size[0])
+            if wide <= size[0] and 0 <= top <= size[1] - height
+        )
+        label = next((one for one in choices if all(map(one.apart, taken))), None)
+        if label is not None:
+            taken.append(label)
+            yield label
+
+
+def _name(found: Detection) -> str:
+    track = "" if found.track_id is None else f" #{found.track_id}"
+    return _line(", ".join([found.class_name + track, *found.notes]))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _spots(box: Box, wide: float, tall: float, width: int) -> Iterator[tuple[float, float]]:
+    """Yield places for a label at a box's edges, best first; some may leave the image."""
+    for top in (box.y1 - tall, max(box.y1, 0.0), box.y2, box.y2 - tall):
+        for left in (box.x1, box.x2 - wide):
+            yield max(0.0, min(left, width - wide)), top
