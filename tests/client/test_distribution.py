@@ -37,8 +37,12 @@ def test_the_client_is_small_and_needs_no_runtime(wheels: dict[str, Path]) -> No
     assert "fovea_client/py.typed" in files
     assert any(name.endswith("licenses/LICENSE") for name in files)
     [metadata] = [each for each in ZipPath(wheel).iterdir() if each.name.endswith(".dist-info")]
-    required = PathDistribution(metadata).requires or []
-    assert sorted(Requirement(each).name for each in required) == ["httpx", "numpy", "sniffio"]
+    required = [Requirement(each) for each in PathDistribution(metadata).requires or []]
+    always = [each.name for each in required if each.marker is None]
+    assert sorted(always) == ["httpx", "numpy", "sniffio"]
+    [drawing] = [each for each in required if each.marker is not None]
+    assert drawing.name == "pillow"
+    assert drawing.marker.evaluate({"extra": "plot"})
 
 
 def test_both_are_of_one_version_and_licence() -> None:
