@@ -193,9 +193,10 @@ class ImageResult(Shown):
         made, take the image's place.
 
         Args:
-            image: that was sent. A result of `predict` finds it again by itself: a path is read
-                anew, bytes are kept, and an array of up to 1000 pixels a side. Of a larger array,
-                an address, a file that was read, or one of many that was no path, it is needed.
+            image: that was sent. By default a path is read again, and after `predict` also bytes
+                and arrays of up to 1000 pixels a side are there. It is needed after `predict` of a
+                larger array, an address or an open file, after `stream`, and after `predict_many`
+                of anything but a path.
             channels: order of the channels of an array.
 
         Raises:
