@@ -42,12 +42,16 @@ query_key = Depends(_take_field_key)
 """Dependency of an API whose clients send their keys in the address, as `api_key`."""
 
 
-def by_body(admission: Any) -> Any:
-    """Postpone the dependency that admits a request until its body is read: see `admit_late`.
+def by_body(*admissions: Any) -> Any:
+    """Postpone the dependencies that admit a request until its body is read: see `admit_late`.
 
     What has a key in its head is admitted at once; so is what has no body that may have one, and
     what would be too much to hold for strangers.
     """
+
+    async def admit(request: Request) -> None:
+        for admission in admissions:
+            await admission.dependency(request)
 
     async def check(request: Request) -> AsyncIterator[None]:
         has_key = (
@@ -57,14 +61,14 @@ def by_body(admission: Any) -> Any:
         late = not has_key and size.isdigit() and 0 < int(size) <= _MOST_OF_STRANGERS
         state = request.app.state
         strangers = state.strangers = getattr(state, "strangers", 0) + late
-        request.state.admit = admission.dependency if late else None
+        request.state.admit = admit if late else None
         try:
             if strangers > _MOST_STRANGERS and late:
                 raise QueueFull(
                     "too many requests send their key in the body: send it as X-API-Key", 1.0
                 )
             if not late:
-                await admission.dependency(request)
+                await admit(request)
             yield
         finally:
             state.strangers -= late

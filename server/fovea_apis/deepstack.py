@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from email.utils import formatdate
 from functools import partial
+from urllib.parse import parse_qs
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -31,7 +32,7 @@ from fovea_preprocess.plural import counted
 from fovea_server.dataplane.prediction import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.feature import Feature
-from fovea_server.http.v1.body import read_form
+from fovea_server.http.v1.body import read_form, read_parts
 from fovea_server.http.v1.route import answered, call_of, inferring, restricted, service_of
 from fovea_server.models.model import ServedModel, State
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
@@ -65,6 +66,7 @@ def _error(error: FoveaError) -> bytes:
 router = APIRouter(tags=["deepstack"], prefix="/v1", dependencies=[errors_as(_error)])
 _INFERENCE = [by_body(inferring)]
 _INDEX = [restricted("metadata"), restricted("model-repository")]
+_KEYED_INDEX = [by_body(*_INDEX)]
 
 
 @router.post(
@@ -82,13 +84,26 @@ async def detection(request: Request) -> Response:
 
 
 @router.get("/vision/custom/list", operation_id="deepstack_models", dependencies=_INDEX)
-@router.post("/vision/custom/list", operation_id="deepstack_list", dependencies=_INDEX)
 async def custom_list(request: Request) -> Response:
     """List the models that `/v1/vision/custom/{name}` asks."""
     ready = [model for model in models_of(request).visible() if model.state is State.READY]
     names = sorted({model.name for model in ready if model.task in BOXES})
     body = _answer(success=True, models=names, code=200, command="list-custom")
     return Response(body, media_type="application/json")
+
+
+@router.post("/vision/custom/list", operation_id="deepstack_list", dependencies=_KEYED_INDEX)
+async def posted_list(request: Request) -> Response:
+    """List the models that `/v1/vision/custom/{name}` asks."""
+    if request.state.admit is None:
+        return await custom_list(request)
+
+    async def answer(body: bytes) -> Response:
+        kind = request.headers.get("content-type", "")
+        await admit_late(request, await run_in_threadpool(_key_in, body, kind))
+        return await custom_list(request)
+
+    return await answered(request, answer, deadline(request))
 
 
 @router.post(
@@ -135,6 +150,15 @@ async def _detected(request: Request, find: Callable[[], ServedModel], command: 
         return Response(_found(prediction, command), media_type="application/json")
 
     return await answered(request, answer, deadline(request))
+
+
+def _key_in(body: bytes, kind: str) -> str:
+    """Return the key in a form, which has no image; "" for none."""
+    if kind.startswith("multipart/"):
+        fields = read_parts(body, kind, 1)[1]
+    else:
+        fields = parse_qs(body.decode("latin-1"))
+    return fields.get("api_key", [""])[-1]
 
 
 def _found(prediction: Prediction, command: str) -> bytes:

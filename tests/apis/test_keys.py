@@ -65,6 +65,19 @@ def test_deepstacks_client_sends_its_key(run, guarded, keys, images, name, said)
             assert answer
 
 
+@pytest.mark.parametrize(
+    ("name", "status"), [("right", 200), ("metrics", 200), ("unknown", 401), ("", 401)]
+)
+@pytest.mark.parametrize("form", ["files", "data"])
+def test_deepstacks_list_takes_the_key_of_a_form(guarded, keys, form, name, status):
+    key = keys.get(name, "")
+    sent = {"files": {"api_key": (None, key)}} if form == "files" else {"data": {"api_key": key}}
+    answer = httpx.post(f"{guarded.url}/v1/vision/custom/list", **sent)
+    assert answer.status_code == status
+    if status == 200:
+        assert "yolov8n" in answer.json()["models"]
+
+
 def test_a_stranger_does_not_learn_which_models_there_are(guarded, images):
     url, image = f"{guarded.url}/v1/vision/custom/", images[0].read_bytes()
     answers = [

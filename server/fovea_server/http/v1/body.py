@@ -192,10 +192,20 @@ def _from_form(
 def read_form(
     body: bytes | bytearray, content_type: str, max_images: int
 ) -> tuple[list[bytes], dict[str, list[str]]]:
+    """Read a form as `read_parts`; InvalidRequest also if it has no file."""
+    images, values = read_parts(body, content_type, max_images)
+    if not images:
+        raise InvalidRequest("the form has no file; send each image as a file part")
+    return images, values
+
+
+def read_parts(
+    body: bytes | bytearray, content_type: str, max_images: int
+) -> tuple[list[bytes], dict[str, list[str]]]:
     """Read the files and the fields of a multipart form.
 
     Raises:
-        InvalidRequest: it is none, is cut off, has no file, or too many files or fields.
+        InvalidRequest: it is none, is cut off, or has too many files or fields.
     """
     kind, parameters = parse_options_header(content_type)
     if kind != b"multipart/form-data":
@@ -238,6 +248,4 @@ def read_form(
         raise InvalidRequest(f"the form cannot be read: {error}") from None
     if not ended:
         raise InvalidRequest("the form does not end: its last boundary is missing")
-    if not images:
-        raise InvalidRequest("the form has no file; send each image as a file part")
     return images, values
