@@ -47,7 +47,8 @@ class Promoter(Feature):
         self._models, self._canaries, self._shadows = models, canaries, shadows
         self._seen: Stamps = {}
         self._files: dict[str, Path] = {}
-        # By model: a look would unload what is loaded and not current yet.
+        # By model: a look would unload what is loaded and not current yet, and two that take over
+        # the same canary would begin it twice.
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._kept: dict[str, CanaryCounts] = {}
         self._task: asyncio.Task[None] | None = None
@@ -139,11 +140,14 @@ class Promoter(Feature):
     async def _look(self) -> None:
         stamps = await asyncio.to_thread(self._stamps)
         for name in stamps.keys() | self._seen.keys():
-            if stamps.get(name) != self._seen.get(name) and not self._changing[name].locked():
-                await self._take_over(name)
+            changing = self._changing[name]
+            if stamps.get(name) != self._seen.get(name) and not changing.locked():
+                async with changing:
+                    await self._take_over(name)
         for name, canary in self._canaries.all():
-            if not self._changing[name].locked():
-                await self._judge(name, canary)
+            if not (changing := self._changing[name]).locked():
+                async with changing:
+                    await self._judge(name, canary)
         await self._keep()
 
     async def _keep(self) -> None:
