@@ -1,9 +1,9 @@
-"""Requests/s of `simple` over v2, by what carries HTTP: our own connections, or stock ASGI.
+"""Requests/s of `simple` over v2, on connections with our bounds, and on stock ones.
 
     python benchmarks/connection.py [--models DIR] [--rounds 9] [--seconds 2] [--json FILE]
 
-One process serves the same models on two ports: with `fovea_connection`, as `fovea serve` does, and
-with uvicorn's own protocol. Each round measures both, in turn; the ratio is
+One process serves the same models on two ports: with the bounds of `http/connection.py`, as
+`fovea serve` does, and with uvicorn's own protocol. Each round measures both, in turn; the ratio is
 taken inside the round, so that a noisy machine cancels out. The CPU that the server spends on a
 request is compared in the same way: it is not disturbed by what else runs.
 """

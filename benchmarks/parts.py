@@ -27,7 +27,6 @@ from overhead import MODEL, image, network, request_for
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from fovea_connection.protocol import ServerProtocol
 from fovea_engines.backends.cpu_session import CpuSession
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
@@ -35,6 +34,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.dense import Dense
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_server.app import App, build_app
+from fovea_server.http.connection import Bounds, Connection
 from fovea_server.http.v1 import answers
 from fovea_server.scheduling import image_job
 from fovea_server.scheduling.inline import InlineExecution
@@ -65,10 +65,15 @@ class Wire(asyncio.Transport):
     """A transport without a socket; `answered` is done at the next answer."""
 
     answered: asyncio.Future[bytes]
+    _written = b""
 
     def write(self, data: Any) -> None:
         """Give an answer out."""
-        self.answered.set_result(data)
+        self._written += data
+        head, _, body = self._written.partition(b"\r\n\r\n")
+        if body and len(body) == int(head.lower().partition(b"content-length: ")[2].split()[0]):
+            self.answered.set_result(self._written)
+            self._written = b""
 
     def is_closing(self) -> bool:
         """Say that it is open."""
@@ -99,16 +104,11 @@ def without(parts: list[tuple[object, str]]) -> Iterator[None]:
             yield
 
 
-async def application(scope: object, receive: object, send: object) -> None:
-    """Answer nothing: images are answered before ASGI."""
-
-
 async def cpu_us(app: App, request: bytes, count: int) -> float:
     """Measure the CPU time of a request, microseconds."""
-    fronts = Surface(app).fronts
-    protocol = ServerProtocol(
-        Config(application, log_config=None), ServerState(), {}, fronts=fronts
-    )
+    config = Config(Surface(app), lifespan="off", log_config=None)
+    bounds = Bounds(most=16, patience_s=60)
+    protocol = Connection(config, ServerState(), {}, traffic=app.service.traffic, bounds=bounds)
     wire, spent = Wire({"peername": ("bench", 0)}), []
     protocol.connection_made(wire)
     for _ in range(count):

@@ -27,7 +27,7 @@ _PACKAGES = frozenset(
     (
         *("fovea_preprocess", "fovea_accuracy", "fovea_cardless", "fovea_drawing", "fovea_engines"),
         *("fovea_heads", "fovea_lab", "fovea_precision", "fovea_tensorrt", "fovea_words"),
-        *("fovea_apis", "fovea_bench", "fovea_cluster", "fovea_connection", "fovea_embed"),
+        *("fovea_apis", "fovea_bench", "fovea_cluster", "fovea_embed"),
         *("fovea_extensions", "fovea_files", "fovea_keys", "fovea_life", "fovea_outbound"),
         *("fovea_page", "fovea_pipelines", "fovea_server", "fovea_start", "fovea_stores"),
         "fovea_streams",

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
-from fovea_connection.protocol import ServerProtocol
 from fovea_preprocess.errors import FoveaError
 from fovea_server.app import App
 from fovea_server.byte_budget import Trimmer
 from fovea_server.dataplane.service import Service
+from fovea_server.http.connection import HTTP_SHARE, Bounds, Connection, most_connections
 from fovea_server.http.front import Front
 from fovea_server.logs import SERVER_LOG
 from fovea_server.settings import silence_grpc
@@ -30,6 +30,8 @@ from fovea_server.surface import Surface
 from fovea_server.tls import https_files
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from fovea_server.grpc.server import GrpcServer
     from fovea_server.metrics.listener import MetricsServer
 
@@ -192,7 +194,7 @@ def make_server(
     signalled: Callable[[], None] = lambda: None,
     *,
     before: Sequence[Front] = (),
-    protocol: Callable[..., asyncio.Protocol] = ServerProtocol,
+    behind: Callable[[ASGIApp], ASGIApp] = lambda surface: surface,
     grpc_server: GrpcServer | None = None,
 ) -> Server:
     """Build the servers of all protocols; start them with `run()`. Signals call `signalled`, too.
@@ -201,17 +203,21 @@ def make_server(
         app: the objects that answer.
         signalled: called by each signal, before the servers stop.
         before: fronts that may take a request first.
-        protocol: of connections: takes the `fronts` beside uvicorn's arguments.
+        behind: wraps the application, as one that is asked by the fronts of a cluster alone.
         grpc_server: in place of the usual one.
     """
     service, settings = app.service, app.service.settings
     certificate, key = https_files(settings) or (None, None)
-    surface = Surface(app, before)
+    bounds = Bounds(
+        most_connections(HTTP_SHARE), settings.body_timeout_s, lambda: service.models.draining
+    )
     # uvicorn calls it like a class.
-    connection = cast("type[asyncio.Protocol]", partial(protocol, fronts=surface.fronts))
+    connection = cast(
+        "type[asyncio.Protocol]", partial(Connection, traffic=service.traffic, bounds=bounds)
+    )
     return Server(
         uvicorn.Config(
-            surface,
+            behind(Surface(app, before)),
             host=settings.http_address,
             port=settings.http_port,
             loop="auto",

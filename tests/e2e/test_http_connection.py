@@ -58,7 +58,7 @@ def test_what_is_no_request_is_told_after_what_is_one(port):
     received = converse(port, sent, until_closed=False)
     assert received.count(b"HTTP/1.1 200 ") == 2
     assert received.index(b'"platform"') < received.index(b"HTTP/1.1 400 ")
-    assert received.endswith(b'{"error":"Invalid HTTP request received."}')
+    assert received.endswith(b'{"error":"a request begins with METHOD TARGET HTTP/1.1"}')
 
 
 def test_a_body_that_breaks_off(port):

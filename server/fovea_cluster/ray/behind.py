@@ -5,18 +5,13 @@ A front proves itself by the token of the replica, which it knows from Serve's c
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 from typing import Any
 
 import grpc
-from uvicorn import Config
-from uvicorn.server import ServerState
-
-from fovea_connection.protocol import ServerProtocol
-from fovea_preprocess.errors import InvalidRequest
-from fovea_server.http.front import Front
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 TOKEN = "fovea-token"
 CLIENT = "fovea-client"
@@ -25,29 +20,22 @@ CLIENT = "fovea-client"
 _STRANGER = "only the fronts of this cluster may ask a replica: ask one of them"
 
 
-class BehindFront(ServerProtocol):
-    """A connection of HTTP that is closed to all who have no token."""
+class BehindFront:
+    """An ASGI application that is closed to all who have no token; others ask as their client."""
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, object],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        fronts: Sequence[Front],
-        token: str,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop, fronts=fronts)
-        self._token = token.encode()
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._token = app, token.encode()
 
-    def on_headers_complete(self) -> None:
-        """Start the request of a front, as one of its client."""
-        given = dict(self.headers)
-        if not compare_digest(given.get(TOKEN.encode(), b""), self._token):
-            raise InvalidRequest(_STRANGER)
-        self.client = given.get(CLIENT.encode(), b"").decode("latin-1"), 0
-        super().on_headers_complete()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request of a front, as one of its client."""
+        if scope["type"] == "http":
+            given = dict(scope["headers"])
+            if not compare_digest(given.get(TOKEN.encode(), b""), self._token):
+                refusal = JSONResponse({"error": _STRANGER}, 400, {"connection": "close"})
+                await refusal(scope, receive, send)
+                return
+            scope = {**scope, "client": (given.get(CLIENT.encode(), b"").decode("latin-1"), 0)}
+        await self._app(scope, receive, send)
 
 
 class BehindFrontRpc(grpc.aio.ServerInterceptor):  # type: ignore[misc]

@@ -61,8 +61,8 @@ class Behind:
         service = app.service
         host, token = service.settings.http_address, secrets.token_urlsafe(32)
         grpc_server = GrpcServer(service, interceptors=(BehindFrontRpc(token),))
-        protocol = partial(BehindFront, token=token)
-        server = make_server(app, protocol=protocol, grpc_server=grpc_server)
+        behind = partial(BehindFront, token=token)
+        server = make_server(app, behind=behind, grpc_server=grpc_server)
         listener = bind(host, 0)
         self.running = Running(server, service, listener)
         port = listener.getsockname()[1]

@@ -12,7 +12,6 @@ from fovea_preprocess.errors import (
     BodyTimeout,
     DeadlineExceeded,
     FoveaError,
-    QueueFull,
     Unsupported,
 )
 from fovea_server.http.front import ID_HEADER, LARGE_ANSWER, Front
@@ -35,8 +34,7 @@ _LATE = (BodyTimeout, DeadlineExceeded)
 class FrontApp:
     """Answers what one of the fronts takes, and leaves all else to another application.
 
-    It serves at the root of a server, or below a mount point. The connections of `fovea serve`
-    (`fovea_connection`) ask the fronts themselves: that is faster, and has further limits.
+    It serves at the root of a server, or below a mount point.
     """
 
     def __init__(self, fronts: Sequence[Front], others: ASGIApp) -> None:
@@ -120,10 +118,9 @@ async def _send(
         answer = front.error_answer(Unsupported("this server's connections cannot be taken over"))
     size = sum(map(len, answer.body))
     if large := size >= LARGE_ANSWER:
-        try:
-            front.budget.take(size)
-        except QueueFull as full:
-            return await _send(front, front.error_answer(full), request, send)
+        if not front.budget.has_room(size):
+            return await _send(front, front.error_answer(front.budget.full()), request, send)
+        front.budget.count_answer(size)
     try:
         headers = [(b"content-type", answer.media_type), (ID_HEADER, request.call.id.encode())]
         headers += (*answer.headers, *front.cors.headers(request.headers))
@@ -141,7 +138,7 @@ async def _send(
         return answer, size
     finally:
         if large:
-            front.budget.give_back(size)
+            front.budget.count_answer(-size)
 
 
 def _target(scope: Scope) -> bytes:

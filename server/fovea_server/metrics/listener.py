@@ -7,15 +7,22 @@ import logging
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import cast
 
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from uvicorn import Config, Server
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
 from fovea_server.feature import Feature
+from fovea_server.http.connection import (
+    METRICS_SHARE,
+    Bounds,
+    Connection,
+    most_connections,
+)
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.messages import allow
 from fovea_server.http.v1.answers import error_answer
@@ -30,14 +37,6 @@ log = logging.getLogger(__name__)
 _ALLOW = {"allow": allow(["GET"])}
 
 
-class _Connection(H11Protocol):
-    """A connection of h11, because it limits the heads of requests."""
-
-    def _should_upgrade(self) -> bool:
-        # uvicorn would log the advice to install a library for WebSockets.
-        return False
-
-
 class MetricsServer:
     """Answers /metrics as Triton does: all other paths are empty."""
 
@@ -47,9 +46,12 @@ class MetricsServer:
         self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
         # A separate thread, so that a scrape does not wait for the requests that it measures.
         self._thread = ThreadPoolExecutor(1, "metrics")
+        bounds = Bounds(most_connections(METRICS_SHARE), service.settings.body_timeout_s)
+        connection = partial(Connection, traffic=service.traffic, bounds=bounds)
         self._config = Config(
             WithTraffic(Guarded(self._answer, guard, _refused), service.traffic),
-            http=_Connection,
+            # uvicorn calls it like a class.
+            http=cast("type[asyncio.Protocol]", connection),
             ws="none",
             interface="asgi3",
             lifespan="off",

@@ -1,15 +1,12 @@
 """Where requests begin and end: whatever h11 refuses is refused, wherever the bytes are cut."""
 
+import asyncio
 import random
+from collections.abc import Iterator
 
 import h11
-import httptools
 import pytest
-from tests.server.connection.test_parser import Collected
-
-from fovea_preprocess.errors import InvalidRequest
-
-Message = tuple[bytes, bytes, bytes]
+from tests.server.connection.taken import Message, Taker
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"POST /b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -61,19 +58,18 @@ SPICE = (
 CASES = 4_000
 
 
-def ours(*segments: bytes) -> tuple[list[Message], bool]:
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as running:
+        yield running
+
+
+async def ours(*segments: bytes) -> tuple[list[Message], bool]:
     """The messages of a connection; and False if bytes were refused behind them."""
-    collected = Collected()
-    try:
-        for segment in segments:
-            collected.parser.feed_data(segment)
-    except (httptools.HttpParserError, InvalidRequest):
-        return messages(collected), False
-    return messages(collected), True
-
-
-def messages(collected: Collected) -> list[Message]:
-    return [(method, url, body) for method, url, _, body in collected.whole]
+    taker = Taker()
+    taken = await taker.take(*segments)
+    await taker.leave()
+    return taker.whole, taken
 
 
 def h11s(data: bytes) -> tuple[list[Message], bool, bool]:
@@ -117,31 +113,31 @@ def cut(data: bytes, choose: random.Random) -> list[bytes]:
 
 
 @pytest.mark.parametrize("data", SOUND)
-def test_sound_requests_are_those_of_h11_wherever_they_are_cut(data):
+def test_sound_requests_are_those_of_h11_wherever_they_are_cut(runner, data):
     expected, sound, closes = h11s(data)
     assert sound
     assert len(expected) == 1
     whole = b"".join([data, b"\r\n\r\n" if not closes else b"anything", b"" if closes else GET])
     count = 1 if closes else 2
     for at in range(len(whole) + 1):
-        found, taken = ours(whole[:at], whole[at:])
+        found, taken = runner.run(ours(whole[:at], whole[at:]))
         assert taken
         assert found[0] == expected[0]
         assert len(found) == count
-    assert ours(*(bytes([byte]) for byte in whole)) == (found, True)
+    assert runner.run(ours(*(bytes([byte]) for byte in whole))) == (found, True)
 
 
 @pytest.mark.parametrize("data", REFUSED)
-def test_what_is_refused_is_refused_behind_others_too(data):
+def test_what_is_refused_is_refused_behind_others_too(runner, data):
     for before in (b"", GET, POST, CHUNKED + b"0\r\n\r\n"):
         whole = before + data
         for at in range(len(whole) + 1):
-            found, taken = ours(whole[:at], whole[at:])
+            found, taken = runner.run(ours(whole[:at], whole[at:]))
             assert not taken
             assert len(found) == bool(before)
 
 
-def test_no_mutated_request_is_taken_that_h11_refuses():
+def test_no_mutated_request_is_taken_that_h11_refuses(runner):
     choose = random.Random(26)
     taken = refused = 0
     for _ in range(CASES):
@@ -149,10 +145,50 @@ def test_no_mutated_request_is_taken_that_h11_refuses():
         for _ in range(choose.randrange(1, 4)):
             at = choose.randrange(len(data) + 1)
             data = data[:at] + choose.choice(SPICE) + data[at + choose.choice((0, 0, 1, 2, 7)) :]
-        found, _ = ours(*cut(data, choose))
+        found, _ = runner.run(ours(*cut(data, choose)))
         expected, _, closes = h11s(data)
         if closes:
             found = found[: len(expected)]
         assert found == expected[: len(found)], data
         taken, refused = taken + bool(found), refused + (not found)
     assert min(taken, refused) > CASES / 10
+
+
+WISH = b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n"
+REQUESTS = (
+    b"POST /a HTTP/1.1\r\nHost: x\r\n%sContent-Length: 6\r\n\r\nGET /x"
+    b"PUT /b?c HTTP/1.1\r\nHost: x\r\n%sTransfer-Encoding: chunked\r\n\r\n"
+    b"4\r\nGET \r\n0\r\nUpgrade: x\r\n\r\n"
+    b"GET /c HTTP/1.1\r\nHost: x\r\n%s\r\n"
+    b"GET /d HTTP/1.1\r\nHost: x\r\n\r\n"
+)
+WITH = REQUESTS.replace(b"%s", WISH.replace(b"close", b"keep-alive"))
+WITHOUT = REQUESTS.replace(b"%s", b"Connection: keep-alive, Upgrade\r\n")
+
+
+def test_requests_that_wish_for_another_protocol_are_the_same_requests(runner):
+    plain, _ = runner.run(ours(WITHOUT))
+    assert [(url, body) for _, url, body in plain] == [
+        *((b"/a", b"GET /x"), (b"/b?c", b"GET "), (b"/c", b""), (b"/d", b""))
+    ]
+    assert runner.run(ours(*(bytes([byte]) for byte in WITH))) == (plain, True)
+    for at in range(len(WITH)):
+        assert runner.run(ours(WITH[:at], WITH[at:])) == (plain, True)
+
+
+def test_nothing_follows_a_request_that_closes(runner):
+    sent = REQUESTS.replace(b"%s", WISH)
+    for at in range(len(sent)):
+        found, _ = runner.run(ours(sent[:at], sent[at:]))
+        assert [url for _, url, _ in found] == [b"/a"]
+
+
+def test_a_tunnel_is_refused(runner):
+    assert runner.run(ours(b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n")) == ([], False)
+
+
+def test_a_body_of_tiny_chunks_is_refused(runner):
+    found, taken = runner.run(ours(CHUNKED + b"1\r\nx\r\n" * 4000 + b"0\r\n\r\n"))
+    assert taken
+    assert len(found[0][2]) == 4000
+    assert runner.run(ours(CHUNKED + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")) == ([], False)

@@ -4,13 +4,13 @@ import asyncio
 import gc
 
 import pytest
-from tests.server.connection.test_uvicorn import Wire, silent
+from tests.server.connection.taken import Wire
 from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from fovea_connection.exchange import Exchange
-from fovea_connection.protocol import ServerProtocol
 from fovea_server.app import build_app
+from fovea_server.http.connection import Bounds, Connection
 from fovea_server.settings import Settings
 from fovea_server.surface import Surface
 
@@ -23,24 +23,25 @@ HEAD = (
 TARGETS = (b"/v1/models/digits/predict", b"/v2/models/digits/infer") * 2
 
 
-def test_an_answered_exchange_is_freed_at_once(demo_repository, demo_model):
+def test_an_answered_request_is_freed_at_once(demo_repository, demo_model):
     image = (demo_model.parent / "scene-1.jpg").read_bytes()
     settings = Settings(model_repository=[demo_repository])
     app = build_app(settings)
-    fronts, registry = Surface(app).fronts, app.registry
+    registry = app.registry
     registry.start()
 
     async def ask() -> int:
         while not registry.started:
             await asyncio.sleep(0.01)
-        config, wire = Config(silent, log_config=None), Wire()
-        protocol = ServerProtocol(config, ServerState(), {}, fronts=fronts)
+        config, wire = Config(Surface(app), lifespan="off", log_config=None), Wire()
+        bounds = Bounds(most=16, patience_s=60)
+        protocol = Connection(config, ServerState(), {}, traffic=app.service.traffic, bounds=bounds)
         protocol.connection_made(wire)
         for count, target in enumerate(TARGETS, 1):
             protocol.data_received(HEAD % (target, len(image)) + image)
             while wire.written.count(b"HTTP/1.1 200 OK") < count or protocol.tasks:
                 await asyncio.sleep(0.01)
-        left = sum(isinstance(each, Exchange) for each in gc.get_objects())
+        left = sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
         protocol.connection_lost(None)
         return left
 

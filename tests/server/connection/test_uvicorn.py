@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-from collections import deque
 
 import httptools
 from uvicorn import Config
@@ -51,23 +50,20 @@ def names(method: object) -> list[str]:
 
 def test_what_connections_use_of_uvicorn():
     assert STATUS_LINE[404] == b"HTTP/1.1 404 Not Found\r\n"
-    # Hooks that `ServerProtocol` replaces, or calls with these arguments.
+    # Hooks that `Connection` replaces, or calls with these arguments.
     hooks = {
         "connection_made": ["transport"],
         "connection_lost": ["exc"],
         "data_received": ["data"],
         "send_400_response": ["msg"],
-        "on_message_begin": [],
-        "on_url": ["url"],
-        "on_header": ["name", "value"],
+        "handle_websocket_upgrade": [],
         "on_headers_complete": [],
         "on_body": ["body"],
         "on_message_complete": [],
-        "_start_asgi_task": ["cycle", "app"],
         "on_response_complete": [],
         "pause_writing": [],
         "resume_writing": [],
-        "shutdown": [],
+        "_unset_keepalive_if_required": [],
     }
     for name, parameters in hooks.items():
         assert names(getattr(HttpToolsProtocol, name)) == ["self", *parameters], name
@@ -80,17 +76,16 @@ async def _check_a_connection() -> None:
     protocol = HttpToolsProtocol(config=config, server_state=state, app_state={})
     # Attributes that are replaced or read.
     assert isinstance(protocol.parser, httptools.HttpRequestParser)
-    assert protocol.pipeline == deque()
     assert protocol.cycle is None
-    assert protocol.tasks is state.tasks
+    assert protocol.connections is state.connections
+    assert protocol.ws_protocol_class is None
     assert protocol.loop is asyncio.get_running_loop()
-    assert protocol.timeout_keep_alive == config.timeout_keep_alive
     assert state.total_requests == 0
     protocol.connection_made(Wire())
     assert protocol.client is None
     assert isinstance(protocol.flow, FlowControl)
     assert (protocol.flow.read_paused, protocol.flow.write_paused) == (False, False)
-    # A request begins with `_start_asgi_task`, or waits in `pipeline` behind the one before it.
+    # A head begins a request, whose answer is written to `transport`.
     protocol.data_received(GET)
     first = protocol.cycle
     assert isinstance(first, RequestResponseCycle)
@@ -98,8 +93,7 @@ async def _check_a_connection() -> None:
     assert (first.more_body, first.response_started, first.response_complete) == (False,) * 3
     assert (first.keep_alive, first.disconnected) == (True, False)
     assert first.on_response == protocol.on_response_complete
-    protocol.data_received(GET)
-    assert list(protocol.pipeline) == [(protocol.cycle, protocol.app)]
+    assert first.transport is protocol.transport
     # `shutdown` lets the newest request finish, and asks it to close the connection.
     protocol.shutdown()
     assert not protocol.cycle.keep_alive
