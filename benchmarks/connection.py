@@ -33,10 +33,10 @@ from triton import Served, binary_request, measured, stopping
 
 from fovea_engines.device import processor_name
 from fovea_server.app import build_app
+from fovea_server.http.application import create_application
 from fovea_server.logs import set_up_logging
 from fovea_server.serve import KEEP_ALIVE_S, make_server
 from fovea_server.settings import Settings
-from fovea_server.surface import Surface
 
 KINDS = ("connection", "asgi")
 
@@ -54,7 +54,7 @@ def serve(models: Path, own: int, stock: int) -> None:
     app = build_app(settings)
     app.registry.start()
     config = uvicorn.Config(
-        Surface(app),
+        create_application(app),
         http="httptools",
         ws="none",
         access_log=False,

@@ -34,6 +34,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.dense import Dense
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_server.app import App, build_app
+from fovea_server.http.application import create_application
 from fovea_server.http.connection import Bounds, Connection
 from fovea_server.http.v1 import answers
 from fovea_server.scheduling import image_job
@@ -41,7 +42,6 @@ from fovea_server.scheduling.inline import InlineExecution
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.statistics.stages import Stages
-from fovea_server.surface import Surface
 from fovea_server.traffic.call import Call
 
 PARTS: dict[str, list[tuple[object, str]]] = {
@@ -106,7 +106,7 @@ def without(parts: list[tuple[object, str]]) -> Iterator[None]:
 
 async def cpu_us(app: App, request: bytes, count: int) -> float:
     """Measure the CPU time of a request, microseconds."""
-    config = Config(Surface(app), lifespan="off", log_config=None)
+    config = Config(create_application(app), lifespan="off", log_config=None)
     bounds = Bounds(most=16, patience_s=60)
     protocol = Connection(config, ServerState(), {}, traffic=app.service.traffic, bounds=bounds)
     wire, spent = Wire({"peername": ("bench", 0)}), []

@@ -19,7 +19,7 @@ from fovea_server.cli.main import main
 from fovea_server.settings import silence_grpc
 
 # Without ONNX Runtime and OpenVINO, which start threads as they are imported: no fork has those.
-_OF_SERVERS = ("cli.serve", "serve", "grpc.server", "metrics.listener", "http.v1.app")
+_OF_SERVERS = ("cli.serve", "serve", "grpc.server", "metrics.listener", "http.application")
 _OF_OTHERS = (
     *("onnxslim.cli._main", "rich.progress", "rich.table"),
     *("fovea_server.cli.build", "fovea_engines.build.build", "fovea_engines.engine"),

@@ -104,14 +104,13 @@ def _comment(schema: Schema, indent: str = "") -> str:
 def document() -> Schema:
     """Make the OpenAPI document without a server."""
     from fovea_server.app import build_app
+    from fovea_server.http.application import create_api
     from fovea_server.http.v1 import openapi
-    from fovea_server.http.v1.app import create_app
     from fovea_server.settings import Settings
 
     with TemporaryDirectory() as empty:
         settings = Settings(model_repository=(Path(empty),))
-        app = build_app(settings)
-        return openapi.document(create_app(app.service, app.sources, app.features))
+        return openapi.document(create_api(build_app(settings)))
 
 
 if __name__ == "__main__":

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fovea_server.statistics.family import Family
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
-
-    from fovea_server.http.front import Front
 
 
 class Feature:
@@ -19,10 +17,6 @@ class Feature:
     def router(self) -> APIRouter | None:
         """Make its routes, once; None without any."""
         return None
-
-    def fronts(self) -> Sequence[Front]:
-        """Return the fronts of requests that a route cannot answer."""
-        return ()
 
     def families(self) -> Iterable[Family]:
         """Return the metrics."""

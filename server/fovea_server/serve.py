@@ -22,14 +22,14 @@ from fovea_preprocess.errors import FoveaError
 from fovea_server.app import App
 from fovea_server.byte_budget import Trimmer
 from fovea_server.dataplane.service import Service
+from fovea_server.http.application import create_application
 from fovea_server.http.connection import HTTP_SHARE, Bounds, Connection, most_connections
-from fovea_server.http.front import Front
 from fovea_server.logs import SERVER_LOG
 from fovea_server.settings import silence_grpc
-from fovea_server.surface import Surface
 from fovea_server.tls import https_files
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
     from fovea_server.grpc.server import GrpcServer
@@ -193,7 +193,7 @@ def make_server(
     app: App,
     signalled: Callable[[], None] = lambda: None,
     *,
-    before: Sequence[Front] = (),
+    before: Sequence[BaseRoute] = (),
     behind: Callable[[ASGIApp], ASGIApp] = lambda surface: surface,
     grpc_server: GrpcServer | None = None,
 ) -> Server:
@@ -202,7 +202,7 @@ def make_server(
     Args:
         app: the objects that answer.
         signalled: called by each signal, before the servers stop.
-        before: fronts that may take a request first.
+        before: routes that may take a request first.
         behind: wraps the application, as one that is asked by the fronts of a cluster alone.
         grpc_server: in place of the usual one.
     """
@@ -217,7 +217,7 @@ def make_server(
     )
     return Server(
         uvicorn.Config(
-            behind(Surface(app, before)),
+            behind(create_application(app, before)),
             host=settings.http_address,
             port=settings.http_port,
             loop="auto",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
 from fovea_server.feature import Feature
-from fovea_server.http.front import Front
 from fovea_server.statistics.family import Family
 from fovea_server.traffic.call import CALL
 from fovea_streams.events.following import EventLogs
-from fovea_streams.sockets.front import SocketFront
 from fovea_streams.streams.table import StreamTable
 from fovea_streams.tracking.tracks import Tracks
 
@@ -28,17 +26,12 @@ class Streams(Feature):
         self._tracks, self._models = tracks, service.models
         self._table = StreamTable(service, tracks.forget)
         self._logs = EventLogs(self._table.feed, self._ending)
-        self._sockets = SocketFront(service, self._logs, tracks)
 
     def router(self) -> APIRouter:
         """Make the routes of the streams."""
         from fovea_streams.routes import stream_routes
 
         return stream_routes(self._table, self._logs)
-
-    def fronts(self) -> Sequence[Front]:
-        """Return what takes WebSockets."""
-        return (self._sockets,)
 
     async def start(self) -> None:
         """Begin the streams."""
@@ -50,7 +43,7 @@ class Streams(Feature):
 
     def families(self) -> Iterable[Family]:
         """Return the metrics of streams."""
-        return chain(self._tracks.families(), self._table.families(), self._sockets.families())
+        return chain(self._tracks.families(), self._table.families())
 
     def _ending(self, stream: str) -> bool:
         """Return True once an answer about a stream must end: its key, or the server, is going."""

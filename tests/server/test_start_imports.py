@@ -6,7 +6,7 @@ import sys
 
 def test_the_application_loads_no_package_that_it_does_not_need_yet():
     code = (
-        "import sys, fovea_server.http.v1.app, fovea_server.serve;"
+        "import sys, fovea_server.http.application, fovea_server.serve;"
         "print([m for m in ('onnx', 'onnxslim', 'onnxruntime', 'openvino', 'grpc',"
         " 'opentelemetry.sdk')"
         " if m in sys.modules])"

@@ -136,9 +136,9 @@ class NodeFront:
 def make_front(app: App, forwarders: Mapping[str, Forwarder]) -> Server:
     """Build the server of a front: `app` describes models, and `forwarders` compute."""
     service = app.service
-    fronts = V1Forwarding(service, forwarders), V2Forwarding(service, forwarders)
+    routes = V1Forwarding(service, forwarders), V2Forwarding(service, forwarders)
     grpc_server = front_server(service, forwarders) if service.settings.allow_grpc else None
-    return make_server(app, before=fronts, grpc_server=grpc_server)
+    return make_server(app, before=routes, grpc_server=grpc_server)
 
 
 class _Served:

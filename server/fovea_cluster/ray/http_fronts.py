@@ -13,8 +13,8 @@ from fovea_cluster.ray.counters import statistics, v2_statistics
 from fovea_cluster.ray.forwarder import Forwarder
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidOption
 from fovea_server.dataplane.service import Service
-from fovea_server.http.front import Front
 from fovea_server.http.messages import Request, Response
+from fovea_server.http.plain import PlainRoute
 from fovea_server.http.v1.answers import error_answer
 from fovea_server.http.v1.body import too_large
 from fovea_server.http.v1.head import timeout_of
@@ -23,7 +23,7 @@ from fovea_server.http.v2.answers import json_answer
 from fovea_server.http.v2.answers import too_large as v2_too_large
 from fovea_server.traffic.call import REQUEST_ID_HEADER
 
-_MODEL = rb"models/(?P<model>[^/]+)(?:/versions/[^/]+)?"
+_MODEL = r"models/(?P<model>[^/]+)(?:/versions/[^/]+)?"
 # The front has used them, and a replica must not.
 _OF_THE_FRONT = frozenset(
     (
@@ -34,36 +34,36 @@ _OF_THE_FRONT = frozenset(
 )
 
 
-class _Forwarding(Front):
-    """Takes requests about the models that have replicas; other fronts answer the rest."""
+class _Forwarding(PlainRoute):
+    """Takes requests about the models that have replicas; other routes answer the rest."""
 
-    _INFERENCE: ClassVar[re.Pattern[bytes]]
-    _STATISTICS: ClassVar[re.Pattern[bytes]]
+    _INFERENCE: ClassVar[re.Pattern[str]]
+    _STATISTICS: ClassVar[re.Pattern[str]]
 
     def __init__(self, service: Service, forwarders: Mapping[str, Forwarder]) -> None:
         super().__init__(service)
         self.forwarders = forwarders
 
-    def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
+    def takes(self, method: str, target: str) -> bool:
         """Return True for a request that replicas answer."""
-        found = self._found(method, target.partition(b"?")[0])
+        found = self._found(method, target.partition("?")[0])
         if found is None:
             return False
         return found["model"] is None or self._model(found) in self.forwarders
 
-    def _found(self, method: str, path: bytes) -> re.Match[bytes] | None:
+    def _found(self, method: str, path: str) -> re.Match[str] | None:
         if method == "POST":
             return self._INFERENCE.fullmatch(path)
         return self._STATISTICS.fullmatch(path) if method == "GET" else None
 
     @staticmethod
-    def _model(found: re.Match[bytes]) -> str:
-        return unquote((found["model"] or b"").decode("latin-1"))
+    def _model(found: re.Match[str]) -> str:
+        return unquote(found["model"] or "")
 
     def route(self, request: Request) -> None:
         """Find the model of a request, or refuse it; a body of a stranger is not even received."""
         call = request.call
-        found = self._found(call.method, call.path.partition("?")[0].encode("latin-1"))
+        found = self._found(call.method, call.path.partition("?")[0])
         assert found is not None, "it was taken"
         call.model = self._model(found)
         if call.method == "GET":
@@ -71,7 +71,7 @@ class _Forwarding(Front):
             version = found.groupdict().get("version")
             request.endpoint = partial(self._count, None if version is None else int(version))
             return
-        call.infers(f"POST {call.path[:3]}/models/{{model}}/{found['operation'].decode()}")
+        call.infers(f"POST {call.path[:3]}/models/{{model}}/{found['operation']}")
         self.service.authenticator.admit(call, "inference")
         request.timeout_s = _timeout_of(request)
         request.endpoint = self._forward
@@ -91,10 +91,8 @@ class V1Forwarding(_Forwarding):
     """Requests of /v1."""
 
     keeps_refused = False
-    _INFERENCE = re.compile(
-        rb"/v1/" + _MODEL + rb"/(?P<operation>predict(?:/form|/json)?|annotate)"
-    )
-    _STATISTICS = re.compile(rb"/v1/models/(?P<model>[^/]+)/statistics")
+    _INFERENCE = re.compile(r"/v1/" + _MODEL + r"/(?P<operation>predict(?:/form|/json)?|annotate)")
+    _STATISTICS = re.compile(r"/v1/models/(?P<model>[^/]+)/statistics")
 
     async def _count(self, version: int | None, service: Service, request: Request) -> Response:
         model = request.call.model
@@ -116,9 +114,9 @@ class V2Forwarding(_Forwarding):
     """Requests of the v2 protocol."""
 
     keeps_refused = True
-    _INFERENCE = re.compile(rb"/v2/" + _MODEL + rb"/(?P<operation>infer|generate(?:_stream)?)")
+    _INFERENCE = re.compile(r"/v2/" + _MODEL + r"/(?P<operation>infer|generate(?:_stream)?)")
     _STATISTICS = re.compile(
-        rb"/v2/models(?:/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]{1,9}))?)?/stats"
+        r"/v2/models(?:/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]{1,9}))?)?/stats"
     )
 
     async def _count(self, version: int | None, service: Service, request: Request) -> Response:

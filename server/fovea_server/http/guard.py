@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 Headers = Mapping[bytes, bytes]
-Refuse = Callable[[ForeignRequest], "ASGIApp"]
+Refuse = Callable[[ForeignRequest, str], "ASGIApp"]
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 # Name or address, and port. Parsers of URLs find a name also where there are a user and a path.
@@ -105,7 +105,7 @@ class Guarded:
             try:
                 self._guard.check(scope["method"], dict(scope["headers"]))
             except ForeignRequest as error:
-                await self._refuse(error)(scope, receive, send)
+                await self._refuse(error, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,8 +18,6 @@ from fovea_preprocess.errors import (
 )
 
 if TYPE_CHECKING:
-    from uvicorn.server import ServerState
-
     from fovea_server.byte_budget import Reservation
     from fovea_server.dataplane.service import Service
     from fovea_server.traffic.call import Call
@@ -86,27 +82,15 @@ class Request:
         return int(text)
 
 
-class Successor(asyncio.Protocol, ABC):
-    """The protocol of a connection behind HTTP."""
-
-    @abstractmethod
-    def begin(self, transport: asyncio.Transport, state: ServerState) -> None:
-        """Answer the request (101), and belong to the server's connections from now on."""
-
-
 @dataclass(slots=True, eq=False)
 class Response:
-    """An answer, its body in pieces; `error` if it reports one.
-
-    A `successor` answers in its place, ends its call, and keeps the connection.
-    """
+    """An answer, its body in pieces; `error` if it reports one."""
 
     status: int = 200
     body: list[Buffer] = field(default_factory=list)
     media_type: bytes = JSON
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     error: FoveaError | None = None
-    successor: Successor | None = None
 
 
 def error_headers(error: FoveaError) -> list[tuple[bytes, bytes]]:

@@ -118,5 +118,5 @@ class MetricsServer:
         return None
 
 
-def _refused(error: FoveaError) -> Response:
+def _refused(error: FoveaError, path: str) -> Response:
     return PlainTextResponse(str(error), 403)

@@ -59,8 +59,16 @@ class WithTraffic:
 
 def begin(scope: Scope, traffic: Traffic) -> Call:
     """Make the call of a request from its scope."""
-    path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    target = b"?".join(filter(None, (path, scope["query_string"])))
     client = scope["client"][0] if scope.get("client") else None
     header = lookup(fields(scope["headers"]))
-    return Call(traffic, scope["method"], target.decode("latin-1"), client, header)
+    return Call(traffic, scope["method"], target_of(scope), client, header)
+
+
+def target_of(scope: Scope) -> str:
+    """Return the quoted path below the mount point, and the query."""
+    raw: bytes | None = scope.get("raw_path")
+    path = quote(scope["path"]) if raw is None else raw.decode("latin-1")
+    if root := scope.get("root_path"):
+        path = path.removeprefix(quote(root))
+    query: bytes = scope["query_string"]
+    return f"{path}?{query.decode('latin-1')}" if query else path

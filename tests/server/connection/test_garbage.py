@@ -10,9 +10,9 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from fovea_server.app import build_app
+from fovea_server.http.application import create_application
 from fovea_server.http.connection import Bounds, Connection
 from fovea_server.settings import Settings
-from fovea_server.surface import Surface
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def test_an_answered_request_is_freed_at_once(demo_repository, demo_model):
     async def ask() -> int:
         while not registry.started:
             await asyncio.sleep(0.01)
-        config, wire = Config(Surface(app), lifespan="off", log_config=None), Wire()
+        config, wire = Config(create_application(app), lifespan="off", log_config=None), Wire()
         bounds = Bounds(most=16, patience_s=60)
         protocol = Connection(config, ServerState(), {}, traffic=app.service.traffic, bounds=bounds)
         protocol.connection_made(wire)

@@ -11,8 +11,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
 from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.service import Service
-from fovea_server.http.front import Front
 from fovea_server.http.messages import Request, Response
+from fovea_server.http.plain import PlainRoute
 from fovea_server.http.receive import unpack
 from fovea_server.http.v1.answers import boxes_json, drawn, error_answer, raise_if_alone
 from fovea_server.http.v1.body import Source, check_encoding, empty, parsed_body, too_large
@@ -48,7 +48,7 @@ def _split(target: str) -> tuple[str, str]:
     return path, query
 
 
-class PredictFront(Front):
+class PredictRoute(PlainRoute):
     """Answers predict requests: an image as it is, a form, or JSON.
 
     `/predict` goes by the Content-Type and by Accept. `/predict/form`, `/predict/json` and
@@ -61,9 +61,9 @@ class PredictFront(Front):
         super().__init__(service)
         self._sources = sources
 
-    def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
+    def takes(self, method: str, target: str) -> bool:
         """Return True for a request to predict."""
-        return method == "POST" and _resolve(_split(target.decode("latin-1"))[0]) is not None
+        return method == "POST" and _resolve(_split(target)[0]) is not None
 
     def route(self, request: Request) -> None:
         """Find the model of a request, or refuse it."""

@@ -1,4 +1,4 @@
-"""The routes of predict requests as the OpenAPI document has them; `PredictFront` answers them."""
+"""The routes of predict requests as the OpenAPI document has them; `PredictRoute` answers them."""
 
 from __future__ import annotations
 

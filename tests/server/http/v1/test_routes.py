@@ -8,8 +8,8 @@ import pytest
 
 from fovea_server.app import build_app
 from fovea_server.auth.restrictions import APIS
+from fovea_server.http.application import create_application
 from fovea_server.settings import Settings
-from fovea_server.surface import Surface
 
 
 def test_no_operation_is_answered_without_its_secret(tmp_path):
@@ -18,10 +18,10 @@ def test_no_operation_is_answered_without_its_secret(tmp_path):
         api=["deepstack", "label-studio", "roboflow"],
         http_restricted_api=[f"{','.join(APIS)}:key=secret"],
     )
-    surface = Surface(build_app(settings))
+    application = create_application(build_app(settings))
 
     async def ask() -> dict[tuple[str, str], int]:
-        transport = httpx.ASGITransport(surface)
+        transport = httpx.ASGITransport(application)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             paths = (await client.get("/openapi.json")).json()["paths"]
             asked = [(method, path) for path, methods in paths.items() for method in methods]
@@ -45,11 +45,11 @@ SOCKETS = ["/v1/models/1/stream", "/v1/models/1/versions/1/stream", "/v1/streams
 def test_no_websocket_is_opened_without_its_secret(tmp_path, path):
     restricted = [f"{','.join(APIS)}:key=secret"]
     settings = Settings(model_repository=[tmp_path], http_restricted_api=restricted)
-    surface = Surface(build_app(settings))
+    application = create_application(build_app(settings))
     wish = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "1"}
 
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(surface)
+        transport = httpx.ASGITransport(application)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.get(path, headers=wish)
 

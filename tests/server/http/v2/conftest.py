@@ -7,14 +7,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from starlette.types import ASGIApp
 from tests.server.registries import ADDER_CONFIG, adder, wait_until
 
 import fovea_server
 from fovea_server.app import App, build_app
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
+from fovea_server.http.application import create_application
 from fovea_server.settings import Settings
-from fovea_server.surface import Surface
 
 DEMO = Path(fovea_server.__file__).parent / "demo"
 LIMIT = 1 << 20
@@ -44,8 +45,8 @@ def budget(service) -> ByteBudget:
 
 
 @pytest.fixture(scope="module")
-def app(parts) -> Surface:
-    return Surface(parts)
+def app(parts) -> ASGIApp:
+    return create_application(parts)
 
 
 @pytest.fixture(scope="module")

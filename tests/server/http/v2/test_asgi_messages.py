@@ -3,20 +3,33 @@
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from fovea_server.byte_budget import ByteBudget
-from fovea_server.http.asgi import FrontApp
-from fovea_server.http.v2.front import V2Front
+from fovea_server.http.v2.route import V2Route
+from fovea_server.traffic.asgi import WithTraffic
 
 pytestmark = pytest.mark.slow
 
 JSON = {"inputs": [{"name": "X", "shape": [1, 4], "datatype": "INT32", "data": [1, 2, 3, 4]}]}
 
 
-async def nobody(*message: object) -> None:
-    raise AssertionError("the front takes all that is under /v2")
+def only(route, around):
+    """An application of one route; `around` gets each endpoint and its request."""
+
+    class Around(V2Route):
+        def route(self, request):
+            super().route(request)
+            endpoint = request.endpoint
+
+            async def answer(service, request):
+                return await around(partial(endpoint, service, request), request)
+
+            request.endpoint = answer
+
+    return WithTraffic(Around(route).handle, route.traffic)
 
 
 def asked(runner, app, *messages: dict[str, object], path="/v2/models/adder/infer", **scope):
@@ -62,32 +75,30 @@ def test_a_client_that_leaves_while_it_sends(runner, app, budget):
 def test_a_client_that_leaves_before_its_answer(runner, service, budget):
     started, cancelled = [], []
 
-    class Slow(V2Front):
-        async def answer(self, request):
-            started.append(request)
-            try:
-                # Turns of the loop, not time: it is noticed at once.
-                for _ in range(10):
-                    await asyncio.sleep(0)
-                return await super().answer(request)
-            except asyncio.CancelledError:
-                cancelled.append(request)
-                raise
+    async def slowly(endpoint, request):
+        started.append(request)
+        try:
+            # Turns of the loop, not time: it is noticed at once.
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return await endpoint()
+        except asyncio.CancelledError:
+            cancelled.append(request)
+            raise
 
     body = {"type": "http.request", "body": b"{}"}
-    assert asked(runner, FrontApp([Slow(service)], nobody), body, {"type": "http.disconnect"}) == []
+    assert asked(runner, only(service, slowly), body, {"type": "http.disconnect"}) == []
     assert started == cancelled != []
     assert budget.held == 0
 
 
 def test_a_server_that_stops_before_the_answer(runner, service):
-    class Slow(V2Front):
-        async def answer(self, request):
-            asyncio.current_task().cancel()
-            await asyncio.sleep(0)
+    async def stopped(endpoint, request):
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
 
     body = {"type": "http.request", "body": b"{}"}
-    start, body = asked(runner, FrontApp([Slow(service)], nobody), body)
+    start, body = asked(runner, only(service, stopped), body)
     assert start["status"] == 503
     assert b"the server stopped" in body["body"]
 
@@ -96,19 +107,16 @@ def test_large_answers_are_counted(runner, service):
     budget = ByteBudget(200_000)
     held = []
 
-    class Large(V2Front):
-        async def answer(self, request):
-            answer = await super().answer(request)
-            held.append(self.budget.held)
-            return replace(answer, body=[bytes(60_000), bytes(60_000)])
+    async def enlarged(endpoint, request):
+        answer = await endpoint()
+        held.append(budget.held)
+        return replace(answer, body=[bytes(60_000), bytes(60_000)])
 
-    front = Large(service)
-    front.budget = budget
-    app = FrontApp([front], nobody)
+    app = only(replace(service, budget=budget), enlarged)
     sent = asked(runner, app, {"type": "http.request", "body": b""}, path="/v2", method="GET")
     assert sum(len(message.get("body", b"")) for message in sent) == 120_000
     assert budget.held == 0
-    budget.take(100_000)
+    budget.count_answer(100_000)
     start, _ = asked(runner, app, {"type": "http.request", "body": b""}, path="/v2", method="GET")
     assert start["status"] == 503
     assert budget.held == 100_000

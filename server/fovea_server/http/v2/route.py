@@ -1,22 +1,22 @@
-"""Admits and refuses the requests of the v2 protocol by their heads."""
+"""The route of the v2 protocol: admits and refuses requests by their heads."""
 
 from __future__ import annotations
 
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, Restricted
-from fovea_server.http.front import Front
 from fovea_server.http.messages import Request, Response, allow
+from fovea_server.http.plain import PlainRoute
 from fovea_server.http.v2.answers import error_answer, refusal, too_large
 from fovea_server.http.v2.routes import resolve
 
 
-class V2Front(Front):
+class V2Route(PlainRoute):
     """Answers requests of the v2 protocol."""
 
     keeps_refused = True
 
-    def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Return True for everything under /v2 but preflights."""
-        return target.startswith(b"/v2") and not self.cors.is_preflight(method, headers)
+    def takes(self, method: str, target: str) -> bool:
+        """Return True for everything under /v2."""
+        return target.startswith("/v2")
 
     def route(self, request: Request) -> None:
         """Route a request by its head, or refuse it."""

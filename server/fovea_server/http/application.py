@@ -1,8 +1,9 @@
-"""The ASGI application of /v1: a service in, an application out."""
+"""The one ASGI application of a server: everything that it answers over HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Match, Mount
 
 from fovea_preprocess.errors import (
@@ -22,9 +24,8 @@ from fovea_preprocess.errors import (
     NotFound,
 )
 from fovea_preprocess.mistakes import key_fault
-from fovea_server.dataplane.service import Service
+from fovea_server.app import App
 from fovea_server.error_status import http_status
-from fovea_server.feature import Feature
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.messages import allow
 from fovea_server.http.receive import ClientLeft
@@ -32,21 +33,52 @@ from fovea_server.http.v1 import models, predict_routes
 from fovea_server.http.v1.answers import error_answer, error_json
 from fovea_server.http.v1.identity import identity
 from fovea_server.http.v1.openapi import docs_page, document_route
-from fovea_server.http.v1.sources import ImageSources
+from fovea_server.http.v1.predict import PredictRoute
+from fovea_server.http.v2.answers import error_answer as v2_error_answer
+from fovea_server.http.v2.route import V2Route
+from fovea_server.traffic.asgi import WithTraffic
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 WriteError = Callable[[FoveaError], bytes]
 
+# Headers that a page from elsewhere may read: browsers hide all others.
+_EXPOSED = ("Inference-Header-Content-Length", "Retry-After", "X-Request-Id")
 _SCRIPTS = "/static-offline-docs"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-def create_app(service: Service, sources: ImageSources, features: Sequence[Feature]) -> FastAPI:
-    """Make the application for all requests that are not of Triton's protocol."""
+def create_application(app: App, before: Sequence[BaseRoute] = ()) -> ASGIApp:
+    """Make the application; routes in `before` may take a request first."""
+    made: ASGIApp = create_api(app, before)
+    if origins := app.service.settings.cors_origin:
+        # It answers every preflight, which carries no secret and so asks for none.
+        made = CORSMiddleware(
+            made,
+            allow_origins=origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=_EXPOSED,
+        )
+    return WithTraffic(made, app.service.traffic)
+
+
+def create_api(app: App, before: Sequence[BaseRoute] = ()) -> FastAPI:
+    """Make all routes, without what surrounds every request."""
+    service = app.service
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        for feature in app.features:
+            await feature.start()
+        yield
+        for feature in app.features:
+            await feature.stop()
+        await app.sources.close()
+
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
-    app = FastAPI(
+    made = FastAPI(
         title="Fovea",
         summary="Image in, boxes out.",
         description=(
@@ -68,29 +100,32 @@ def create_app(service: Service, sources: ImageSources, features: Sequence[Featu
         ],
         openapi_url=None,
         redirect_slashes=False,
+        lifespan=lifespan,
     )
-    app.state.service = service
-    app.state.sources = sources
+    made.state.service = service
+    made.state.sources = app.sources
+    # First, as the most requests are theirs.
+    made.router.routes[:0] = [*before, V2Route(service), PredictRoute(service, app.sources)]
     for router in (predict_routes.router, models.router, models.health):
-        app.include_router(router)
-    app.mount(_SCRIPTS, StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))
-    app.add_route("/docs", docs_page(_SCRIPTS), include_in_schema=False)
-    app.add_route("/openapi.json", document_route(app), include_in_schema=False)
+        made.include_router(router)
+    made.mount(_SCRIPTS, StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))
+    made.add_route("/docs", docs_page(_SCRIPTS), include_in_schema=False)
+    made.add_route("/openapi.json", document_route(made), include_in_schema=False)
     # Last: an address that they share with a route above stays as it was.
-    for feature in features:
+    for feature in app.features:
         if (added := feature.router()) is not None:
-            app.include_router(added)
+            made.include_router(added)
     # Behind the page, which browsers get there.
-    app.add_route("/", identity, include_in_schema=False)
-    app.add_middleware(HeadAndOptions, routes=app.router.routes)
+    made.add_route("/", identity, include_in_schema=False)
+    made.add_middleware(HeadAndOptions, routes=made.router.routes)
     guard = Guard(service, service.settings.http_address)
-    app.add_middleware(Guarded, guard=guard, refuse=_foreign)
-    app.add_exception_handler(FoveaError, _on_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(ClientLeft, _on_disconnect)
-    app.add_exception_handler(Exception, _on_fault)
-    return app
+    made.add_middleware(Guarded, guard=guard, refuse=_foreign)
+    made.add_exception_handler(FoveaError, _on_error)
+    made.add_exception_handler(HTTPException, _on_http_exception)
+    made.add_exception_handler(RequestValidationError, _on_validation_error)
+    made.add_exception_handler(ClientLeft, _on_disconnect)
+    made.add_exception_handler(Exception, _on_fault)
+    return made
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
@@ -145,8 +180,11 @@ async def _on_fault(request: Request, error: Exception) -> Response:
     return _json(_error_body(request, fault), 500, {"Connection": "close"})
 
 
-def _foreign(error: FoveaError) -> Response:
+def _foreign(error: FoveaError, path: str) -> Response:
     # The rest of the body, which is still under way, will not be read.
+    if path.startswith("/v2"):
+        answer = v2_error_answer(error)
+        return _json(b"".join(answer.body), answer.status, {"Connection": "close"})
     return _json(error_json(error), http_status(error), {"Connection": "close"})
 
 
@@ -191,7 +229,8 @@ class HeadAndOptions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         method = scope.get("method")
-        if method in ("HEAD", "OPTIONS"):
+        # The v2 protocol answers them itself.
+        if method in ("HEAD", "OPTIONS") and not scope["path"].startswith("/v2"):
             methods = _methods_at(self._routes, scope)
             if "GET" in methods and method == "OPTIONS":
                 await Response(headers={"Allow": allow(methods)})(scope, receive, send)

@@ -1,0 +1,189 @@
+"""Routes of the application that are quicker than FastAPI's: those of predict and of Triton's v2.
+
+A request is admitted by its head, its body is received within the limits, and it is answered, or
+refused in the form of its protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Never
+
+from starlette.routing import BaseRoute, Match, NoMatchFound
+
+from fovea_preprocess.errors import (
+    BodyTimeout,
+    BodyTooLarge,
+    DeadlineExceeded,
+    FoveaError,
+)
+from fovea_server.byte_budget import Reservation
+from fovea_server.dataplane.service import Service
+from fovea_server.http.messages import Request, Response
+from fovea_server.http.receive import (
+    ClientLeft,
+    in_time,
+    receive_body,
+    stopped,
+    unless_client_leaves,
+)
+from fovea_server.traffic.asgi import target_of
+from fovea_server.traffic.call import fields
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_LATE = (BodyTimeout, DeadlineExceeded)
+# Bytes from which several writes are cheaper than a copy.
+_LARGE_ANSWER = 65_536
+
+
+class PlainRoute(BaseRoute):
+    """Answers the requests of one protocol.
+
+    Attributes:
+        keeps_refused: a refused request is answered after its body, and its connection is kept;
+            otherwise it is answered at once, and its connection closes.
+    """
+
+    keeps_refused: ClassVar[bool]
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.budget = service, service.budget
+
+    @abstractmethod
+    def takes(self, method: str, target: str) -> bool:
+        """Return True for a request of this protocol; the target is quoted, with its query."""
+
+    @abstractmethod
+    def route(self, request: Request) -> None:
+        """Give a request its endpoint, or an answer; FoveaError: it is refused."""
+
+    @abstractmethod
+    def error_answer(self, error: FoveaError) -> Response:
+        """Make an answer with an error."""
+
+    @abstractmethod
+    def too_large(self, size: int | None) -> BodyTooLarge:
+        """Make the error for a body over the limit; `size` is None where it is not declared."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether the route takes a request."""
+        taken = scope["type"] == "http" and self.takes(scope["method"], target_of(scope))
+        return Match.FULL if taken else Match.NONE, {}
+
+    def url_path_for(self, name: str, /, **path_params: object) -> Never:
+        """Raise NoMatchFound: these routes have no names."""
+        raise NoMatchFound(name, path_params)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or nothing where its client has left."""
+        request = self._admitted(scope)
+        answer = request.answer
+        if answer is None:
+            try:
+                answer = await self._answered(request, receive)
+            except ClientLeft:
+                return
+        elif not self.keeps_refused:
+            _close(answer)
+        await self._send(answer, request, scope, send)
+
+    def _admitted(self, scope: Scope) -> Request:
+        """Route a request by its head, or refuse it."""
+        call = scope["state"]["call"]
+        request = Request(call, fields(scope["headers"]), Reservation(self.budget))
+        try:
+            self.route(request)
+        except FoveaError as error:
+            request.answer = self.error_answer(error)
+        except Exception as error:  # noqa: BLE001  (a bug must not look like the client's)
+            request.answer = self._fault(request, error)
+        return request
+
+    async def _answered(self, request: Request, receive: Receive) -> Response:
+        """Receive the body, and answer; ClientLeft: nobody waits for the answer any more."""
+        received = False
+
+        async def answered() -> Response:
+            nonlocal received
+            with self.budget.body() as request.hold:
+                await self._receive(request, receive)
+                received = True
+                assert request.endpoint is not None
+                work = request.endpoint(self.service, request)
+                return await unless_client_leaves(receive, work)
+
+        try:
+            return await in_time(answered(), request.timeout_s, request.call.began)
+        except asyncio.CancelledError:
+            # As `stopped` says.
+            return self.error_answer(stopped())
+        except ClientLeft:
+            raise
+        except FoveaError as error:
+            answer = self.error_answer(error)
+            # The rest of a refused body is dropped on a connection that is kept.
+            if not (received or (self.keeps_refused and not isinstance(error, _LATE))):
+                _close(answer)
+            return answer
+        except Exception as error:  # noqa: BLE001  (the client gets an answer, whatever fails)
+            return self._fault(request, error)
+        finally:
+            request.body = b""
+            request.reservation.release()
+
+    async def _receive(self, request: Request, receive: Receive) -> None:
+        settings = self.service.settings
+        limit, declared = settings.http_max_input_size, request.headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > limit:
+            raise self.too_large(int(declared))
+        refused = partial(self.too_large, None)
+        request.body = await receive_body(
+            receive, request.hold, limit, refused, settings.body_timeout_s
+        )
+
+    def _fault(self, request: Request, error: Exception) -> Response:
+        """Make the answer to an internal error; its traceback goes to the log only."""
+        call = request.call
+        log.error("%s %r", call.method, call.shown, exc_info=error, extra={"id": call.id})
+        return self.error_answer(FoveaError("an internal error; the server's log has the details"))
+
+    async def _send(self, answer: Response, request: Request, scope: Scope, send: Send) -> None:
+        """Send an answer; in place of a large one that has no room, an error."""
+        size = sum(map(len, answer.body))
+        if large := size >= _LARGE_ANSWER:
+            if not self.budget.has_room(size):
+                await self._send(self.error_answer(self.budget.full()), request, scope, send)
+                return
+            self.budget.count_answer(size)
+        try:
+            scope["state"]["error"] = answer.error
+            headers = [(b"content-type", answer.media_type), *answer.headers]
+            headers.append((b"content-length", b"%d" % size))
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            if request.call.method == "HEAD":
+                await send({"type": "http.response.body"})
+            elif not large:
+                await send({"type": "http.response.body", "body": b"".join(answer.body)})
+            else:
+                for piece in answer.body:
+                    more = {"type": "http.response.body", "body": bytes(piece), "more_body": True}
+                    await send(more)
+                await send({"type": "http.response.body"})
+        finally:
+            if large:
+                self.budget.count_answer(-size)
+
+
+def _close(answer: Response) -> None:
+    """Close the connection behind an answer: the rest of the body will not be read."""
+    answer.headers.append((b"connection", b"close"))
