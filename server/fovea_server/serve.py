@@ -24,12 +24,12 @@ from fovea_server.byte_budget import Trimmer
 from fovea_server.dataplane.service import Service
 from fovea_server.http.application import create_application
 from fovea_server.http.connection import HTTP_SHARE, Bounds, Connection, most_connections
+from fovea_server.http.plain import PlainRoute
 from fovea_server.logs import SERVER_LOG
 from fovea_server.settings import silence_grpc
 from fovea_server.tls import https_files
 
 if TYPE_CHECKING:
-    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
     from fovea_server.grpc.server import GrpcServer
@@ -193,7 +193,7 @@ def make_server(
     app: App,
     signalled: Callable[[], None] = lambda: None,
     *,
-    before: Sequence[BaseRoute] = (),
+    before: Sequence[PlainRoute] = (),
     behind: Callable[[ASGIApp], ASGIApp] = lambda surface: surface,
     grpc_server: GrpcServer | None = None,
 ) -> Server:

@@ -39,29 +39,11 @@ def server(serve, demo_repository) -> RunningServer:
     return running
 
 
-@pytest.mark.parametrize(
-    "port",
-    [
-        "port",
-        pytest.param(
-            "metrics_port",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="uvicorn has no limit before the first request: it ends with the carrier "
-                "that all ports will share (issue 44, point 11)",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("port", ["port", "metrics_port"])
 def test_connections_without_a_head_are_closed(server, port):
     assert close(getattr(server, port), 40)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a read is parsed to its end, however many chunks it has: it ends with the carrier that "
-    "all ports will share (issue 44, point 12)",
-)
 def test_chunks_of_one_byte_hold_up_nobody(server):
     head = (
         "POST /v1/models/digits/predict HTTP/1.1\r\nHost: localhost\r\n"

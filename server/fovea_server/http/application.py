@@ -28,6 +28,7 @@ from fovea_server.app import App
 from fovea_server.error_status import http_status
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.messages import allow
+from fovea_server.http.plain import PlainRoute, PlainRoutes
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import models, predict_routes
 from fovea_server.http.v1.answers import error_answer, error_json
@@ -49,10 +50,13 @@ _SCRIPTS = "/static-offline-docs"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-def create_application(app: App, before: Sequence[BaseRoute] = ()) -> ASGIApp:
+def create_application(app: App, before: Sequence[PlainRoute] = ()) -> ASGIApp:
     """Make the application; routes in `before` may take a request first."""
-    made: ASGIApp = create_api(app, before)
-    if origins := app.service.settings.cors_origin:
+    service = app.service
+    plain = *before, V2Route(service), PredictRoute(service, app.sources)
+    guard = Guard(service, service.settings.http_address)
+    made: ASGIApp = Guarded(PlainRoutes(plain, create_api(app)), guard, _foreign)
+    if origins := service.settings.cors_origin:
         # It answers every preflight, which carries no secret and so asks for none.
         made = CORSMiddleware(
             made,
@@ -61,11 +65,11 @@ def create_application(app: App, before: Sequence[BaseRoute] = ()) -> ASGIApp:
             allow_headers=["*"],
             expose_headers=_EXPOSED,
         )
-    return WithTraffic(made, app.service.traffic)
+    return WithTraffic(made, service.traffic)
 
 
-def create_api(app: App, before: Sequence[BaseRoute] = ()) -> FastAPI:
-    """Make all routes, without what surrounds every request."""
+def create_api(app: App) -> FastAPI:
+    """Make the routes of FastAPI, which OpenAPI documents with those of predict."""
     service = app.service
 
     @asynccontextmanager
@@ -104,8 +108,6 @@ def create_api(app: App, before: Sequence[BaseRoute] = ()) -> FastAPI:
     )
     made.state.service = service
     made.state.sources = app.sources
-    # First, as the most requests are theirs.
-    made.router.routes[:0] = [*before, V2Route(service), PredictRoute(service, app.sources)]
     for router in (predict_routes.router, models.router, models.health):
         made.include_router(router)
     made.mount(_SCRIPTS, StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))
@@ -118,8 +120,6 @@ def create_api(app: App, before: Sequence[BaseRoute] = ()) -> FastAPI:
     # Behind the page, which browsers get there.
     made.add_route("/", identity, include_in_schema=False)
     made.add_middleware(HeadAndOptions, routes=made.router.routes)
-    guard = Guard(service, service.settings.http_address)
-    made.add_middleware(Guarded, guard=guard, refuse=_foreign)
     made.add_exception_handler(FoveaError, _on_error)
     made.add_exception_handler(HTTPException, _on_http_exception)
     made.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -229,8 +229,7 @@ class HeadAndOptions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         method = scope.get("method")
-        # The v2 protocol answers them itself.
-        if method in ("HEAD", "OPTIONS") and not scope["path"].startswith("/v2"):
+        if method in ("HEAD", "OPTIONS"):
             methods = _methods_at(self._routes, scope)
             if "GET" in methods and method == "OPTIONS":
                 await Response(headers={"Allow": allow(methods)})(scope, receive, send)

@@ -103,7 +103,7 @@ class Guarded:
         """Serve a request."""
         if scope["type"] == "http":
             try:
-                self._guard.check(scope["method"], dict(scope["headers"]))
+                self._guard.check(scope["method"], scope["state"]["headers"])
             except ForeignRequest as error:
                 await self._refuse(error, scope["path"])(scope, receive, send)
                 return

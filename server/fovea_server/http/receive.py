@@ -23,6 +23,8 @@ An error that a function is given and raises refers to its frame, and the frame 
 has by then would stay in memory until the garbage collector comes by.
 """
 
+# Answers that take longer are given up when their client leaves.
+_QUICK_S = 0.02
 # Bytes decompressed on the event loop, and from then on in a thread.
 _FIRST, _PIECE = 65_536, 1 << 20
 # Compressed bytes taken in one step; the rest of them is copied each time.
@@ -108,6 +110,7 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
     worker = asyncio.current_task()
     assert worker is not None
     left = False
+    watcher: asyncio.Task[None] | None = None
 
     async def watch() -> None:
         nonlocal left
@@ -116,7 +119,13 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
         left = True
         worker.cancel()
 
-    watcher = asyncio.create_task(watch())
+    def begin() -> None:
+        nonlocal watcher
+        watcher = loop.create_task(watch())
+
+    loop = asyncio.get_running_loop()
+    # Most answers are there before, and a task for each would cost as much as their JSON.
+    timer = loop.call_later(_QUICK_S, begin)
     try:
         return await work
     except asyncio.CancelledError:
@@ -125,7 +134,9 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
             raise ClientLeft from None
         raise
     finally:
-        watcher.cancel()
+        timer.cancel()
+        if watcher is not None:
+            watcher.cancel()
 
 
 async def unpack(

@@ -30,10 +30,9 @@ class WithTraffic:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        state = scope.setdefault("state", {})
         call = begin(scope, self._traffic)
         call.enter()
-        state = scope.setdefault("state", {})
-        state["call"] = call
         status, size = CLIENT_LEFT, 0
 
         async def counted(message: Message) -> None:
@@ -58,10 +57,12 @@ class WithTraffic:
 
 
 def begin(scope: Scope, traffic: Traffic) -> Call:
-    """Make the call of a request from its scope."""
+    """Make the call of a request; its state gets `call`, and `headers` by name."""
     client = scope["client"][0] if scope.get("client") else None
-    header = lookup(fields(scope["headers"]))
-    return Call(traffic, scope["method"], target_of(scope), client, header)
+    headers = fields(scope["headers"])
+    call = Call(traffic, scope["method"], target_of(scope), client, lookup(headers))
+    scope["state"] |= {"call": call, "headers": headers}
+    return call
 
 
 def target_of(scope: Scope) -> str:
