@@ -78,6 +78,10 @@ class Unsupported(FoveaError):
     """A part of the protocol that is not served."""
 
 
+class UpgradeRequired(FoveaError):
+    """An address that has a WebSocket, and a request that did not ask for one."""
+
+
 class Restricted(FoveaError):
     """An endpoint that asks for a secret which the request does not carry."""
 

@@ -17,6 +17,7 @@ _STATUSES = {
     # Not 408: after that, Chromium sends the body again by itself, for ever.
     "body_timeout": (400, "INVALID_ARG"),
     "fetch_refused": (400, "INVALID_ARG"),
+    "upgrade_required": (426, "INVALID_ARG"),
     # Triton has no code for this: it answers before there is an error.
     "restricted": (403, "RESTRICTED"),
     "foreign_request": (403, "RESTRICTED"),
@@ -33,7 +34,7 @@ _STATUSES = {
     "rate_limited": (429, "RATE_LIMITED"),
     "deadline_exceeded": (504, "UNAVAILABLE"),
     "shutting_down": (503, "UNAVAILABLE"),
-    "unsupported": (500, "UNSUPPORTED"),
+    "unsupported": (501, "UNSUPPORTED"),
 }
 _INTERNAL = (500, "INTERNAL")
 

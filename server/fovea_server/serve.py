@@ -13,8 +13,9 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from types import FrameType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import uvicorn
 
@@ -28,6 +29,7 @@ from fovea_server.http.plain import PlainRoute
 from fovea_server.logs import SERVER_LOG
 from fovea_server.settings import silence_grpc
 from fovea_server.tls import https_files
+from fovea_streams.sockets.socket import SocketLimits
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -222,7 +224,9 @@ def make_server(
             port=settings.http_port,
             loop="auto",
             http=connection,
-            ws="none",
+            ws=_sockets(service),
+            ws_max_size=settings.http_max_input_size,
+            ws_per_message_deflate=False,
             lifespan="on",
             access_log=False,
             # The log names the peer of the connection, not an address in a header.
@@ -239,6 +243,20 @@ def make_server(
         signalled,
         Trimmer(service.budget),
     )
+
+
+def _sockets(service: Service) -> type[asyncio.Protocol] | Literal["none"]:
+    """Return what makes the protocol of a WebSocket; without the package there are none."""
+    if find_spec("websockets") is None:
+        return "none"
+    limits = SocketLimits(service.budget, service.settings.body_timeout_s)
+
+    def make(**given: Any) -> asyncio.Protocol:
+        from fovea_streams.sockets.protocol import SocketProtocol
+
+        return SocketProtocol(**given, limits=limits)
+
+    return cast("type[asyncio.Protocol]", make)
 
 
 def _others(app: App, grpc_server: GrpcServer | None) -> list[GrpcServer | MetricsServer]:

@@ -12,6 +12,7 @@ from fovea_server.feature import Feature
 from fovea_server.statistics.family import Family
 from fovea_server.traffic.call import CALL
 from fovea_streams.events.following import EventLogs
+from fovea_streams.sockets.socket import Sockets
 from fovea_streams.streams.table import StreamTable
 from fovea_streams.tracking.tracks import Tracks
 
@@ -26,12 +27,19 @@ class Streams(Feature):
         self._tracks, self._models = tracks, service.models
         self._table = StreamTable(service, tracks.forget)
         self._logs = EventLogs(self._table.feed, self._ending)
+        self._service, self._sockets = service, Sockets(service)
 
     def router(self) -> APIRouter:
-        """Make the routes of the streams."""
-        from fovea_streams.routes import stream_routes
+        """Make the routes of the streams, and of WebSockets."""
+        from fastapi import APIRouter
 
-        return stream_routes(self._table, self._logs)
+        from fovea_streams.routes import stream_routes
+        from fovea_streams.sockets.routes import socket_routes
+
+        router = APIRouter()
+        router.include_router(stream_routes(self._table, self._logs))
+        router.include_router(socket_routes(self._sockets, self._service, self._logs, self._tracks))
+        return router
 
     async def start(self) -> None:
         """Begin the streams."""
@@ -43,7 +51,7 @@ class Streams(Feature):
 
     def families(self) -> Iterable[Family]:
         """Return the metrics of streams."""
-        return chain(self._tracks.families(), self._table.families())
+        return chain(self._tracks.families(), self._table.families(), self._sockets.families())
 
     def _ending(self, stream: str) -> bool:
         """Return True once an answer about a stream must end: its key, or the server, is going."""

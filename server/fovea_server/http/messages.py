@@ -15,6 +15,7 @@ from fovea_preprocess.errors import (
     NoMemory,
     QueueFull,
     Unauthenticated,
+    UpgradeRequired,
 )
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def error_headers(error: FoveaError) -> list[tuple[bytes, bytes]]:
         return [(b"www-authenticate", b'Bearer realm="fovea"')]
     if isinstance(error, QueueFull | NoMemory | KeysPending | ModelLoading):
         return [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
+    if isinstance(error, UpgradeRequired):
+        return [(b"upgrade", b"websocket"), (b"sec-websocket-version", b"13")]
     return []
 
 

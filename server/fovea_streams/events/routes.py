@@ -15,6 +15,7 @@ from fovea_server.http.v1.route import restricted
 from fovea_streams.documents import StreamId, described_bytes
 from fovea_streams.events.following import EventLogs, after_of, kind_of, kinds_of
 from fovea_streams.events.log import LoggedEvent
+from fovea_streams.sockets.socket import no_socket
 
 _COMMENT_LOOKS = 15
 
@@ -46,6 +47,8 @@ def event_routes(logs: EventLogs) -> APIRouter:
     )
     async def follow(request: Request, stream: StreamId) -> Response:
         """Follow what happens: objects that appear, cross, enter, leave and are lost."""
+        if "sec-websocket-key" in request.headers:
+            raise no_socket()
         query = request.query_params
         given = request.headers.get("last-event-id") or query.get("after")
         after = after_of(given, logs.of(stream))

@@ -2,29 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from contextlib import suppress
 
-from fovea_streams.events.following import EventLogs, after_of
+from starlette.websockets import WebSocketDisconnect
+
+from fovea_server.dataplane.service import Service
+from fovea_server.http.v1.head import query_values
+from fovea_server.traffic.call import Call
+from fovea_streams.events.following import EventLogs, after_of, kinds_of
 from fovea_streams.sockets.socket import Socket
 
 
-@dataclass(frozen=True, slots=True)
-class EventHandler:
-    """Tells the events of a stream behind the one that a client was `given`."""
+class Events:
+    """Tells one client the events of a stream behind the one that it has.
 
-    logs: EventLogs
-    stream: str
-    given: str | None
-    kinds: frozenset[str]
+    Args:
+        query: of the address; InvalidOption where there is no such kind of event.
+    """
 
-    async def __call__(self, socket: Socket) -> str:
-        """Send events until the stream or the server ends, or the key does."""
-        socket.drop_messages()
-        after = after_of(self.given, self.logs.of(self.stream))
-        async for events in self.logs.follow(self.stream, after, self.kinds):
-            for event in events:
-                await socket.send(event.text)
-        if socket.call.again is not None:
+    kind = "events"
+
+    def __init__(
+        self, service: Service, logs: EventLogs, call: Call, stream: str, query: str
+    ) -> None:
+        self.call, self._service, self._logs, self._stream = call, service, logs, stream
+        values = query_values(query)
+        self._given = call.header("last-event-id") or values.get("after")
+        self._kinds = kinds_of(values.get("kinds", ""))
+
+    def admit(self) -> None:
+        """Check the key, the stream, and the number of the event."""
+        for api in ("metadata", "model-repository", "cameras"):
+            self._service.authenticator.admit(self.call, api)
+        after_of(self._given, self._logs.of(self._stream))
+
+    async def run(self, socket: Socket) -> str:
+        """Send events until the stream, the server or the key ends, or the client leaves."""
+        # A client has nothing to say, and may.
+        listening = asyncio.create_task(_listen(socket))
+        try:
+            after = after_of(self._given, self._logs.of(self._stream))
+            async for events in self._logs.follow(self._stream, after, self._kinds):
+                for event in events:
+                    await socket.send(event.text)
+                if listening.done():
+                    break
+        finally:
+            listening.cancel()
+        if self.call.again is not None:
             # It raises where it is the key that has ended.
-            socket.call.again()
+            self.call.again()
         return "the stream has ended"
+
+
+async def _listen(socket: Socket) -> None:
+    with suppress(WebSocketDisconnect):
+        while True:
+            await socket.receive()

@@ -4,146 +4,198 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+import secrets
+from dataclasses import replace
+from urllib.parse import urlencode
 
 import orjson
+from starlette.websockets import WebSocketDisconnect
 
-from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import (
     Forbidden,
     FoveaError,
+    InvalidOption,
+    InvalidRequest,
+    QueueFull,
     Unauthenticated,
 )
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.v1.answers import boxes_json
 from fovea_server.http.v1.body import empty
-from fovea_streams.sockets.assembly import Message, no_image
-from fovea_streams.sockets.first_key import key_in
-from fovea_streams.sockets.socket import Socket, SocketEnded, error_text
+from fovea_server.http.v1.head import query_options, query_values, timeout_of
+from fovea_server.traffic.call import CLIENT_LEFT, Call
+from fovea_streams.sockets.socket import RESTART, Content, Socket, error_text, key_in
+from fovea_streams.tracking.tracks import Tracks
 
 log = logging.getLogger(__name__)
 
 IN_FLIGHT = 8
-"""Frames of a connection that may wait for their answers; no more are read."""
+"""Frames of a client that may wait for their answers; it is not read while there are more."""
 IDLE_S = 300.0
 
 _OPERATION = "WS /v1/models/{model}/stream"
 
 
-@dataclass(frozen=True, slots=True)
-class FrameHandler:
-    """Answers the frames of a client; `timeout_s` is of each, and `ended` is called at the end."""
+class Frames:
+    """Answers the frames of one client: concurrently, and in order.
 
-    service: Service
-    model: str
-    version: int | None
-    options: PredictOptions
-    timeout_s: float | None
-    ended: Callable[[], None]
+    Args:
+        call: of the request that begins it, for the model in its address.
+        version: in the address; None without one.
+        query: of the address: options of all frames, and the time limit of each.
 
-    async def __call__(self, socket: Socket) -> str:
-        """Answer frames until the client leaves or the server stops."""
-        hello = {
-            "model": self.model,
-            "in_flight": IN_FLIGHT,
-            "max_bytes": self.service.settings.http_max_input_size,
-            **({} if self.options.track is None else {"stream_id": self.options.stream_id}),
-        }
-        try:
-            await socket.send(orjson.dumps(hello))
-            return await _Frames(self, socket).run()
-        finally:
-            self.ended()
+    Raises:
+        InvalidOption: an option is unknown or out of range.
+    """
 
+    kind = "frames"
 
-class _Frames:
-    """Runs the frames of a connection concurrently, and answers them in order."""
-
-    def __init__(self, asked: FrameHandler, socket: Socket) -> None:
-        self._asked, self._socket = asked, socket
+    def __init__(
+        self, service: Service, tracks: Tracks, call: Call, version: int | None, query: str
+    ) -> None:
+        self._service, self._tracks, self.call, self._version = service, tracks, call, version
+        values = dict(query_values(query))
+        self._timeout_s = timeout_of(
+            call.header("x-request-timeout-ms") or values.pop("timeout_ms", None)
+        )
+        if "frame" in values:
+            raise InvalidOption("the frames of a connection are numbered by it: leave frame out")
+        self._options = query_options(urlencode(values))
+        # As nobody else knows it, it ends with the connection.
+        self._made = secrets.token_urlsafe(9)
+        if self._options.track is not None and self._options.stream_id is None:
+            self._options = replace(self._options, stream_id=self._made)
         self._credits = asyncio.Semaphore(IN_FLIGHT)
         self._begun: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[bytes]] = set()
-        self._reason = ""
+        self._held = 0
+        """Bytes of the frames that were received and are not answered."""
         self._ended: FoveaError | None = None
         """The error of a key that holds no more; it ends the connection."""
 
-    async def run(self) -> str:
-        reader = asyncio.create_task(self._read())
-        try:
-            while (task := await self._begun.get()) is not None:
-                await self._socket.send(await task)
-                self._credits.release()
-                if self._ended is not None:
-                    raise self._ended
-            await reader
-            return self._reason
-        finally:
-            for running in (reader, *self._tasks):
-                running.cancel()
+    def admit(self) -> None:
+        """Check the key, the model, and the options for it; raises what predict would answer."""
+        call, options = self.call, self._options
+        self._service.authenticator.admit(call, "inference")
+        model = self._service.models.get(call.model, self._version)
+        model.check_ready()
+        engine = model.engine
+        if engine is None or engine.preprocessor is None:
+            raise InvalidRequest(f"model '{call.model}' takes no images here")
+        engine.resolve(options)
+        if options.track is not None:
+            self._tracks.turn_of(call.model, options, 1)
 
-    async def _read(self) -> None:
-        number = 0
+    async def run(self, socket: Socket) -> str:
+        """Answer frames until the server stops or no frame comes; return why it ends.
+
+        Raises:
+            WebSocketDisconnect: the client has left.
+            Unauthenticated, Forbidden: the key does not hold any more.
+        """
+        hello = {
+            "model": self.call.model,
+            "in_flight": IN_FLIGHT,
+            "max_bytes": self._service.settings.http_max_input_size,
+            **({} if self._options.track is None else {"stream_id": self._options.stream_id}),
+        }
+        await socket.send(orjson.dumps(hello))
+        reader = asyncio.create_task(self._read(socket))
+        writer = asyncio.create_task(self._write(socket))
+        try:
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
+            for error in [each.exception() for each in (writer, reader) if each.done()]:
+                if error is not None:
+                    raise error
+            return reader.result()
+        finally:
+            for running in (reader, writer, *self._tasks):
+                running.cancel()
+            # A task that is cancelled before its first step gives nothing back itself.
+            self._give_back(self._held)
+            self._tracks.forget(self._made)
+
+    async def _read(self, socket: Socket) -> str:
+        number, reason, budget = 0, "", self._service.budget
         try:
             while True:
-                await self._credits.acquire()
+                # Also while no more may be in flight: so a client that leaves is seen at once.
                 async with asyncio.timeout(IDLE_S):
-                    message = await self._socket.receive()
-                if isinstance(message.content, str) and key_in(message.content) is not None:
-                    # Of a page that sends it to every server.
-                    self._socket.give_back(message)
-                    self._credits.release()
+                    frame: Content | FoveaError
+                    frame = received = await socket.receive()
+                # A page sends its key to every server.
+                if key_in(received) is not None:
                     continue
+                size = len(received)
+                try:
+                    budget.take(size)
+                    self._held += size
+                except QueueFull as full:
+                    frame, size = full, 0
+                await self._credits.acquire()
                 # Tasks begin in their order, and so do the frames of a tracker.
-                task = asyncio.create_task(self._answer(number, message))
+                task = asyncio.create_task(self._answer(number, frame, size))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 self._begun.put_nowait(task)
                 number += 1
-        except SocketEnded:
-            pass
+                # It is let go once it is answered, not at the next one.
+                del frame, received, task
         except TimeoutError:
-            self._reason = f"no frame came for {IDLE_S:g} s"
-        finally:
-            self._begun.put_nowait(None)
+            reason = f"no frame came for {IDLE_S:g} s"
+        except WebSocketDisconnect as left:
+            if left.code != RESTART:
+                raise
+        self._begun.put_nowait(None)
+        return reason
 
-    async def _answer(self, number: int, message: Message) -> bytes:
-        asked, failed = self._asked, None
+    async def _write(self, socket: Socket) -> None:
+        while (task := await self._begun.get()) is not None:
+            await socket.send(await task)
+            self._credits.release()
+            if self._ended is not None:
+                raise self._ended
+
+    async def _answer(self, number: int, content: Content | FoveaError, size: int) -> bytes:
+        error: FoveaError | None = None
         try:
-            part = self._socket.call.part()
-        except (Unauthenticated, Forbidden) as ended:
-            part, message.content, self._ended = (
-                self._socket.call.part(admitted=False),
-                ended,
-                ended,
-            )
-        except FoveaError as error:
-            part, message.content = self._socket.call.part(admitted=False), error
-        part.model = asked.model
+            part = self.call.part()
+        except FoveaError as refused:
+            part, content = self.call.part(admitted=False), refused
+            if isinstance(refused, Unauthenticated | Forbidden):
+                self._ended = refused
+        part.model = self.call.model
         part.infers(_OPERATION)
         part.enter()
+        status = CLIENT_LEFT
         try:
-            content = message.content
-            if isinstance(content, FoveaError):
-                raise content
-            if isinstance(content, str):
-                raise no_image()
-            if not content:
-                raise empty()
-            plane = asked.service.plane
-            # Looked up for each frame: it may have been loaded again.
-            model = plane.models.get(asked.model, asked.version)
-            given = [content], asked.options, asked.timeout_s, ""
-            answer = await boxes_json(plane, model, asked.version, *given)
+            answer = await self._predict(content)
+            status = 200
             return b'{"frame":%d,' % number + answer[1:]
-        except FoveaError as error:
-            failed = error
+        except FoveaError as failed:
+            error = failed
         except Exception:
             log.exception("a frame failed", extra={"id": part.id})
-            failed = FoveaError("an internal error; the server's log has the details")
+            error = FoveaError("an internal error; the server's log has the details")
         finally:
-            self._socket.give_back(message)
-            part.measure(200 if failed is None else http_status(failed), failed)
-        return error_text(failed, frame=number)
+            self._give_back(size)
+            part.measure(status if error is None else http_status(error), error)
+        return error_text(error, frame=number)
+
+    async def _predict(self, content: Content | FoveaError) -> bytes:
+        if isinstance(content, FoveaError):
+            raise content
+        if isinstance(content, str):
+            raise InvalidRequest("this is text: send each image as a binary message")
+        if not content:
+            raise empty()
+        # Looked up for each frame: it may have been loaded again.
+        model = self._service.plane.models.get(self.call.model, self._version)
+        given = [content], self._options, self._timeout_s, ""
+        return await boxes_json(self._service.plane, model, self._version, *given)
+
+    def _give_back(self, size: int) -> None:
+        size = min(size, self._held)
+        self._held -= size
+        self._service.budget.give_back(size)

@@ -1,39 +1,247 @@
-"""One WebSocket: messages in and out, neither faster than the other side takes them."""
+"""WebSockets over ASGI: who may open one, how many there may be, and how each ends."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NoReturn, Union
 
 import orjson
-from websockets.protocol import State
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from fovea_preprocess.errors import FoveaError
-from fovea_server.byte_budget import ByteBudget, too_slow
+from fovea_engines.backends.installing import install_extra
+from fovea_preprocess.errors import (
+    BodyTooLarge,
+    FoveaError,
+    QueueFull,
+    Unauthenticated,
+    Unsupported,
+    UpgradeRequired,
+)
+from fovea_server.byte_budget import ByteBudget
+from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
-from fovea_server.http.messages import Successor
+from fovea_server.http.guard import Guard
+from fovea_server.http.messages import error_headers
 from fovea_server.http.v1.answers import error_json
-from fovea_server.traffic.call import Call
-from fovea_streams.sockets.assembly import Assembly, Message
-from fovea_streams.sockets.patience import LAST_S, Judgement, Patience
-from fovea_streams.sockets.wire import Wire
+from fovea_server.json_text import MOST_OF_STRANGERS, parse_json
+from fovea_server.statistics.family import Family
+from fovea_server.traffic.asgi import begin
+from fovea_server.traffic.call import CLIENT_LEFT, Call, fields
 
 if TYPE_CHECKING:
-    from uvicorn.server import ServerState
+    from fovea_streams.sockets.events import Events
+    from fovea_streams.sockets.frames import Frames
 
 log = logging.getLogger(__name__)
 
-_TICK_S = 1.0
-# A client that sends thousands of pings, or pieces of a few bytes, leaves the loop to others.
-_STEPS, _REST_S = 256, 0.03
-_CLOSE_S = 5.0
-_MOST_REASON = 120
+MOST_SOCKETS = 500
+# A client opens no more while it has as many as are free: so one alone has half of all, and others
+# always find a place.
+MOST_KEYLESS = 50
+"""Sockets whose client has shown no key yet: strangers must not take the places of others."""
+KEY_WAIT_S = 5.0
+RESTART = 1012
+"""The code of a socket that ends because the server stops."""
+
+_FAULT, _REFUSED = 1011, 1008
+_HINT = f'send {{"api_key": KEY}} as the first message, within {KEY_WAIT_S:g} s'
+_LONGEST_KEY = 8192
+
+Content = bytes | bytearray | str
 
 
-class SocketEnded(Exception):
-    """The server is about to stop, or the client has left: no more messages come or go."""
+@dataclass(slots=True, eq=False)
+class SocketLimits:
+    """The limits that all sockets of a server share.
+
+    Attributes:
+        budget: counts what they hold.
+        patience_s: longest time without progress of a message, or of a client that reads.
+        resting: sockets that wait for their next turn.
+    """
+
+    budget: ByteBudget
+    patience_s: float
+    resting: int = 0
+
+
+Conversation = Union["Frames", "Events"]
+MakeConversation = Callable[[Call], Conversation]
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Socket:
+    """A WebSocket that was accepted; `sent` bytes of messages went to the client."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket, self.sent = websocket, 0
+
+    async def receive(self) -> Content:
+        """Wait for the next message; WebSocketDisconnect: there is none any more."""
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message["code"])
+        content: Content | None = message.get("bytes")
+        return message["text"] if content is None else content
+
+    async def send(self, text: bytes) -> None:
+        """Send a message of JSON when the client reads; WebSocketDisconnect: it has left."""
+        await self._websocket.send_text(text.decode())
+        self.sent += len(text)
+
+
+class Sockets:
+    """All WebSockets of a server."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._guard = Guard(service, service.settings.http_address)
+        self._open: Counter[str] = Counter()
+        self._of_clients: Counter[str] = Counter()
+        self._keyless = 0
+
+    async def serve(self, websocket: WebSocket, make: MakeConversation) -> None:
+        """Answer a request for a WebSocket, and hold the conversation."""
+        call = begin({**websocket.scope, "method": "GET"}, self._service.traffic)
+        call.enter()
+        socket, status, error = Socket(websocket), CLIENT_LEFT, None
+        try:
+            conversation, admitted = self._admit(call, websocket.headers.raw, make)
+            with self._place(conversation.kind, call, admitted):
+                await websocket.accept(headers=[(b"x-request-id", call.id.encode())])
+                status = 101
+                code, reason = await self._hold(conversation, socket, admitted)
+                await websocket.close(code, reason)
+        except (OSError, WebSocketDisconnect):
+            pass  # The client has left.
+        except Exception as failed:  # noqa: BLE001  (a bug must not look like the client's)
+            error = failed if isinstance(failed, FoveaError) else _fault(failed, call)
+            status, body = http_status(error), error_json(error)
+            answer = Response(body, status, media_type="application/json")
+            answer.raw_headers += (*error_headers(error), (b"x-request-id", call.id.encode()))
+            socket.sent = len(body)
+            with suppress(OSError):
+                await websocket.send_denial_response(answer)
+        finally:
+            call.end(status, socket.sent, error)
+
+    def refuse(self, call: Call, headers: Headers, make: MakeConversation) -> NoReturn:
+        """Refuse a request that asks for no WebSocket: as its admission, or as `no_socket` says."""
+        self._admit(call, headers, make)
+        raise no_socket()
+
+    def _admit(
+        self, call: Call, headers: Headers, make: MakeConversation
+    ) -> tuple[Conversation, bool]:
+        """Check a request; return False for a page, whose key is in its first message."""
+        # A browser lets every page ask for a WebSocket, and read what it gets.
+        found = fields(headers)
+        self._guard.check("POST", found)
+        conversation = make(call)
+        asks = self._service.authenticator.keys is not None and call.token is None
+        if asks and b"origin" in found:
+            return conversation, False
+        conversation.admit()
+        return conversation, True
+
+    @contextmanager
+    def _place(self, kind: str, call: Call, admitted: bool) -> Iterator[None]:
+        """Take one of the places; QueueFull: the client, or all without a key, have their share."""
+        client = (call.client or "") if call.holder is None else call.holder.called
+        mine = self._of_clients[client]
+        if mine >= MOST_SOCKETS - self._open.total():
+            raise QueueFull(
+                f"{mine} WebSockets of this client are open already, and as many are left for "
+                f"others: close some",
+                retry_after_s=10.0,
+            )
+        if not admitted and self._keyless >= MOST_KEYLESS:
+            raise QueueFull(f"{MOST_KEYLESS} WebSockets wait for a key already", retry_after_s=10.0)
+        places = (self._open, kind), (self._of_clients, client)
+        for counter, name in places:
+            counter[name] += 1
+        try:
+            yield
+        finally:
+            for counter, name in places:
+                counter[name] -= 1
+            self._of_clients += Counter()  # without zeros
+
+    async def _hold(
+        self, conversation: Conversation, socket: Socket, admitted: bool
+    ) -> tuple[int, str]:
+        """Hold a conversation to its end; return the code and the reason."""
+        try:
+            if not admitted:
+                await self._receive_key(conversation, socket)
+            reason = await conversation.run(socket)
+        except FoveaError as error:
+            await socket.send(error_text(error))
+            return _REFUSED, error.code
+        except WebSocketDisconnect as left:
+            if left.code != RESTART:
+                raise
+        except asyncio.CancelledError:
+            pass  # uvicorn cancels what outlasts the time to exit.
+        except Exception as error:  # noqa: BLE001  (the client is told, whatever fails)
+            return _FAULT, str(_fault(error, conversation.call))
+        else:
+            if not self._service.models.draining:
+                return 1000, reason
+        return RESTART, "the server stops"
+
+    async def _receive_key(self, conversation: Conversation, socket: Socket) -> None:
+        self._keyless += 1
+        try:
+            async with asyncio.timeout(KEY_WAIT_S):
+                content = await socket.receive()
+        except TimeoutError:
+            raise Unauthenticated(f"no key came: {_HINT}") from None
+        finally:
+            self._keyless -= 1
+        key = key_in(content)
+        if key is None:
+            raise Unauthenticated(f"this server asks for a key: {_HINT}")
+        conversation.call.field_key = key
+        conversation.admit()
+
+    def families(self) -> Iterator[Family]:
+        """Count open sockets by what they carry."""
+        sockets = Family("fovea_websockets", "gauge", "Open WebSockets")
+        for kind, count in self._open.items():
+            sockets.add({"carries": kind}, count)
+        yield sockets
+
+
+def no_socket() -> FoveaError:
+    """Make the error for a request that asks for no WebSocket, or whose wish nobody reads."""
+    if find_spec("websockets") is None:
+        return Unsupported(
+            "WebSockets need a package that this server does not have (pip install "
+            f"'fovea-serve[streams]'): {install_extra('streams')}"
+        )
+    return UpgradeRequired(
+        "this address is for WebSockets (ws://): fovea_client and fovea.js have stream()"
+    )
+
+
+def key_in(content: Content) -> str | None:
+    """Return the key in a message; None if it is another one."""
+    if not isinstance(content, str) or len(content) > _LONGEST_KEY:
+        return None
+    try:
+        found = parse_json(content.encode(), MOST_OF_STRANGERS)
+    except (orjson.JSONDecodeError, BodyTooLarge):
+        return None
+    key = found.get("api_key") if isinstance(found, dict) else None
+    return key if isinstance(key, str) else None
 
 
 def error_text(error: FoveaError, **head: int) -> bytes:
@@ -44,212 +252,7 @@ def error_text(error: FoveaError, **head: int) -> bytes:
     return orjson.dumps(told)[:-1] + b"," + error_json(error)[1:]
 
 
-class Socket(Successor):
-    """A connection that was HTTP's; `handler` receives and sends in a task, and says why it ends.
-
-    At most one message waits to be received: then the client is not read, and TCP slows it. A
-    client that does not read its answers for `patience_s`, is silent, or sends a message too slowly
-    is cut off.
-
-    Attributes:
-        call: of the request that began it; ended with the connection.
-        ending: the server is about to stop.
-
-    Args:
-        answer: the bytes that accept the request.
-        most: bytes of a message.
-        opened: called with 1 where the connection begins, and with -1 at its end.
-    """
-
-    def __init__(
-        self,
-        wire: Wire,
-        answer: bytes,
-        call: Call,
-        budget: ByteBudget,
-        handler: Callable[[Socket], Coroutine[Any, Any, str]],
-        *,
-        most: int,
-        patience_s: float,
-        opened: Callable[[int], None],
-    ) -> None:
-        self.call, self.ending = call, False
-        self._wire, self._answer, self._handler = wire, answer, handler
-        self._patience_s, self._opened = patience_s, opened
-        self._loop = asyncio.get_running_loop()
-        self._assembly = Assembly(wire, budget, most)
-        self._patience = Patience(patience_s, self._loop.time())
-        self._transport: asyncio.Transport
-        self._state: ServerState
-        self._task: asyncio.Task[None]
-        self._timer: asyncio.TimerHandle
-        self._news, self._writable = asyncio.Event(), asyncio.Event()
-        self._writable.set()
-        self._sent = 0
-        self._paused = self._resting = self._lost = False
-
-    def begin(self, transport: asyncio.Transport, state: ServerState) -> None:
-        """Accept the request, and begin to handle its messages."""
-        self._transport, self._state = transport, state
-        self._opened(1)
-        state.connections.add(self)  # type: ignore[arg-type]
-        transport.write(self._answer)
-        self._task = self._loop.create_task(self._run())
-        state.tasks.add(self._task)
-        self._task.add_done_callback(state.tasks.discard)
-        self._timer = self._loop.call_later(_TICK_S, self._tick)
-
-    async def receive(self) -> Message:
-        """Wait for the next message; raises SocketEnded."""
-        while self._assembly.message is None or self.ending:
-            if self.ending or self._lost:
-                raise SocketEnded
-            self._news.clear()
-            await self._news.wait()
-        message, self._assembly.message = self._assembly.message, None
-        self._advance()
-        return message
-
-    async def send(self, text: bytes) -> None:
-        """Send a message of JSON when the client reads; raises SocketEnded."""
-        await self._writable.wait()
-        if not self._open:
-            raise SocketEnded
-        self._wire.send_text(text)
-        self._sent += len(text)
-        self._flush()
-
-    def drop_messages(self) -> None:
-        """Drop all that the client sends from now on."""
-        self._assembly.dropping = True
-
-    def give_back(self, message: Message) -> None:
-        """Count a message as no longer held."""
-        self._assembly.give_back(message)
-
-    @property
-    def _open(self) -> bool:
-        return not self._lost and self._wire.state is State.OPEN
-
-    async def _run(self) -> None:
-        self.call.enter()
-        code, reason = 1000, ""
-        try:
-            reason = await self._handler(self)
-        except SocketEnded:
-            pass
-        except FoveaError as error:
-            if self._open and self._writable.is_set():
-                self._wire.send_text(error_text(error))
-            code, reason = 1008, error.code
-        except asyncio.CancelledError:
-            # uvicorn cancels the tasks that outlast the time to exit.
-            pass
-        except Exception:
-            log.exception("a WebSocket failed", extra={"id": self.call.id})
-            code, reason = 1011, "an internal error; the server's log has the details"
-        if self.ending:
-            code, reason = 1001, "the server stops"
-        self._close(code, reason)
-
-    def _close(self, code: int, reason: str) -> None:
-        if not self._open:
-            return
-        self._wire.send_close(code, reason.encode()[:_MOST_REASON].decode(errors="ignore"))
-        self.drop_messages()
-        self._flush()
-        self._advance()
-        self._loop.call_later(LAST_S if self.ending else _CLOSE_S, self._transport.abort)
-
-    def _flush(self) -> None:
-        if (data := b"".join(self._wire.data_to_send())) and not self._lost:
-            self._transport.write(data)
-
-    # What the transport calls
-
-    def data_received(self, data: bytes) -> None:
-        """Parse bytes, as far as there is room for a message."""
-        self._patience.hear(self._loop.time(), len(data))
-        self._assembly.add(data)
-        self._advance()
-
-    def pause_writing(self) -> None:
-        """Stop: the client reads too slowly, and pings would pile up, too."""
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        """Go on: nearly all is sent."""
-        self._writable.set()
-        self._advance()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End all that is under way."""
-        self._lost = True
-        self._timer.cancel()
-        self._task.cancel()
-        self._news.set()
-        self._writable.set()
-        self._assembly.drop()
-        self._state.connections.discard(self)
-        self._opened(-1)
-        self.call.end(101, self._sent)
-
-    def shutdown(self) -> None:
-        """Receive nothing more: what was received is answered, and then the connection closes."""
-        self.ending = True
-        self._news.set()
-
-    @property
-    def _has_room(self) -> bool:
-        return self._assembly.has_room and self._writable.is_set()
-
-    def _advance(self) -> None:
-        """Parse until there is a message, and read the client only while there is none."""
-        if self._lost:
-            return
-        steps = 0
-        try:
-            while steps < _STEPS and self._has_room and self._assembly.advance():
-                steps += 1
-        except EOFError:
-            self._end()
-            return
-        if self._assembly.message is not None:
-            self._news.set()
-        self._flush()
-        self._assembly.count()
-        if steps == _STEPS and not self._resting:
-            self._resting = True
-            self._loop.call_later(_REST_S, self._go_on)
-        if self._paused == (self._has_room and not self._resting):
-            self._paused = not self._paused
-            (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
-
-    def _go_on(self) -> None:
-        self._resting = False
-        self._advance()
-
-    def _end(self) -> None:
-        """Close at once: the client has closed, or broken the protocol."""
-        self._flush()
-        self._lost = True
-        self._news.set()
-        self._task.cancel()
-        self._transport.close()
-
-    def _tick(self) -> None:
-        self._timer = self._loop.call_later(_TICK_S, self._tick)
-        judgement = self._patience.judge(
-            self._loop.time(),
-            self._transport.get_write_buffer_size(),
-            arriving=self._assembly.held > 0,
-            paused=self._paused,
-            ending=self.ending,
-        )
-        if judgement is Judgement.ABORT:
-            self._transport.abort()
-        elif judgement is Judgement.REFUSE:
-            self._close(1008, str(too_slow(self._patience_s, "message")))
-        elif judgement is Judgement.PING and self._open:
-            self._wire.send_ping(b"")
-            self._flush()
+def _fault(error: Exception, call: Call) -> FoveaError:
+    """Log an error of this program, and make what the client is told."""
+    log.error("GET %r", call.shown, exc_info=error, extra={"id": call.id})
+    return FoveaError("an internal error; the server's log has the details")
