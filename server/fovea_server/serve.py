@@ -196,7 +196,7 @@ def make_server(
     signalled: Callable[[], None] = lambda: None,
     *,
     before: Sequence[PlainRoute] = (),
-    behind: Callable[[ASGIApp], ASGIApp] = lambda surface: surface,
+    behind: Callable[[ASGIApp], ASGIApp] = lambda application: application,
     grpc_server: GrpcServer | None = None,
 ) -> Server:
     """Build the servers of all protocols; start them with `run()`. Signals call `signalled`, too.

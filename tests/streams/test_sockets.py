@@ -245,7 +245,7 @@ def test_requests_that_are_none(server):
     old = head | dict([key]) | {"Sec-WebSocket-Version": "8"}
     wrong = httpx.get(f"{server.url}{STREAM}", headers=old)
     assert (wrong.status_code, wrong.headers["sec-websocket-version"]) == (426, "13")
-    assert httpx.post(f"{server.url}{STREAM}").status_code == 404
+    assert httpx.post(f"{server.url}{STREAM}").status_code == 405
 
 
 def test_pages_of_other_sites(server):

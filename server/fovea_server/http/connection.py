@@ -40,7 +40,9 @@ _TINY, _MOST_TINY = 64, 4096
 _LINGER_S = 3.0
 
 _REQUEST_LINE = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+ [\x21-\x7e]+ HTTP/1\.[01]\r\n")
-_UPGRADE = re.compile(rb"\r\nupgrade:[\t ]*([^\r\n]*)", re.IGNORECASE)
+_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
+_SOCKET = re.compile(rb"\r\nupgrade:[\t ]*websocket[\t ]*\r\n", re.IGNORECASE)
+_SOCKET_VERSION = re.compile(rb"\r\nsec-websocket-version:[\t ]*13[\t ]*\r\n", re.IGNORECASE)
 # A size of more digits is none; an extension has no control characters.
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
@@ -222,12 +224,7 @@ class Connection(HttpToolsProtocol):
     def _begin(self, head: bytes) -> None:
         if _REQUEST_LINE.match(head) is None:
             raise InvalidRequest("a request begins with METHOD TARGET HTTP/1.1")
-        wish = _UPGRADE.search(head)
-        if wish is not None and not (
-            head.startswith(b"GET ")
-            and wish[1].strip().lower() == b"websocket"
-            and self.ws_protocol_class
-        ):
+        if _UPGRADE.search(head) and not (self.ws_protocol_class and _asks_for_socket(head)):
             # Ignored, as RFC 9110 (7.8) allows: llhttp would read the body as the next request.
             head = _UPGRADE.sub(b"", head)
         # It sees this head alone, and waits in vain for a body.
@@ -450,6 +447,13 @@ class Connection(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def _asks_for_socket(head: bytes) -> bool:
+    """Return True for the request of RFC 6455; others get what is there for plain requests."""
+    line = head[: head.index(_CRLF)]
+    is_new = line.startswith(b"GET ") and line.endswith(b"1.1")
+    return is_new and bool(_SOCKET.search(head) and _SOCKET_VERSION.search(head))
 
 
 class _BehindAnswer:
