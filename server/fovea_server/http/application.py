@@ -24,7 +24,6 @@ from fovea_preprocess.errors import (
     NotFound,
 )
 from fovea_preprocess.mistakes import key_fault
-from fovea_server.app import App
 from fovea_server.error_status import http_status
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.messages import allow
@@ -41,6 +40,8 @@ from fovea_server.traffic.asgi import WithTraffic
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from fovea_server.app import App
 
 WriteError = Callable[[FoveaError], bytes]
 
