@@ -218,6 +218,8 @@ def test_ids_end_with_the_connection_that_named_the_stream(server):
     [
         ("", "/v1/models/nobody/stream", 404, "nobody"),
         ("", "/v1/models/digits/versions/9/stream", 404, "version"),
+        ("", "/v1/models/digits/versions/x/stream", 404, "whole numbers"),
+        ("", "/v1/models/digits", 404, "no WebSocket at"),
         ("?confidence=1", STREAM, 422, "did you mean 'conf'"),
         ("?conf=2", STREAM, 422, "conf is 2"),
         ("?classes=unheard", STREAM, 422, "unheard"),

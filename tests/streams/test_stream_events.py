@@ -12,7 +12,7 @@ import pytest
 from tests.serving import start_server
 from tests.streams.conftest import write_moving_scene
 from tests.streams.receiver import Receiver, receiving
-from websockets.exceptions import ConnectionClosedOK, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 pytestmark = pytest.mark.slow
@@ -273,9 +273,9 @@ def test_a_restart_tells_nothing_twice(repository, clip, receiver, ended, server
         began = time.monotonic()
         server.process.send_signal(15)
         assert following.read() == b": events\n\n"
-        with pytest.raises(ConnectionClosedOK) as closed:
+        with pytest.raises(ConnectionClosed) as closed:
             line.recv(30)
-        assert closed.value.rcvd.code == 1001
+        assert closed.value.rcvd.code == 1012
         assert server.process.wait(30) == 0
         assert time.monotonic() - began < 30
     sent = len(receiver.taken)

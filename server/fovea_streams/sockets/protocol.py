@@ -146,12 +146,13 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def _count(self) -> None:
         """Count what is held of messages; without room, the socket ends."""
         pieces = self._unparsed, self._reader.buffer, *self.frames
-        now = 0 if self.disconnected else sum(map(len, pieces)) + self._waiting
+        counts = self.handshake_complete and not self.disconnected
+        now = sum(map(len, pieces)) + self._waiting if counts else 0
         more = now - self._held
         try:
             if more > 0:
                 self._limits.budget.take(more)
-            else:
+            elif more:
                 self._limits.budget.give_back(-more)
             self._held = now
         except QueueFull as full:

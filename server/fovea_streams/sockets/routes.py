@@ -43,6 +43,12 @@ def socket_routes(sockets: Sockets, service: Service, logs: EventLogs, tracks: T
     async def follow(websocket: WebSocket) -> None:
         await sockets.serve(websocket, events(websocket))
 
+    async def nowhere(websocket: WebSocket) -> None:
+        def make(call: Call) -> Frames:
+            raise NotFound(f"there is no WebSocket at {websocket.url.path[:200]}: see docs/http.md")
+
+        await sockets.serve(websocket, make)
+
     async def plain(request: Request) -> Response:
         sockets.refuse(call_of(request), request.headers.raw, frames(request))
 
@@ -50,6 +56,7 @@ def socket_routes(sockets: Sockets, service: Service, logs: EventLogs, tracks: T
         router.add_websocket_route(path, stream)
         router.add_route(path, plain, include_in_schema=False)
     router.add_websocket_route("/v1/streams/{stream}/events", follow)
+    router.add_websocket_route("/{path:path}", nowhere)
     return router
 
 
