@@ -12,7 +12,9 @@ from tests.forked import PROGRAM
 from tests.server.registries import adder
 
 UID = 1_000_660_000
-AS_NAMELESS = ["unshare", f"--map-user={UID}", "env", "-i", "PATH=/usr/bin:/bin"]
+# Else typer takes the shell that runs the tests, which is make's.
+NO_DETECTION = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION=1"
+AS_NAMELESS = ["unshare", f"--map-user={UID}", "env", "-i", "PATH=/usr/bin:/bin", NO_DETECTION]
 
 pytestmark = pytest.mark.slow
 

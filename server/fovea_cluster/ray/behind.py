@@ -28,9 +28,12 @@ class BehindFront:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request of a front, as one of its client."""
-        if scope["type"] == "http":
+        if scope["type"] != "lifespan":
             given = dict(scope["headers"])
             if not compare_digest(given.get(TOKEN.encode(), b""), self._token):
+                if scope["type"] == "websocket":
+                    await send({"type": "websocket.close"})
+                    return
                 refusal = JSONResponse({"error": _STRANGER}, 400, {"connection": "close"})
                 await refusal(scope, receive, send)
                 return

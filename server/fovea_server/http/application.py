@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,12 +75,13 @@ def create_api(app: App) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        for feature in app.features:
-            await feature.start()
-        yield
-        for feature in app.features:
-            await feature.stop()
-        await app.sources.close()
+        # What asks others stops before them; and where one does not start, those before it stop.
+        async with AsyncExitStack() as started:
+            started.push_async_callback(app.sources.close)
+            for feature in app.features:
+                await feature.start()
+                started.push_async_callback(feature.stop)
+            yield
 
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     made = FastAPI(

@@ -94,6 +94,8 @@ class PlainRoute(ABC):
             request.answer = self.error_answer(error)
         except Exception as error:  # noqa: BLE001  (a bug must not look like the client's)
             request.answer = self._fault(request, error)
+        # Its span is known only now.
+        request.call.enter()
         return request
 
     async def _answered(self, request: Request, receive: Receive) -> Response:
