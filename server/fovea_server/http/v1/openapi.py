@@ -194,7 +194,7 @@ def document(app: FastAPI) -> dict[str, Any]:
                 del field["default"]
     examples = json.loads(Path(__file__).with_name("examples.json").read_text("utf-8"))
     for name, schema in schemas.items():
-        # Those of annexes have theirs with them.
+        # Some schemas have theirs with them.
         if own := schema.pop("examples", None):
             examples[name] = {"one": own[0]}
     for operation in operations:

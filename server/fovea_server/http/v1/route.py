@@ -37,7 +37,7 @@ def call_of(request: Request) -> Call:
 
 
 def restricted(api: str) -> Any:
-    """Make a dependency that admits requests to one of `restrictions.APIS`; see `Authenticator.admit`."""
+    """Make a dependency that admits requests to an API, as `Authenticator.admit`."""
 
     async def check(request: Request) -> None:
         call = call_of(request)
