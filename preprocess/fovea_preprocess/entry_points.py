@@ -70,6 +70,18 @@ def load(group: Group, name: str) -> object:
         ) from error
 
 
+def broken_entries() -> list[str]:
+    """Import what other packages add, and describe what cannot be imported."""
+    broken = []
+    for group in Group:
+        for name in entry_points(group):
+            try:
+                load(group, name)
+            except Unavailable as error:
+                broken.append(f"{group}: {error}")
+    return broken
+
+
 def titled(point: metadata.EntryPoint) -> str:
     """Return the name of an entry point and of its package, with that package's version."""
     return f"{point.name!r} of {_package(point)}"

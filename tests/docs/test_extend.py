@@ -112,7 +112,11 @@ def test_a_package_that_fails_is_named(broken, demo_model, tmp_path):
 
 
 def test_the_rest_works_beside_a_package_that_fails(broken, demo_model):
-    assert "acme" not in run("doctor")
+    findings = [each["text"] for each in json.loads(run("doctor", "--json"))["findings"]]
+    for group in ("fovea.backends", "fovea.heads"):
+        [finding] = [text for text in findings if text.startswith(f"{group}: ")]
+        assert "of fovea-acme 1.0 cannot be imported (RuntimeError: libacme.so" in finding
+        assert "install that package again, or remove it" in finding
     assert run("inspect", demo_model)
 
 
@@ -129,7 +133,7 @@ def test_names_stay_with_the_first(tmp_path, monkeypatch):
         assert f"backend '{taken}' of late 1.0 is left out: that name is taken" in doctor.stderr
 
 
-def test_a_server_warns_of_a_table_that_is_not_read_any_more(tmp_path, monkeypatch):
+def test_a_server_and_doctor_warn_of_a_table_that_is_not_read_any_more(tmp_path, monkeypatch):
     info = tmp_path / "late-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Name: late\nVersion: 1.0\n")
@@ -137,7 +141,7 @@ def test_a_server_warns_of_a_table_that_is_not_read_any_more(tmp_path, monkeypat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     command = [*FOVEA, "serve", tmp_path / "nowhere"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (
-        "late 1.0 adds 'images.count' to fovea.commands, which is not read any more" in done.stderr
-    )
-    assert "make it a script of that package" in done.stderr
+    findings = [each["text"] for each in json.loads(run("doctor", "--json"))["findings"]]
+    for said in (done.stderr, "\n".join(findings)):
+        assert "late 1.0 adds 'images.count' to fovea.commands, which is not read any more" in said
+        assert "make it a script of that package" in said

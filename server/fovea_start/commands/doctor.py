@@ -29,6 +29,7 @@ from fovea_engines.device import (
     usable_cores,
     visible_gpus,
 )
+from fovea_preprocess.entry_points import broken_entries, removed_tables
 
 # Name for people -> the flag in /proc/cpuinfo.
 _CPU_FEATURES = {
@@ -91,6 +92,7 @@ class Machine:
         driver: version of the NVIDIA driver; None without one.
         gpu_packages: installed distribution -> version, of those that matter on a GPU.
         cuda_toolkit: where CUDA's compiler or headers are; None without them.
+        unread: what packages of other people add and Fovea cannot use, and why.
     """
 
     cpu: Cpu
@@ -100,6 +102,7 @@ class Machine:
     gpus: tuple[Gpu, ...]
     gpu_packages: dict[str, str]
     cuda_toolkit: str | None = None
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ def look() -> Machine:
         gpus=tuple(Gpu(gpu.name, size >> 20) for gpu, size in visible_gpus()),
         gpu_packages=installed_packages(),
         cuda_toolkit=cuda_toolkit(root),
+        unread=(*broken_entries(), *removed_tables()),
     )
 
 
@@ -189,7 +193,8 @@ def diagnose(machine: Machine) -> tuple[Advice, ...]:
         for backend in backends
         if backend.problem is not None
     ]
-    minor = (*_processor_and_memory(machine), *_gpu(machine))
+    unread = (f"{text}." for text in machine.unread)
+    minor = (*_processor_and_memory(machine), *_gpu(machine), *unread)
     if len(problems) < len(backends):
         return tuple(Advice(False, text) for text in (*problems, *minor))
     command = install(*(each.name for each in backends if each.name in CPU_BACKENDS))
