@@ -81,16 +81,15 @@ class Target(Closing):
         raise kind(f"{self.url} answers {answer.status_code}: {answer.text[:200]}")
 
     def engine(self) -> str | None:
-        """Describe backend and precision of the model; None where the server keeps them secret."""
-        config = self._asked("/config")
-        if config is None or not config.get("backend"):
+        """Describe backend and precision of the version; None where /v1 does not answer so."""
+        document = self._asked(f"/v1{self.path}")
+        if document is None or not document.get("backend"):
             return None
-        precision = config.get("parameters", {}).get("precision", {}).get("string_value", "")
-        return f"{config['backend']} {precision}".strip()
+        return f"{document['backend']} {document['precision']}"
 
     def counters(self) -> Counters | None:
         """Read the statistics of the model; None where the server keeps them secret."""
-        document = self._asked("/stats")
+        document = self._asked(f"/v2{self.path}/stats")
         if document is None:
             return None
         versions = document["model_stats"]
@@ -104,9 +103,9 @@ class Target(Closing):
             },
         )
 
-    def _asked(self, what: str) -> Mapping[str, Any] | None:
+    def _asked(self, path: str) -> Mapping[str, Any] | None:
         try:
-            answer = self._http.get(f"/v2{self.path}{what}")
+            answer = self._http.get(path)
         except httpx.TransportError:
             return None
         return answer.json() if answer.status_code == httpx.codes.OK else None

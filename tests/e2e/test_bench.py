@@ -207,6 +207,14 @@ def test_a_version_that_is_not_served_is_served_for_the_measurement(demo_version
     assert (demo_versions / "digits" / "config.pbtxt").read_text() == before
 
 
+def test_a_version_of_a_server_is_named_by_its_own_engine(demo_versions, serve):
+    server = serve(demo_versions)
+    httpx.post(f"{server.url}/v1/models/digits/versions/1/load").raise_for_status()
+    load = ("--images", DEMO, "--clients", 1, *QUICK)
+    report = measured("digits", "--url", server.url, "--version", 1, *load)
+    assert (report["version"], report["engine"]) == (1, "onnxruntime fp32")
+
+
 def test_a_refused_client_waits_as_long_as_it_is_asked(demo_repository, serve):
     """Retry-After is a second or more, so a refused client sends that seldom."""
     server = serve(demo_repository, "--max-queue=1")
