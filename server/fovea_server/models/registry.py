@@ -404,14 +404,17 @@ class Registry:
 
     def _check_mode(self, asked: str) -> None:
         if self._mode is not ModelControlMode.EXPLICIT:
-            # Triton gives this answer in every mode: clients match that text.
+            # Triton's answer in every mode, which clients look for, and then what to do.
             log.warning(
                 "a request to %s was refused: requests may load and unload models only with "
                 "--model-control-mode=explicit, and it is %s",
                 asked,
                 self._mode.value,
             )
-            raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
+            raise Unavailable(
+                "explicit model load / unload is not allowed if polling is enabled: start the "
+                "server with --model-control-mode explicit"
+            )
         if self._loader.closing.is_set():
             raise ShuttingDown("the server is stopping")
 

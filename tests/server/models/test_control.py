@@ -41,7 +41,8 @@ def test_in_other_modes_requests_load_nothing(repository, mode, caplog):
             with pytest.raises(Unavailable) as refusal:
                 ask("plus")
             assert str(refusal.value) == (
-                "explicit model load / unload is not allowed if polling is enabled"
+                "explicit model load / unload is not allowed if polling is enabled: start the "
+                "server with --model-control-mode explicit"
             )
             assert "only with --model-control-mode=explicit" in caplog.records[-1].message
             assert caplog.records[-1].message.endswith(f", and it is {mode}")
