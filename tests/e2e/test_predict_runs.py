@@ -167,6 +167,17 @@ def test_videos_that_are_not_followed(fovea, demo_repository, tmp_path, flags, w
     assert words in " ".join(err.split())
 
 
+def test_a_video_is_not_followed_without_the_extra(fovea, demo_repository, tmp_path, monkeypatch):
+    write_video(tmp_path / "clip.mp4", 2)
+    monkeypatch.setitem(sys.modules, "trackers", None)
+    flags = ("--repository", demo_repository, "--line", "a=0,0,1,1", "--out", "o")
+    code, _, err = fovea("predict", MODEL, "clip.mp4", *flags)
+    assert code == 2
+    assert "--line" in err
+    assert "pip install 'fovea-serve[streams]'" in " ".join(err.split())
+    assert "server" not in err
+
+
 def write_matroska(path: Path, times_ms: list[int]) -> None:
     """A video of a screen: its frames come when something changes."""
     with av.open(str(path), "w") as file:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fovea_client import FoveaClientError, ServerError
+from fovea_engines.backends.installing import install_extra
 from fovea_engines.commands.options import (
     OverlapOption,
     RepositoryOption,
@@ -258,6 +260,11 @@ def _tracking(
     if track is None and not lines and not zones:
         return None
     options = PredictOptions(track=track or "bytetrack", conf=conf)
+    if find_spec("trackers") is None:
+        raise InvalidOption(
+            "--track, --line and --zone need packages that are not installed (pip install "
+            f"'fovea-serve[streams]'): {install_extra('streams')}"
+        )
     check(options)
     return Tracking(options, read_shapes(lines or (), zones or ()))
 
