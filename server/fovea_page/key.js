@@ -10,6 +10,9 @@ export function keyed(fovea) {
   return fovea;
 }
 
+/** Whether a client has a key. */
+export const hasKey = (fovea) => "x-api-key" in fovea.headers;
+
 /**
  * Ask the user for a key after a server has refused a request; a user who gives none is left alone.
  * @returns {boolean} true if there is another key to try

@@ -9,7 +9,7 @@ import { fetchExample } from "./examples.js";
 import { filtered, ofClasses, rowsOf } from "./found.js";
 import { Fovea } from "./fovea.js";
 import { pick, watch } from "./images.js";
-import { askForKey, keyed } from "./key.js";
+import { askForKey, hasKey, keyed } from "./key.js";
 import { layersOff, showLayers, wireLayers } from "./layers.js";
 import { follow } from "./live.js";
 import { showOptions, wireOptions } from "./options.js";
@@ -256,7 +256,8 @@ function noteOn(image, choice, entry) {
 function showRequest(image, answer) {
   const [{ choice: { name, version, task }, model }] = panes;
   const labels = model?.labels ?? [];
-  showCode({ ...state, url: fovea.url, model: name, version, task, labels, file: image.name, answer });
+  const asked = { url: fovea.url, model: name, version, task, labels, hasKey: hasKey(fovea), file: image.name };
+  showCode({ ...state, ...asked, answer });
   const save = at("save");
   save.hidden = image.onDisk;
   Object.assign(save, { href: image.url, download: image.name, textContent: `Save ${image.name}` });

@@ -3,13 +3,14 @@
 import { TILED } from "./request.js";
 import { KINDS, TASKS } from "./tasks.js";
 
+const KEY = "FOVEA_API_KEY";
 const DEFAULTS = { conf: 0.25, iou: 0.7, overlap: 0.2 };
 
 /**
  * @typedef {{url: string, model: string, version: string | undefined, task: string,
  *            file: string, conf: number, iou: number, tile: string, overlap: number,
- *            classes: Map<string, number>, labels: string[]}} Asked
- * with the names of the chosen classes, and of all that the model has
+ *            classes: Map<string, number>, labels: string[], hasKey: boolean}} Asked
+ * with the names of the chosen classes, and of all that the model has; code has a place for a key, never the key
  */
 
 /** Languages, and the functions that write an `Asked` in them. */
@@ -20,16 +21,18 @@ function curl(asked) {
   const version = asked.version ? `/versions/${asked.version}` : "";
   const query = new URLSearchParams(Object.entries(optionsOf(asked))).toString();
   const address = `${path}${version}/predict${query && `?${query}`}`;
-  return `curl --data-binary @${shell(asked.file)} ${shell(address)}`;
+  const key = asked.hasKey ? `-H "X-API-Key: $${KEY}" ` : "";
+  return `curl ${key}--data-binary @${shell(asked.file)} ${shell(address)}`;
 }
 
 function python(asked) {
   const options = Object.entries(withVersion(asked)).map(([name, value]) => `, ${name}=${literal(value)}`);
   return [
     `# The client: pip install ${asked.url}/page/${wheel()}`,
+    ...(asked.hasKey ? ["import os", ""] : []),
     "from fovea_client import Client",
     "",
-    `with Client(${literal(asked.url)}) as client:`,
+    `with Client(${literal(asked.url)}${asked.hasKey ? `, api_key=os.environ["${KEY}"]` : ""}) as client:`,
     `    found = client.predict(${literal(asked.model)}, ${literal(asked.file)}${options.join("")})`,
     ...KINDS[kind(asked.task)].python,
   ].join("\n");
@@ -46,7 +49,7 @@ function javascript(asked) {
     'import { readFile } from "node:fs/promises";',
     'import { Fovea } from "./fovea.js";',
     "",
-    `const fovea = new Fovea(${literal(asked.url)});`,
+    `const fovea = new Fovea(${literal(asked.url)}${asked.hasKey ? `, { apiKey: process.env.${KEY} }` : ""});`,
     `const image = await readFile(${literal(asked.file)});`,
     `const { images: [found] } = await fovea.predict(${literal(asked.model)}, image${last});`,
     ...KINDS[kind(asked.task)].javascript,

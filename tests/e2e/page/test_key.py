@@ -1,10 +1,14 @@
 """The page of a server with keys asks for one, and keeps it while its tab is open."""
 
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
 from tests.serving import start_server
+from tests.system import program
 
 from fovea_keys.key import digest_of, new_token
 
@@ -45,6 +49,40 @@ def test_it_asks_until_the_key_is_right_and_then_no_more(browser, guarded):
         "this key is not known here",
     ]
     page.close()
+
+
+def test_copied_code_has_a_place_for_the_key(browser, guarded, tmp_path):
+    server, token = guarded
+    (tmp_path / "scene-1.jpg").write_bytes((DEMO / "scene-1.jpg").read_bytes())
+    page = browser.new_page()
+    page.on("dialog", lambda dialog: dialog.accept(token))
+    page.goto(server.url)
+    choose(page, DEMO / "scene-1.jpg")
+    found = len(listed(page))
+    code = {}
+    for language in ("curl", "Python", "JavaScript"):
+        page.get_by_label(language).check(force=True)
+        code[language] = page.inner_text("#code")
+        assert "FOVEA_API_KEY" in code[language]
+        assert token not in code[language]
+    page.close()
+    program("curl", package="curl")
+    (tmp_path / "fovea.js").write_text((DEMO.parents[1] / "fovea_page/fovea.js").read_text())
+    (tmp_path / "found.mjs").write_text(code["JavaScript"])
+    commands = [["sh", "-c", code["curl"]], [sys.executable, "-c", code["Python"]]]
+    commands.append([program("node", package="nodejs"), "found.mjs"])
+    for command in commands:
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "FOVEA_API_KEY": token},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        count = done.stdout.count('"class_id"') or len(done.stdout.splitlines())
+        assert count == found
 
 
 def test_who_gives_no_key_is_asked_once(browser, guarded):
