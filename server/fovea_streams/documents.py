@@ -100,7 +100,9 @@ class StreamStatus(StreamSettings):
     state: Literal["connecting", "live", "waiting", "refused", "stopped", "ended", "failed"]
     reason: str = Field(description="why it does not run as it is set; empty where all is well")
     rate: float = Field(description="answers a second")
-    age_ms: float | None = Field(description="from capture to answer, of the newest frame")
+    age_ms: float | None = Field(
+        description="from capture to answer, of the newest frame; null after the end of a file"
+    )
     objects: int = Field(description="on the newest frame")
     tracked: int | Absent = Field(None, description="with track: objects of these with an id")
     frames: FrameCounts

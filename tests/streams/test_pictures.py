@@ -227,7 +227,8 @@ def test_the_last_frame_of_a_video_stays(client, repository, tmp_path):
     file = repository / "streams.toml"
     file.write_text(f'[clip]\nsource = "{tmp_path}/clip.avi"\nmodel = "digits"\n')
     until(lambda: client.get("/streams/clip").json().get("state") == "ended")
-    assert client.get("/streams/clip").json()["of_file"] is True
+    ended = client.get("/streams/clip").json()
+    assert (ended["of_file"], ended["age_ms"]) == (True, None)
     with client.stream("GET", "/streams/clip/video") as video:
         assert video.read().count(b"Content-Length") == 1
     assert pixels(client.get("/streams/clip/image").content).shape == (480, 640, 3)

@@ -28,6 +28,7 @@ A place begins with the name of the request, call or command, as the test prints
 """
 CHANGED: dict[str, str] = {
     r"event \w+\.label: is gone": "events have class_name, as frames have",
+    r"stream recording\.age_ms: was ": "a stream that has ended has no age",
     r"event \w+\.box: was \[": "the box of an event is an object, as that of a frame",
 }
 """Places whose values are others on purpose: a pattern of the place, and the reason."""

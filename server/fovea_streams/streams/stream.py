@@ -278,12 +278,13 @@ class CameraStream:
         state, reason = self.state
         times, camera = self._times, self._camera
         spent = time.monotonic() - times[0] if times else 0.0
+        age_s = None if state == SourceState.ENDED.value else self.age_s
         return {
             **self.config.shown,
             "state": state,
             "reason": reason,
             "rate": round(len(times) / spent, 2) if len(times) > 1 and spent else 0.0,
-            "age_ms": None if self.age_s is None else round(1e3 * self.age_s, 1),
+            "age_ms": None if age_s is None else round(1e3 * age_s, 1),
             "objects": self.objects,
             **({} if self.config.track is None else {"tracked": self.tracked}),
             "frames": {
