@@ -34,6 +34,8 @@ HEAD_TIMEOUT_S = 20.0
 
 # Bytes that are read before their turn. A connection that is not read is not seen to break.
 _MOST_AHEAD = 65_536
+# Bytes of a body that the application has not taken.
+_MOST_BODY = 1 << 20
 # Each chunk takes a microsecond of the event loop: few of these may be short.
 _TINY, _MOST_TINY = 64, 4096
 # Seconds that a client may go on sending a body whose answer is written.
@@ -292,6 +294,20 @@ class Connection(HttpToolsProtocol):
         if len(self.headers) > MOST_HEADERS:
             raise InvalidRequest(f"a request has at most {MOST_HEADERS} headers")
         return size, chunked
+
+    def on_body(self, body: bytes) -> None:
+        """Pass on a piece of a body; one that is taken before the next comes is not copied."""
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        if cycle.body:
+            cycle.body = bytearray(cycle.body)
+            cycle.body += body
+        else:
+            cycle.body = body  # type: ignore[assignment]
+        if len(cycle.body) > _MOST_BODY:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """Do nothing: the parser sees heads alone."""

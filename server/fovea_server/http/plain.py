@@ -165,7 +165,7 @@ class PlainRoute(ABC):
                 await send({"type": "http.response.body", "body": b"".join(answer.body)})
             else:
                 for piece in answer.body:
-                    more = {"type": "http.response.body", "body": bytes(piece), "more_body": True}
+                    more = {"type": "http.response.body", "body": piece, "more_body": True}
                     await send(more)
                 await send({"type": "http.response.body"})
         finally:
