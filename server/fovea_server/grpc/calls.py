@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from traceback import clear_frames
+from types import TracebackType
 from typing import NoReturn, Self, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
@@ -98,7 +100,9 @@ class Rpc:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    async def __aexit__(
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         status, answered = "CANCELLED", None
         try:
             if error is None:
@@ -117,6 +121,10 @@ class Rpc:
                     log.error("a call failed", exc_info=error)
                     error = fault()
                 answered, status = error, grpc_status(error)
+                self.call.model, self.message = self._model, None
+                # A call that is aborted refers to its error, and the error to it: the message would
+                # stay in memory until the garbage collector comes by.
+                clear_frames(traceback)
                 await refuse(self._context, error)
         finally:
             self.call.model = self._model
@@ -162,6 +170,19 @@ def unary(
     """
     budget = arrivals.budget
 
+    async def answered(context: Context, rpc: Rpc) -> bytes:
+        data = await arrivals.message(context)
+        size = len(data)
+        budget.take(size)
+        try:
+            message = read(data) if size < LARGE else await asyncio.to_thread(read, data)
+            rpc.take(message)
+            if changes(message) if callable(changes) else changes:
+                rpc.check_control(service, api)
+            return await method(message)
+        finally:
+            budget.give_back(size)
+
     async def answer(_: object, context: Context) -> bytes:
         async with Rpc(name, context, service.traffic) as rpc:
             operation = name.removeprefix("/") if api == "inference" else ""
@@ -172,17 +193,7 @@ def unary(
                 if changes is True:
                     rpc.call.controls(rpc.call.method, None)
                 raise
-            data = await arrivals.message(context)
-            size = len(data)
-            budget.take(size)
-            try:
-                message = read(data) if size < LARGE else await asyncio.to_thread(read, data)
-                rpc.take(message)
-                if changes(message) if callable(changes) else changes:
-                    rpc.check_control(service, api)
-                found = await method(message)
-            finally:
-                budget.give_back(size)
+            found = await answered(context, rpc)
             if (size := len(found)) >= LARGE:
                 # Counted until it is sent, or the client has left.
                 unsent = Reservation(budget)
