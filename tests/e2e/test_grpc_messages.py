@@ -87,8 +87,8 @@ def attack(server: RunningServer, clients: int, method: str) -> list[bytes]:
     return answers
 
 
-def infer(server: RunningServer, elements: int) -> str:
-    message = messages.ModelInferRequest(model_name="identity_fp32")
+def infer(server: RunningServer, elements: int, model: str = "identity_fp32") -> str:
+    message = messages.ModelInferRequest(model_name=model)
     message.inputs.add(name="INPUT0", datatype="FP32", shape=(1, elements))
     message.raw_input_contents.append(bytes(4 * elements))
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
@@ -144,6 +144,13 @@ def test_whole_messages_are_held_by_the_budget_and_their_memory_comes_back(start
     until(lambda: held(server) == 0)
 
 
+def test_messages_that_are_refused_leave_no_memory(start):
+    server = start()
+    before = status(server, "VmRSS")
+    assert {infer(server, 10 * MIB, "absent") for _ in range(10)} == {"NOT_FOUND"}
+    until(lambda: status(server, "VmRSS") < before + 100)
+
+
 def test_bodies_of_http_leave_no_memory_either(start):
     server = start("--max-held-mb=512")
     before = status(server, "VmRSS")
@@ -196,10 +203,10 @@ def test_calls_that_wait_are_counted_and_the_budget_bounds_them(start):
         return refused >= refused_at_least and 0 <= kept < 100_000
 
     with ExitStack() as stack:
-        # There is room for 319. How many of the second 200 come before the server looks is open.
-        for begun, refused_at_least in ((200, 0), (400, 81)):
+        # There is room for 319. How many of the last 100 come before the server looks is open.
+        for begun, refused_at_least in ((100, 0), (200, 0), (300, 0), (400, 81)):
             connection = stack.enter_context(http2.connected(server.grpc_port))
-            http2.begin(connection, f"{SERVICE}/ModelStreamInfer", range(1, 400, 2))
+            http2.begin(connection, f"{SERVICE}/ModelStreamInfer", range(1, 200, 2))
             until(partial(accounted, begun, refused_at_least))
         assert infer(server, 10) == "OK"
     until(lambda: held(server) == 0)

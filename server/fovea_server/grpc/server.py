@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 
 # The largest message of protobuf, and no limit where gRPC counts.
 _MOST = 2**31 - 1
-# Streams of one connection: gRPC's clients keep more calls waiting on their side.
-_MOST_STREAMS = 512
+# Calls of one connection: clients keep more waiting on their side. HTTP/2 recommends no fewer. The
+# core hands calls over in the order of their arrival, so everybody waits behind all of them.
+_MOST_STREAMS = 100
 # Connections: more than the clients of a server open.
 _MOST_CONNECTIONS = 4096
 # Where gRPC's core for Python writes.
