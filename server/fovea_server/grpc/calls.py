@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from traceback import clear_frames
 from types import TracebackType
 from typing import NoReturn, Self, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
@@ -124,7 +123,8 @@ class Rpc:
                 self.call.model, self.message = self._model, None
                 # A call that is aborted refers to its error, and the error to it: the message would
                 # stay in memory until the garbage collector comes by.
-                clear_frames(traceback)
+                error.__traceback__ = None
+                del traceback
                 await refuse(self._context, error)
         finally:
             self.call.model = self._model
