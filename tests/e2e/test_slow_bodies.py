@@ -13,8 +13,8 @@ from tritonclient.grpc import service_pb2 as messages
 
 pytestmark = pytest.mark.slow
 
-# In half a second, 4 KiB must come.
-FLAGS = ("--body-timeout-s=0.5",)
+# In two seconds, 16 KiB must come: a busy machine may well hold up a sender for half of one.
+FLAGS = ("--body-timeout-s=2",)
 ENOUGH, TOO_LITTLE = 2500, 200
 EVERY_S = 0.1
 
@@ -70,7 +70,7 @@ def test_one_that_trickles_or_stops_is_given_up(server, scene, size):
     sent = itertools.chain(pieces(begun, ENOUGH), pieces(rest, size) if size else ())
     received = answer(server.port, scene, "image/jpeg", sent)
     assert received.startswith(b"HTTP/1.1 400 ")
-    assert b"did not arrive within 0.5 s, nor with 8 KiB/s" in received
+    assert b"did not arrive within 2 s, nor with 8 KiB/s" in received
 
 
 def infer_request() -> bytes:
@@ -95,5 +95,5 @@ def test_messages_of_grpc_follow_the_same_rule(server, size):
         while not sender.ended:
             sender.receive()
     assert time.monotonic() - began > 0.5
-    late = b"did not arrive within 0.5 s, nor with 8 KiB/s" in sender.answered
+    late = b"did not arrive within 2 s, nor with 8 KiB/s" in sender.answered
     assert late == (size == TOO_LITTLE)
