@@ -41,6 +41,7 @@ _TINY, _MOST_TINY = 64, 4096
 # Seconds that a client may go on sending a body whose answer is written.
 _LINGER_S = 3.0
 
+_TOKEN = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]")
 _REQUEST_LINE = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+ [\x21-\x7e]+ HTTP/1\.[01]\r\n")
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _SOCKET = re.compile(rb"\r\nupgrade:[\t ]*websocket[\t ]*\r\n", re.IGNORECASE)
@@ -211,7 +212,8 @@ class Connection(HttpToolsProtocol):
             raise InvalidRequest("The request's headers are too large.")
         self._unset_keepalive_if_required()
         if end < 4:
-            if self._read[0] in b"\n\0" or (self._read[0] == 13 and len(self._read) > 1):
+            # A client that speaks TLS here would wait until its head is late.
+            if _TOKEN.match(self._read) is None and self._read != b"\r":
                 raise InvalidRequest("a request begins with METHOD TARGET HTTP/1.1")
             self._searched = max(0, len(self._read) - 3)
             self._watch_head()
@@ -300,11 +302,13 @@ class Connection(HttpToolsProtocol):
         cycle = self.cycle
         if cycle.response_complete:
             return
-        if cycle.body:
-            cycle.body = bytearray(cycle.body)
-            cycle.body += body
-        else:
+        held: bytes | bytearray = cycle.body
+        if not held:
             cycle.body = body  # type: ignore[assignment]
+        elif isinstance(held, bytearray):
+            held += body
+        else:
+            cycle.body = bytearray(held) + body
         if len(cycle.body) > _MOST_BODY:
             self.flow.pause_reading()
         cycle.message_event.set()

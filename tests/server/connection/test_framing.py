@@ -183,6 +183,10 @@ def test_nothing_follows_a_request_that_closes(runner):
         assert [url for _, url, _ in found] == [b"/a"]
 
 
+def test_tls_is_refused_at_once(runner):
+    assert runner.run(ours(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")) == ([], False)
+
+
 def test_a_tunnel_is_refused(runner):
     assert runner.run(ours(b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n")) == ([], False)
 
