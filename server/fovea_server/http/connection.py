@@ -477,15 +477,35 @@ def _asks_for_socket(head: bytes) -> bool:
 
 
 class _BehindAnswer:
-    """What an answer is written to: it closes when the client can have read it."""
+    """The transport of answers: heads go with their bodies, and it closes when all can be read."""
 
-    __slots__ = ("_connection", "is_closing", "write")
+    __slots__ = ("_begun", "_connection", "_head", "_transport", "is_closing")
 
     def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
-        self._connection = connection
-        self.write, self.is_closing = transport.write, transport.is_closing
+        self._connection, self._transport = connection, transport
+        self.is_closing = transport.is_closing
+        self._begun: RequestResponseCycle | None = None
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        cycle = self._connection.cycle
+        if cycle.response_started and self._begun is not cycle:
+            # Each write is a call of the system, which costs as much as to route a request.
+            self._begun, self._head = cycle, data
+            self._connection.loop.call_soon(self.flush)
+        elif self._head:
+            head, self._head = self._head, b""
+            self._transport.writelines((head, data))
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
 
     def close(self) -> None:
+        self.flush()
         self._connection.close_behind_answer()
 
 

@@ -21,6 +21,9 @@ class Wire(asyncio.Transport):
     def write(self, data: bytes) -> None:
         self.written += data
 
+    def writelines(self, pieces: object) -> None:
+        self.written += b"".join(pieces)
+
     def is_closing(self) -> bool:
         return self.closed
 
