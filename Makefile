@@ -153,7 +153,8 @@ lint: $(VENV)/dev
 # Markers sort the tests (pyproject.toml). The tests start some hundred processes: none is to compile the
 # modules again, and threads of OpenBLAS that wait for the next product would take the cores from others.
 PYTEST = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
-SHARED_OUT = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+# A process that is lost fails its test: with another in its place xdist 3.8 waits for ever.
+SHARED_OUT = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 OURS = not (real or browser or cluster or images)
 
 check: lint
