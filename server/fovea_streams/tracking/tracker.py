@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -112,7 +113,10 @@ class Tracker:
     """
 
     def __init__(self, name: str) -> None:
-        import trackers
+        # It imports packages that warn of what they lack, into the log of the server.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import trackers
 
         self._tracker: Any = getattr(trackers, _CLASSES[name])()
         if name == "botsort":
