@@ -132,6 +132,8 @@ def create_api(app: App) -> FastAPI:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FoveaError)
+    # By its frames it would keep the body until the garbage collector comes by.
+    error.__traceback__ = error.__context__ = None
     request.state.error = error
     answer = error_answer(error)
     headers = {name.decode(): value.decode() for name, value in answer.headers}

@@ -119,6 +119,8 @@ class PlainRoute(ABC):
         except ClientLeft:
             raise
         except FoveaError as error:
+            # By its frames it would keep the body until the garbage collector comes by.
+            error.__traceback__ = error.__context__ = None
             answer = self.error_answer(error)
             # The rest of a refused body is dropped on a connection that is kept.
             if not (received or (self.keeps_refused and not isinstance(error, _LATE))):
