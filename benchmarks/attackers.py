@@ -56,7 +56,7 @@ Way = Callable[[], AbstractContextManager[Ask]]
 
 @dataclass
 class Row:
-    """What one attack did: longest waits in seconds, and what the server held at most."""
+    """The measurements of one attack: longest waits in seconds, and the server's peaks."""
 
     attack: str
     waits: dict[str, float] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Bystander:
 
     @property
     def ways(self) -> dict[str, Way]:
-        """How it asks, by what a table calls it."""
+        """Its kinds of request, by their names in the table."""
         return {
             "HTTP": self._http,
             "HTTP, new connection": self._new_connection,

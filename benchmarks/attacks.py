@@ -1,4 +1,4 @@
-"""Attacks on the ports of a server, each of which goes on until it is stopped.
+"""Attacks on the ports of a server; each goes on until it is stopped.
 
 `attackers.py` runs them. Each is a function of a `Target`; ATTACKS has them by name. They are what
 clients with a key that may predict can send: the worst that a server lets in.

@@ -1,4 +1,4 @@
-"""How right ids are with the default thresholds of trackers, and with others.
+"""Measure how right ids are with the default thresholds of trackers, and with others.
 
     make .venv/vision
     python benchmarks/track_thresholds.py [--json FILE]
@@ -58,7 +58,7 @@ SCENES = Path(sys.prefix) / "vision" / "site-packages" / "motmetrics" / "data"
 DEMO = ROOT / "server" / "fovea_server" / "demo" / "digits.onnx"
 TRACKERS = ("bytetrack", "sort", "ocsort", "botsort")
 SEEDS, CARS, RATES = range(20), 4, (12, 5)
-# A digit of which less is seen may be found or not.
+# The detector may miss a digit that is less visible than this.
 WHOLE = 0.75
 SHARES = (1.0, 0.6, 0.45)
 LINE = Shape.parse("line", "middle=0,0.5,1,0.5")
@@ -211,7 +211,7 @@ def main() -> None:
                 "digits .25": right(drawn, tracker, tried, 0.25, 1),
                 "digits .5": right(drawn, tracker, tried, 0.5, 1),
             }
-            # Who has a detector that is less sure asks for less.
+            # Lower the thresholds for a detector with lower scores.
             walks = [right(walking, tracker, tried, 0.5 * share, share) for share in SHARES]
             walks += [right(walking, tracker, tried, 0.25, share) for share in SHARES]
             sources["pedestrians"] = tuple(map(statistics.mean, zip(*walks, strict=True)))

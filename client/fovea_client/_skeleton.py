@@ -69,7 +69,7 @@ PERSON = Skeleton(
     ),
 )
 
-# As seen by the viewer, left is the person's right; face detectors order them by the image.
+# Face detectors order them by the image: its left is the person's right.
 FACE = Skeleton(
     ("right eye", "left eye", "nose", "right mouth corner", "left mouth corner"),
 )

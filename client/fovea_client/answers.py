@@ -27,7 +27,7 @@ from fovea_client.value import Value
 if TYPE_CHECKING:
     from PIL import Image
 
-# Of files with losses.
+# The quality of JPEG and WebP files.
 _QUALITY = 92
 FiftyOneKind = Literal["boxes", "keypoints", "rotated"]
 

@@ -1,4 +1,4 @@
-"""What a head or a backend of another package imports from Fovea: the only path that is promised.
+"""The names that a head or a backend of another package imports: the only stable path.
 
 docs/extend.md has an example. Modules behind these names may move in any version.
 """

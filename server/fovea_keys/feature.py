@@ -1,4 +1,4 @@
-"""The route by which a client learns what its key allows."""
+"""The route that returns what a client's key allows."""
 
 from __future__ import annotations
 

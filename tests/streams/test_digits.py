@@ -18,7 +18,7 @@ SEEDS = range(20)
 # IDF1 of bytetrack is .950, and with .25 it is .87 (benchmarks/track_thresholds.py).
 CONF = 0.6
 MIDDLE = WIDTH / 2
-# A digit of which less is seen may be found or not.
+# The detector may miss a digit that is less visible than this.
 WHOLE = 0.75
 
 

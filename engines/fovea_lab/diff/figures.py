@@ -122,7 +122,7 @@ def decibel(signal: float, noise: float) -> float:
 def dot(a: Array, b: Array) -> float:
     """Return the sum of the products of floats.
 
-    OpenBLAS, by which `np.vdot` computes it, takes all cores, whose threads then wait for more.
+    `np.vdot` would use OpenBLAS, which takes all cores and keeps their threads spinning.
     """
     return float(np.einsum("i,i", a.ravel(), b.ravel(), dtype=np.float64))
 

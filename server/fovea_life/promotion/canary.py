@@ -116,7 +116,7 @@ class RunningCanary:
 
     @property
     def counts(self) -> CanaryCounts:
-        """What it has seen, to be kept over restarts."""
+        """Its counts so far, to be kept over restarts."""
         return CanaryCounts(
             version=self.version,
             at=self.event["at"],

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Headers = Sequence[tuple[bytes, bytes]]
-
 _LATE = (BodyTimeout, DeadlineExceeded)
 # Bytes from which several writes are cheaper than a copy.
 _LARGE_ANSWER = 65_536
@@ -114,12 +112,11 @@ class PlainRoute(ABC):
         try:
             return await in_time(answered(), request.timeout_s, request.call.began)
         except asyncio.CancelledError:
-            # As `stopped` says.
             return self.error_answer(stopped())
         except ClientLeft:
             raise
         except FoveaError as error:
-            # By its frames it would keep the body until the garbage collector comes by.
+            # Its frames would keep the body until the garbage collector runs.
             error.__traceback__ = error.__context__ = None
             answer = self.error_answer(error)
             # The rest of a refused body is dropped on a connection that is kept.
