@@ -56,8 +56,8 @@ class Ctc(Head):
             # PaddleOCR adds a space to the characters of the file.
             if named not in (characters, characters - 1):
                 return (
-                    f"{counted(columns, 'column')}, of which one is of no character, so --labels "
-                    f"or the metadata name {characters}; they name {named}"
+                    f"{counted(columns, 'column')}: one stands for no character, so --labels or "
+                    f"the metadata must name {characters}, and they name {named}"
                 )
             fit = replace(fit, num_classes=named)
         if signature.task is not None:

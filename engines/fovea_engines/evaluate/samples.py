@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -109,8 +110,6 @@ def input_row(spec: PreprocessSpec, pixels: Pixels) -> Array:
 
 def _moved(pixels: Pixels) -> Pixels:
     """Return an image of the same size: mirrored and smaller, at the left and the bottom."""
-    import cv2
-
     height, width, _ = pixels.shape
     sides = max(round(width * MOVED), 1), max(round(height * MOVED), 1)
     small = cv2.resize(pixels[:, ::-1], sides, interpolation=cv2.INTER_AREA)

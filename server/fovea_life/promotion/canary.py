@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from math import exp, log, sqrt
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from fovea_life.checked import checked
 from fovea_life.promotion.documents import CanaryFigures, CanaryPlan, Event
 from fovea_life.promotion.kept import CanaryCounts
+from fovea_life.shadow.documents import ShadowRequest
+from fovea_life.shadow.shadow import Shadow
 from fovea_life.shadow.shadows import Shadows
 from fovea_preprocess.errors import (
     DeadlineExceeded,
@@ -27,9 +29,6 @@ from fovea_server.dataplane.prediction import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.models.model import ServedModel, State
 from fovea_server.traffic.call import CALL
-
-if TYPE_CHECKING:
-    from fovea_life.shadow.shadow import Shadow
 
 T = TypeVar("T")
 
@@ -104,8 +103,6 @@ class RunningCanary:
         """Begin to compare its results, if they have a limit."""
         if (limit := self._plan.max_disagreement) is None:
             return
-        from fovea_life.shadow.documents import ShadowRequest
-
         try:
             request = ShadowRequest(
                 version=self.version, share=1, images=_MOST_COMPARED, max_disagreement=limit

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fovea_engines.repository.repository import ModelRepository
+from fovea_life.shadow.documents import ShadowRequest
 from fovea_life.shadow.messages import ShadowCandidate
+from fovea_life.shadow.shadow import Shadow
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
 from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Prediction
@@ -19,9 +21,6 @@ from fovea_server.tensors.image_messages import SentImage, Vocabulary
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
-
-    from fovea_life.shadow.documents import ShadowRequest
-    from fovea_life.shadow.shadow import Shadow
 
 
 class Shadows(Feature):
@@ -51,9 +50,6 @@ class Shadows(Feature):
             candidate = self._candidate(name, request.version, against)
             if (old := self._shadows.get(name)) is not None:
                 await asyncio.to_thread(old.stop, "another took its place")
-            # Most servers begin none, and start without what runs processes.
-            from fovea_life.shadow.shadow import Shadow
-
             shadow = Shadow(
                 request,
                 candidate,
