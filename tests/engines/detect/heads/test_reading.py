@@ -67,7 +67,7 @@ def test_repeated_steps_are_one_character(best, text):
 def test_labels_with_a_line_for_none_are_told_how_many_there_must_be():
     outputs = [TensorSpec("out", "float32", (1, 68, 18))]
     names = {"names": str([*map(str, range(68))])}
-    with pytest.raises(UnsupportedModel, match="--labels or the metadata name 67; they name 68"):
+    with pytest.raises(UnsupportedModel, match="name 67, and they name 68"):
         recognise(IMAGE, outputs, names, "lprnet")
 
 
