@@ -36,8 +36,8 @@ def init(
         Path | None,
         typer.Option(
             metavar="REPOSITORY",
-            help="Start from a model repository of Triton: its networks, and what can be read of "
-            "the Python and DALI steps around them. Nothing of it is run or changed.",
+            help="Start from a model repository of Triton: its networks, and the names of the "
+            "Python and DALI steps around them. Nothing of it is run or changed.",
             exists=True,
             file_okay=False,
         ),
@@ -70,8 +70,7 @@ def init(
 
 def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
     from fovea_start.triton.migrate import migrate
-    from fovea_start.triton.models import check_root
-    from fovea_start.triton.report import document, report_table
+    from fovea_start.triton.repository import check_root
 
     check_root(repository.resolve())
     if (folder / "models").resolve().is_relative_to(repository.resolve()):
@@ -79,37 +78,33 @@ def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
             f"{folder / 'models'} is in the repository that is read, which stays as it is: give "
             f"the name of a new folder, as in `fovea init my-project --from-triton {repository}`"
         )
-    networks, problems = migrate(repository)
-    text = json.dumps(document(networks, problems), indent=2)
-    every = {name: file for network in networks for name, file in network.files.items()}
-    _write(folder, {**every, "from-triton.json": f"{text}\n".encode()})
+    found = migrate(repository)
+    text = json.dumps(found.document(), indent=2)
+    _write(folder, {**found.files, "from-triton.json": f"{text}\n".encode()})
     if as_json:
         typer.echo(text)
         return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    for part in report_table(networks, problems):
-        console.print(part, soft_wrap=isinstance(part, str), markup=False)
+    for line in found.lines():
+        typer.echo(line)
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     absent = {
         one.name
-        for one in networks
+        for one in found.networks
         if f"models/{one.name}.onnx" in one.build and f"models/{one.name}.onnx" not in one.files
     }
     builds = [
         f"{one.build}{'  # once the file is there' * (one.name in absent)}"
-        for one in networks
+        for one in found.networks
         if one.build
     ]
     _show("Next:", *enter, *builds, "fovea serve")
-    if not absent and not any(one.steps for one in networks):
+    if not absent and not any(one.steps for one in found.networks):
         typer.echo(
             "\nNo network has steps around it, so nothing has to change: "
             f"`fovea serve {shlex.quote(str(repository))}` serves the repository as it is. What is "
             "built here takes images, and is checked."
         )
-    typer.echo(f"\n{folder / 'from-triton.json'} has all of this, with the line of each finding.")
+    typer.echo(f"\n{folder / 'from-triton.json'} has all of this.")
 
 
 def _write(folder: Path, content: Mapping[str, bytes | Path]) -> None:

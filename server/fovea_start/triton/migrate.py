@@ -1,204 +1,206 @@
-"""Reads a repository of Triton and says how its networks go on without their steps."""
+"""Chooses what of a repository of Triton goes into a project, and reports the rest."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from fovea_engines.detect.heads.signature import image_layout
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, fields_in_source
 from fovea_engines.repository.labels import labels_text, read_labels
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_lab.config_edit import edited_text
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound
-from fovea_start.triton.chain import in_order
-from fovea_start.triton.code import StepCode
-from fovea_start.triton.fields import ReadPreprocess, read_preprocess
-from fovea_start.triton.findings import Clue, findings, named_constants
-from fovea_start.triton.models import TritonModel, inside, triton_models
-from fovea_start.triton.network import MiddleNetwork
+from fovea_start.triton.repository import (
+    MODEL_FILE,
+    STEPS,
+    TritonModel,
+    is_below,
+    order_models,
+    read_models,
+    resolve_inside,
+)
 
-_STEPS = ("python", "dali")
-_MOST_LABELS = 1 << 20
+Files = dict[str, bytes | Path]
+"""What is to be written: path in the project -> content, or the file to copy."""
+
+_MAX_LABELS = 1 << 20
 # Fields that a build writes itself, and one that holds for Fovea as it is.
 _WRITTEN = {"name", "platform", "backend", "input", "output", "max_batch_size", "response_cache"}
-
 _TUNED = {"instance_group", "dynamic_batching", "optimization"}
 
 
-@dataclass(slots=True)
-class StepReport:
-    """A step before or after a network: what it does, where that stands, or why it is not read."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A network, or a step around one, and its file or folder."""
 
     name: str
     kind: str
-    findings: list[Clue] = field(default_factory=list)
-    constants: list[Clue] = field(default_factory=list)
-    problem: str = ""
+    file: str
 
-    @property
-    def does(self) -> str:
-        """Name the kinds of what it does, in their order."""
-        kinds = dict.fromkeys(each.kind for each in self.findings if each.kind not in ("?", ""))
-        return ", ".join(kinds) or "unknown"
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind}, {self.file})"
 
 
 @dataclass(slots=True)
-class MigratedNetwork:
-    """A network, the steps around it, and how to go on.
-
-    `files` has what is to be written: path in the project -> content, or the file to copy.
-    """
+class Network:
+    """A network, the steps next to it, and how to go on: with a build, or as it is."""
 
     name: str
     file: str
     ensemble: str | None
     takes: str = ""
-    family: str | None = None
-    steps: list[StepReport] = field(default_factory=list)
-    preprocess: Mapping[str, object] = field(default_factory=dict)
+    steps: list[Part] = field(default_factory=list)
     labels: int = 0
-    options: dict[str, float | bool] = field(default_factory=dict)
-    contradictions: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     build: str = ""
-    files: dict[str, bytes | Path] = field(default_factory=dict)
+    files: Files = field(default_factory=dict)
 
 
-def migrate(root: Path) -> tuple[list[MigratedNetwork], list[str]]:
-    """Read a repository; return its networks, and what is wrong with other models of it.
+@dataclass(slots=True)
+class Ensemble:
+    """An ensemble, and its networks and steps in their order."""
+
+    name: str
+    parts: list[Part]
+    note: str = ""
+    files: Files = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Migration:
+    """What was found in a repository, and what is wrong with other models of it."""
+
+    networks: list[Network]
+    ensembles: list[Ensemble]
+    problems: list[str]
+
+    @property
+    def files(self) -> Files:
+        """Everything that is to be written."""
+        files: Files = {}
+        for network in self.networks:
+            files |= network.files
+        for ensemble in self.ensembles:
+            files |= ensemble.files
+        return files
+
+    def document(self) -> dict[str, Any]:
+        """Convert to plain JSON types; files are named, without their content."""
+        return {
+            "networks": [asdict(each) | {"files": [*each.files]} for each in self.networks],
+            "ensembles": [asdict(each) | {"files": [*each.files]} for each in self.ensembles],
+            "problems": self.problems,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report for people."""
+        for network in self.networks:
+            of = f" of the ensemble {network.ensemble}" if network.ensemble else ""
+            yield f"{network.name}{of}: {network.takes or network.file}"
+            yield from (f"  left to you: {text}" for text in network.left)
+        for ensemble in self.ensembles:
+            parts = ", ".join(part.name for part in ensemble.parts)
+            yield f"{ensemble.name} runs {parts}{ensemble.note and f'; {ensemble.note}'}"
+        yield from (f"not read: {text}" for text in self.problems)
+
+
+def migrate(root: Path) -> Migration:
+    """Read a repository, and run nothing of it.
 
     Raises:
         NotFound: it is no folder, or has no network that could be served.
     """
     root = root.resolve()
-    every = triton_models(root)
+    every = read_models(root)
     models = {name: model for name, model in every.items() if not model.is_empty}
     problems = [f"{model.name}: {model.problem}" for model in models.values() if model.problem]
     empty = sorted(every.keys() - models.keys())
     problems += [f"{name} is no model: no config.pbtxt and no {name}/1" for name in empty]
-    reports = {name: _report(model, root) for name, model in models.items()}
-    for model in [each for each in models.values() if each.kind in _STEPS]:
-        problems += _add_loaded(model, root, models, reports)
-    found: dict[str, MigratedNetwork] = {}
     orders: dict[str, list[str]] = {}
     for name in models:
         try:
-            orders[name] = in_order(models, name)
+            orders[name] = order = order_models(models, name)
         except InvalidModel as error:
             problems.append(str(error))
-    # The longest first: an ensemble has what its parts lack.
-    for name in sorted(orders, key=lambda n: (-len(orders[n]), models[n].kind not in _STEPS, n)):
-        order = orders[name]
-        problems += [f"{name}: there is no model {m!r}" for m in order if m not in models]
-        parts = [part for each in order if each in models for part in _parts(reports[each], models)]
-        networks = [at for at, part in enumerate(parts) if isinstance(part, str)]
-        for start, at, end in zip([-1, *networks], networks, [*networks[1:], None], strict=False):
-            model = models[str(parts[at])]
-            if model.name not in found:
-                before, after = _around(parts[start + 1 : at]), _around(parts[at + 1 : end])
-                whole = name if len(parts) > 1 or models[name].kind == "ensemble" else None
-                found[model.name] = _network(model, root, whole, before, after, reports)
-    if not found:
+            continue
+        problems += [f"{name}: there is no model {each!r}" for each in order if each not in models]
+    networks = _networks(models, orders, root)
+    if not networks:
         why = "; ".join(problems) or "a model has a folder NAME/1 with model.onnx in it"
         raise NotFound(f"{root} has no network to go on with: {why}")
-    return list(found.values()), problems
+    ensembles = [
+        _ensemble(models, name, order, networks, root)
+        for name, order in orders.items()
+        if models[name].kind == "ensemble"
+    ]
+    used = {part.name for ensemble in ensembles for part in ensemble.parts}
+    used |= {model.inside for model in models.values()}
+    problems += [
+        f"{_part(model)} is in no ensemble, and does not go on: what it does around networks that "
+        "it asks for becomes --preprocess of their build (docs/heads.md), or pipeline.toml "
+        "(docs/pipelines.md)"
+        for name, model in models.items()
+        if model.kind in STEPS and name not in used
+    ]
+    return Migration([*networks.values()], ensembles, problems)
 
 
-def _report(model: TritonModel, root: Path) -> StepReport:
-    """Read the source of a step."""
-    report = StepReport(model.name, model.kind, problem=model.problem)
-    if model.kind in _STEPS and model.file is None:
-        lacks = "model.py" if model.kind == "python" else "source of its pipeline (dali.py)"
-        report.problem = report.problem or f"there is no {lacks}, and nothing else can be read"
-    elif model.kind in _STEPS and model.file is not None:
-        values = {name: one.string_value for name, one in model.config.parameters.items()}
-        try:
-            step = StepCode(model.file, root, values)
-            report.findings, report.constants = [*findings(step)], [*named_constants(step)]
-        except InvalidModel as error:
-            report.problem = str(error)
-        except RecursionError:
-            report.problem = f"{model.file} nests too deep to be read"
-    return report
+def _part(model: TritonModel) -> Part:
+    return Part(model.name, model.kind, str(model.file or model.version))
 
 
-def _add_loaded(
-    model: TritonModel,
-    root: Path,
-    models: dict[str, TritonModel],
-    reports: dict[str, StepReport],
-) -> Iterator[str]:
-    """Add the networks that a step runs itself; yield what others it loads."""
-    for step in reports[model.name].findings:
-        if step.kind == "loads" and (loaded := _loaded(model, root, step)) is not None:
-            models.setdefault(loaded.name, loaded)
-            reports.setdefault(loaded.name, _report(loaded, root))
-        elif step.kind == "loads":
-            yield f"{step.where} loads a network that is not ONNX here: {step.code}"
-
-
-def _loaded(model: TritonModel, root: Path, step: Clue) -> TritonModel | None:
-    """Return the network that a step runs itself, if its ONNX file lies with the step."""
-    name = Path(str(step.values.get("file")))
-    for place in (model.version, model.folder):
-        if name.suffix == ".onnx" and (file := inside(root, place / name.name)) is not None:
-            return TritonModel(name.stem, "onnx", model.folder, model.version, file, ModelConfig())
-    return None
-
-
-Part = str | tuple[StepReport, Clue | None]
-
-
-def _parts(report: StepReport, models: Mapping[str, TritonModel]) -> Iterator[Part]:
-    """Yield the findings of a step, and names of networks: its own, or those that it asks for."""
-    if report.kind not in _STEPS:
-        yield report.name
-        return
-    yield report, None
-    loaded = ""
-    for found in report.findings:
-        loaded = Path(str(found.values["file"])).stem if found.kind == "loads" else loaded
-        asked = str(found.values.get("model", loaded))
-        if found.kind == "network" and asked in models and models[asked].kind not in _STEPS:
-            yield asked
-        yield report, found
-
-
-def _around(parts: Sequence[Part]) -> list[tuple[StepReport, Clue | None]]:
-    return [part for part in parts if not isinstance(part, str)]
+def _networks(
+    models: Mapping[str, TritonModel], orders: Mapping[str, list[str]], root: Path
+) -> dict[str, Network]:
+    """Describe each network once: in the longest ensemble that runs it, or alone."""
+    networks: dict[str, Network] = {}
+    for name in sorted(orders, key=lambda n: (-len(orders[n]), models[n].kind != "ensemble", n)):
+        order = [models[each] for each in orders[name] if each in models]
+        places = [at for at, model in enumerate(order) if model.kind not in STEPS]
+        for start, at, end in zip([-1, *places], places, [*places[1:], None], strict=False):
+            network = order[at]
+            if network.name not in networks:
+                before, after = order[start + 1 : at], order[at + 1 : end]
+                whole = name if models[name].kind == "ensemble" else None
+                networks[network.name] = _network(network, root, whole, before, after)
+    return networks
 
 
 def _network(
     model: TritonModel,
     root: Path,
     ensemble: str | None,
-    before: Sequence[tuple[StepReport, Clue | None]],
-    after: Sequence[tuple[StepReport, Clue | None]],
-    reports: Mapping[str, StepReport],
-) -> MigratedNetwork:
-    steps = list({id(step): step for step, _ in (*before, *after)}.values())
-    file = model.file or model.version
-    report = MigratedNetwork(model.name, str(file), ensemble, steps=steps)
-    read = read_preprocess([found for _, found in before if found is not None])
-    report.left += [f"{step.name}: {step.problem}" for step in steps if step.problem]
-    report.left += [f"{s.name} ({s.kind}) is not understood" for s in steps if s.does == "unknown"]
-    report.left += read.left
-    last = list({id(step): step for step, _ in after}.values())
-    report.options = _options(last)
-    labels = _labels(model, root, last, report)
-    network = None
-    if model.kind == "onnx" and model.file is not None and not model.problem:
-        try:
-            network = MiddleNetwork.read(model.file)
-        except FoveaError as error:
-            report.left.append(str(error))
+    before: Sequence[TritonModel],
+    after: Sequence[TritonModel],
+) -> Network:
+    steps = list(dict.fromkeys(map(_part, (*before, *after))))
+    network = Network(model.name, str(model.file or model.version), ensemble, steps=steps)
+    source = f"models/{model.name}.onnx"
+    if model.kind != "onnx" or model.file is None or model.problem:
+        network.left.append(_foreign(model))
+        _build(network, model, source, root)
     else:
-        report.left.append(_foreign(model))
-    _settle(report, model, read, labels, network)
-    return report
+        try:
+            _use_onnx(network, model, model.file, root)
+        except FoveaError as error:
+            network.left.append(str(error))
+            _build(network, model, source, root)
+    if before:
+        network.left.append(
+            f"{', '.join(map(str, map(_part, before)))} ran before it: write what that does "
+            "to an image into a JSON file for --preprocess of the build (docs/heads.md has the "
+            "fields)"
+        )
+    if after:
+        network.left.append(
+            f"{', '.join(map(str, map(_part, after)))} ran after it: a build decodes boxes "
+            "and suppresses by itself, and requests have thresholds as options, such as ?conf=0.4"
+        )
+    return network
 
 
 def _foreign(model: TritonModel) -> str:
@@ -217,129 +219,123 @@ def _foreign(model: TritonModel) -> str:
     return f"{model.name} is of the backend {model.kind}: export it to ONNX, {target}"
 
 
-def _options(steps: Sequence[StepReport]) -> dict[str, float | bool]:
-    """Return the options of requests that stand for constants after the network: calls go first."""
-    options: dict[str, float | bool] = {}
-    for found in [f for s in steps for f in s.findings] + [f for s in steps for f in s.constants]:
-        for name in ("conf", "iou"):
-            value = found.values.get(name)
-            if isinstance(value, float) and 0 < value < 1:
-                options.setdefault(name, value)
-        if found.values.get("agnostic"):
-            options["agnostic"] = True
-    return options
+def _use_onnx(network: Network, model: TritonModel, file: Path, root: Path) -> None:
+    """Choose what goes on with an ONNX file; raises as `fovea build` does."""
+    # Here, because onnx takes 0.3 s to import.
+    import onnx
 
+    from fovea_engines.graph.load import load
+    from fovea_engines.graph.tensors import graph_inputs
 
-def _labels(
-    model: TritonModel, root: Path, steps: Sequence[StepReport], report: MigratedNetwork
-) -> tuple[str, ...]:
-    names = [tensor.label_filename for tensor in model.config.output if tensor.label_filename]
-    places = [model.folder]
-    for step in steps:
-        places += [root / step.name, *sorted(p for p in (root / step.name).glob("*") if p.is_dir())]
-        for found in (*step.findings, *step.constants):
-            if isinstance(given := found.values.get("names"), tuple):
-                return tuple(map(str, given))
-            if found.kind == "labels":
-                names.append(str(found.values["file"]))
-    for name in dict.fromkeys(names):
-        # Paths of the container are looked up by their last part.
-        for place in places:
-            file = inside(root, place / name) or inside(root, place / Path(name).name)
-            if file is not None and file.stat().st_size < _MOST_LABELS:
-                try:
-                    return _read_labels(file)
-                except (InvalidOption, ValueError) as error:
-                    report.left.append(f"{file} is no list of labels ({error})")
-                break
+    inputs = graph_inputs(load(file).proto)
+    stored = onnx.load(file, load_external_data=False).graph.initializer
+    is_split = any(each.data_location == each.EXTERNAL for each in stored)
+    network.takes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in inputs)
+    if not inputs or image_layout(inputs[0]) is None:
+        network.takes += "; it takes tensors, and goes on without a build"
+        if is_split:
+            network.left.append(
+                f"{file} has weights in other files: copy {model.folder} to repository/ yourself"
+            )
         else:
-            report.left.append(f"{name} is not in the repository: give it to the build as --labels")
+            network.files |= _unchanged(model, file, root)
+        return
+    source = f"models/{model.name}.onnx"
+    if is_split:
+        source = str(file)
+        network.left.append(f"{file} has weights in other files, so it stays in its place")
+    else:
+        network.files[source] = file
+    _build(network, model, source, root)
+
+
+def _unchanged(model: TritonModel, file: Path, root: Path) -> Files:
+    """Return a network of tensors as it is, with its configuration: a build takes images."""
+    place = f"repository/{model.name}"
+    version = model.version.name if model.version != model.folder else "1"
+    if model.inside:
+        return {f"{place}/{version}/{MODEL_FILE}": file}
+    files: Files = {f"{place}/{version}/{model.config.default_model_filename or MODEL_FILE}": file}
+    names = [tensor.label_filename for tensor in model.config.output if tensor.label_filename]
+    for name in (CONFIG_FILE, *names):
+        path = model.folder / name
+        if is_below(model.folder, path) and (found := resolve_inside(root, path)) is not None:
+            files[f"{place}/{name}"] = found
+    return files
+
+
+def _build(network: Network, model: TritonModel, source: str, root: Path) -> None:
+    """Decide on the build, and on what of config.pbtxt holds after it."""
+    name, words = model.name, list[str]()
+    if labels := _labels(network, model, root):
+        network.labels = len(labels)
+        network.files[f"models/{name}.txt"] = labels_text(labels).encode()
+        words += ["--labels", f"models/{name}.txt"]
+    if Path(source).stem != name:
+        words += ["--name", name]
+    network.build = shlex.join(["fovea", "build", source, *words])
+    _keep_config(network, model.config)
+
+
+def _labels(network: Network, model: TritonModel, root: Path) -> tuple[str, ...]:
+    names = [tensor.label_filename for tensor in model.config.output if tensor.label_filename]
+    for name in dict.fromkeys(names):
+        file = resolve_inside(root, model.folder / name)
+        if file is None or file.stat().st_size > _MAX_LABELS:
+            network.left.append(
+                f"{name} is not in the repository: give it to the build as --labels"
+            )
+            continue
+        try:
+            return read_labels(file)
+        except InvalidOption as error:
+            network.left.append(str(error))
     return ()
 
 
-def _read_labels(file: Path) -> tuple[str, ...]:
-    if file.suffix != ".json":
-        return read_labels(file)
-    document = json.loads(file.read_bytes())
-    if isinstance(document, dict):
-        by_id = all(str(key).isdecimal() for key in document)
-        pairs = document.items() if by_id else ((v, k) for k, v in document.items())
-        document = [name for _, name in sorted(pairs, key=lambda pair: int(pair[0]))]
-    return tuple(map(str, document))
-
-
-def _settle(
-    report: MigratedNetwork,
-    model: TritonModel,
-    read: ReadPreprocess,
-    labels: tuple[str, ...],
-    network: MiddleNetwork | None,
-) -> None:
-    """Decide what is written for a network, and the build that takes it."""
-    name, report.preprocess = model.name, read.fields
-    source, build = f"models/{name}.onnx", list[str]()
-    if network is not None and network.image is None and not report.steps:
-        _settle_tensors(report, model, network)
-        return
-    if network is not None and model.file is not None:
-        report.takes, report.family = network.takes, network.family
-        report.contradictions += network.contradictions(read, len(labels))
-        report.preprocess = {} if network.image is None else network.kept(read)
-        if network.classes not in (None, len(labels)):
-            labels = ()
-        if network.labels and not labels:
-            report.labels = len(network.labels)
-        if network.external:
-            source = str(model.file)
-            report.left.append(f"{model.file} has weights in other files, so it stays in its place")
-        else:
-            report.files[source] = model.file
-        if network.open and read.size:
-            build += ["--size", "{}x{}".format(*read.size)]
-    if report.preprocess:
-        report.files[f"models/{name}.json"] = (
-            f"{json.dumps(report.preprocess, indent=2)}\n".encode()
-        )
-        build += ["--preprocess", f"models/{name}.json"]
-    if labels:
-        report.labels = len(labels)
-        report.files[f"models/{name}.txt"] = labels_text(labels).encode()
-        build += ["--labels", f"models/{name}.txt"]
-    if Path(source).stem != name:
-        build += ["--name", name]
-    report.build = shlex.join(["fovea", "build", source, *build])
-    _keep_config(report, model.config)
-
-
-def _settle_tensors(report: MigratedNetwork, model: TritonModel, network: MiddleNetwork) -> None:
-    """Keep a network of tensors as it is, with its configuration: a build takes images."""
-    assert model.file is not None, "it was read"
-    report.takes = f"{network.takes}; it takes tensors, and goes on without a build"
-    if network.external:
-        report.left.append(
-            f"{model.file} has weights in other files: copy {model.folder} to repository/ yourself"
-        )
-        return
-    place = f"repository/{model.name}"
-    version = model.version.name if model.version != model.folder else "1"
-    report.files[f"{place}/{version}/{model.file.name}"] = model.file
-    if (config := model.folder / CONFIG_FILE).is_file():
-        report.files[f"{place}/{CONFIG_FILE}"] = config
-
-
-def _keep_config(report: MigratedNetwork, config: ModelConfig) -> None:
+def _keep_config(network: Network, config: ModelConfig) -> None:
     """Keep what a build does not write itself and holds here; name what does not."""
     given = {each.partition(".")[0] for each in fields_in_source(config)}
     if config.response_cache.enable:
-        kept = ModelConfig(name=report.name, response_cache=config.response_cache)
-        path = f"repository/{report.name}/config.pbtxt"
-        report.files[path] = edited_text("", kept).encode()
+        kept = ModelConfig(name=network.name, response_cache=config.response_cache)
+        path = f"repository/{network.name}/{CONFIG_FILE}"
+        network.files[path] = edited_text("", kept).encode()
     if tuned := sorted(given & _TUNED):
-        report.left.append(
+        network.left.append(
             f"not kept of config.pbtxt: {', '.join(tuned)}; `fovea tune` finds its own"
         )
     if lost := sorted(given - _WRITTEN - _TUNED):
-        report.left.append(
+        network.left.append(
             f"not kept of config.pbtxt: {', '.join(lost)}; after the build, write it into "
-            f"repository/{report.name}/config.pbtxt if you need it"
+            f"repository/{network.name}/config.pbtxt if you need it"
         )
+
+
+def _ensemble(
+    models: Mapping[str, TritonModel],
+    name: str,
+    order: Sequence[str],
+    networks: Mapping[str, Network],
+    root: Path,
+) -> Ensemble:
+    parts = [_part(models[each]) for each in order if each in models]
+    ensemble = Ensemble(name, parts)
+    inner = [networks[each] for each in order if each in networks]
+    is_whole = bool(inner) and len(inner) == len(order) and all(each.takes for each in inner)
+    if any(part.kind in STEPS for part in parts):
+        if len(inner) > 1:
+            ensemble.note = (
+                "write pipeline.toml if this is a detector with networks that look at what it "
+                "finds (docs/pipelines.md)"
+            )
+    elif is_whole and all(each.files and not each.build for each in inner):
+        ensemble.note = "it goes on as it is"
+        ensemble.files = {
+            f"repository/{name}/{CONFIG_FILE}": models[name].folder / CONFIG_FILE,
+            # A server looks for the folder of a version.
+            f"repository/{name}/1/.keep": b"",
+        }
+    elif is_whole:
+        served = shlex.join(["fovea", "serve", str(root)])
+        ensemble.note = f"no step is in it: `{served}` serves it as it is"
+    return ensemble

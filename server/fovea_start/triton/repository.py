@@ -1,0 +1,197 @@
+"""Reads a repository of Triton: its models, and in which order an ensemble runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
+from fovea_engines.repository.model_config import ModelConfig
+from fovea_engines.repository.repository import ModelRepository, check_name
+from fovea_preprocess.errors import InvalidModel, InvalidOption
+
+STEPS = ("python", "dali")
+"""Kinds of models that are code around a network."""
+MODEL_FILE = "model.onnx"
+# Name of the file that each kind of model has in its version, by the kind that is reported.
+_FILES = {"onnx": MODEL_FILE, "plan": "model.plan", "python": "model.py", "dali": "model.dali"}
+# Backends and platforms of config.pbtxt -> the same kinds.
+_BACKENDS = {"onnxruntime": "onnx", "onnxruntime_onnx": "onnx", "tensorrt": "plan"}
+_BACKENDS |= {"tensorrt_plan": "plan", "python": "python", "dali": "dali", "ensemble": "ensemble"}
+# Files of DALI's pipeline as it was written, which Triton serialises itself.
+_DALI_SOURCES = ("dali.py", "pipeline.py")
+_MOST_STEPS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TritonModel:
+    """A folder of the repository, or a network in the folder of a step that runs it.
+
+    Attributes:
+        kind: "onnx", "plan", "python", "dali", "ensemble", or the name of another backend.
+        folder: of the model, and `version` of its newest version; the same where it has none.
+        file: the network, or the code of a step; None where there is none to read.
+        problem: why the model cannot be read; "" where it can.
+        inside: name of the step in whose folder the network is; "" for a model of its own.
+    """
+
+    name: str
+    kind: str
+    folder: Path
+    version: Path
+    file: Path | None
+    config: ModelConfig
+    problem: str = ""
+    inside: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """True for a folder that has nothing of a model."""
+        here = self.folder == self.version and self.file is None
+        return here and not (self.folder / CONFIG_FILE).exists()
+
+
+def read_models(root: Path) -> dict[str, TritonModel]:
+    """Read all models of a repository, by name; an unreadable one has a `problem`."""
+    repository = ModelRepository(root)
+    models = {name: _read_model(repository, name) for name in repository.folders()}
+    for step in [model for model in models.values() if model.kind == "python"]:
+        for place in dict.fromkeys((step.version, step.folder)):
+            for path in sorted(place.glob("[!.]*.onnx")):
+                file = resolve_inside(root, path)
+                with suppress(InvalidOption):
+                    name = check_name(path.stem)
+                    if file is not None and name not in models:
+                        models[name] = TritonModel(
+                            name,
+                            "onnx",
+                            step.folder,
+                            step.version,
+                            file,
+                            ModelConfig(),
+                            inside=step.name,
+                        )
+    return models
+
+
+def check_root(root: Path) -> None:
+    """Raise InvalidOption for a folder that holds a repository, or a model of one."""
+    repository = ModelRepository(root)
+    if _is_model(root):
+        raise InvalidOption(
+            f"{root} is the folder of one model: give the repository, {root.parent}"
+        )
+    folders = [root / name for name in repository.folders()]
+    if any(map(_is_model, folders)):
+        return
+    for folder in folders:
+        if any(_is_model(folder / name) for name in ModelRepository(folder).folders()):
+            raise InvalidOption(
+                f"{root} has no model, and its folder {folder.name} has: give {folder}"
+            )
+
+
+def is_below(folder: Path, path: Path) -> bool:
+    """Return True for a path below a folder by its parts, whatever is there."""
+    return path.is_relative_to(folder) and ".." not in path.parts
+
+
+def resolve_inside(root: Path, path: Path) -> Path | None:
+    """Return the file, without links, if it is one and lies below the root; else None."""
+    try:
+        real = path.resolve(strict=True)
+        return real if real.is_file() and real.is_relative_to(root.resolve()) else None
+    except (OSError, RuntimeError, ValueError):  # absent, a circle of links, a null byte
+        return None
+
+
+def order_models(models: Mapping[str, TritonModel], name: str) -> list[str]:
+    """Return the models that a model runs, in their order, with those of ensembles inside it.
+
+    Raises:
+        InvalidModel: ensembles or steps wait for one another, or a tensor comes from nowhere.
+    """
+    return _order(models, name, (), [])
+
+
+def _order(
+    models: Mapping[str, TritonModel], name: str, above: tuple[str, ...], visits: list[str]
+) -> list[str]:
+    model = models.get(name)
+    visits.append(name)
+    if len(visits) > _MOST_STEPS:
+        raise InvalidModel(f"ensemble {(*above, name)[0]} is too long: over {_MOST_STEPS} steps")
+    if name in above:
+        raise InvalidModel(f"ensemble {name} runs itself: {' -> '.join((*above, name))}")
+    if model is None or model.kind != "ensemble":
+        return [name, *(other for other, each in models.items() if each.inside == name)]
+    there = {tensor.name for tensor in model.config.input}
+    left, order = list(model.config.steps), list[str]()
+    while left:
+        ready = [step for step in left if there.issuperset(step.input_map.values())]
+        if not ready:
+            waiting = ", ".join(step.model_name for step in left)
+            missing = {v for step in left for v in step.input_map.values()} - there
+            raise InvalidModel(
+                f"the steps {waiting} of ensemble {name} cannot run: {', '.join(sorted(missing))} "
+                "is no input, and no step before them makes it; correct its config.pbtxt"
+            )
+        for step in ready:
+            there.update(step.output_map.values())
+            order += _order(models, step.model_name, (*above, name), visits)
+        left = [step for step in left if step not in ready]
+    return order
+
+
+def _is_model(folder: Path) -> bool:
+    if (folder / CONFIG_FILE).exists():
+        return True
+    versions = (path for path in folder.glob("[1-9]*") if path.name.isdecimal())
+    return any((path / file).exists() for path in versions for file in _FILES.values())
+
+
+def _read_model(repository: ModelRepository, name: str) -> TritonModel:
+    folder, config, problem = repository.root / name, ModelConfig(), ""
+    source = folder / CONFIG_FILE
+    if source.exists() and resolve_inside(repository.root, source) is None:
+        problem = f"{source} leads out of the repository: put a copy in its place"
+    else:
+        try:
+            config = read_config(source)
+        except InvalidModel as error:
+            problem = str(error)
+    versions = repository.versions(name)
+    version = folder / str(versions[-1]) if versions else folder
+    kind = _kind(config, version)
+    file: Path | None = None
+    for path in _candidates(kind, config, folder, version):
+        file = resolve_inside(repository.root, path) if is_below(folder, path) else None
+        if file is not None:
+            break
+        if path.exists() or ".." in path.parts:
+            problem = problem or f"{path} leads out of the repository: put a copy in its place"
+    return TritonModel(name, kind, folder, version, file, config, problem)
+
+
+def _kind(config: ModelConfig, version: Path) -> str:
+    for named in (config.platform, config.backend):
+        if named:
+            return _BACKENDS.get(named, named)
+    if config.steps:
+        return "ensemble"
+    # Triton completes a configuration that is partial or absent by the file.
+    present = (kind for kind, file in _FILES.items() if (version / file).exists())
+    return next(present, "unknown")
+
+
+def _candidates(kind: str, config: ModelConfig, folder: Path, version: Path) -> Iterator[Path]:
+    if kind == "dali":
+        for name in _DALI_SOURCES:
+            yield from (version / name, folder / name)
+    if kind in _FILES:
+        name = config.default_model_filename or _FILES[kind]
+        yield from (version / name, version / name / name)
+        if kind == "python":
+            yield folder / name
