@@ -83,7 +83,7 @@ def test_a_refused_body_is_not_read_for_ever(demo_server):
 def test_endless_headers_are_cut_off(demo_server):
     def flood(connection: socket.socket) -> None:
         connection.sendall(b"GET / HTTP/1.1\r\n")
-        for _ in range(10_000):
+        while True:
             connection.sendall(b"X-Padding: " + b"x" * 8000 + b"\r\n")
 
     with (

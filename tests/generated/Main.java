@@ -40,7 +40,7 @@ public class Main {
   static PredictAnswer ask(PredictApi api, String model, File image, Double conf, String mask)
       throws ApiException {
     BigDecimal least = conf == null ? null : BigDecimal.valueOf(conf);
-    return api.predict(model, image, least, null, null, null, null, null, mask, null, null, null, null, null, null, null, null, null);
+    return api.predict(model, image, least, null, null, null, null, null, mask, null, null, null, null, null, null, null, null, null, null, null, null);
   }
 
   public static void main(String[] given) throws Exception {
@@ -63,7 +63,7 @@ public class Main {
     }
 
     File picture =
-        api.annotate("digits", image, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null);
+        api.annotate("digits", image, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null);
     Files.copy(picture.toPath(), Path.of(given[3]));
 
     var model = new ModelsApi(client).getModel("digits");

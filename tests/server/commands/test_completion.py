@@ -34,8 +34,9 @@ def shell(monkeypatch, tmp_path, demo_repository):
 @pytest.fixture
 def bash(shell, monkeypatch, tmp_path_factory):
     """Press Tab in bash at the end of a line: the completions."""
-    # Of other shells a command asks its parents, which a fork does not have.
     monkeypatch.setenv("PATH", on_path(tmp_path_factory.mktemp("program")))
+    # It finds the shell among its parents, which a fork does not have.
+    unforked = Path(sys.executable).with_name("fovea")
 
     def press(line: str) -> list[str]:
         words = line.split(" ")
@@ -43,7 +44,7 @@ def bash(shell, monkeypatch, tmp_path_factory):
         return shell(
             "bash",
             "-c",
-            'eval "$(fovea --show-completion)"\n'
+            f'eval "$({unforked} --show-completion)"\n'
             f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}\n"
             '_fovea_completion fovea; printf "%s\\n" "${COMPREPLY[@]}"',
         )
