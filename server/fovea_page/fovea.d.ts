@@ -472,7 +472,7 @@ export interface StreamStatus {
   reason: string;
   /** answers a second */
   rate: number;
-  /** from capture to answer, of the newest frame */
+  /** from capture to answer, of the newest frame; null after the end of a file */
   age_ms: number | null;
   /** on the newest frame */
   objects: number;

@@ -64,7 +64,7 @@ def address(request, page_server) -> Iterator[str]:
 
 def test_a_request_is_sent_as_the_page_prefills_it(browser, address):
     page = browser.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(120_000)
     broken: list[str] = []
     page.on("pageerror", lambda error: broken.append(str(error)))
     page.on("console", lambda said: said.type == "error" and broken.append(said.text))

@@ -177,7 +177,7 @@ def test_a_name_of_the_operator(browser, serve, demo_repository):
 
 def test_the_documentation_works_under_its_policy(browser, demo_server):
     page = browser.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(120_000)
     broken: list[str] = []
     page.on("pageerror", lambda error: broken.append(str(error)))
     page.on("console", lambda said: said.type == "error" and broken.append(said.text))

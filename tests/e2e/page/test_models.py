@@ -44,7 +44,7 @@ def test_models_come_and_go_and_the_choice_stays(browser, explicit):
         found = listed(page)
         assert offered(page) == ["digits", "digits, version 1 (load it beside)"]
         control(explicit, "other", "load")
-        page.locator("option", has_text="other").first.wait_for(state="attached")
+        page.locator("option:enabled", has_text="other").first.wait_for(state="attached")
         picker = page.get_by_label(MODEL, exact=True)
         assert picker.input_value() == "digits"
         assert "other" in offered(page)

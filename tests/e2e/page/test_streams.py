@@ -47,7 +47,7 @@ def tab_of(browser, server):
     def open_tab(token, width=1300):
         page = browser.new_page(viewport={"width": width, "height": 900})
         pages.append(page)
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(120_000)
         page.on("pageerror", lambda error: pytest.fail(str(error)))
         page.add_init_script(f"sessionStorage.setItem('fovea-key', '{token}')")
         page.goto(f"{server.url}/#streams")
