@@ -15,7 +15,8 @@ from PIL import Image, UnidentifiedImageError
 from fovea_accuracy.labelled_image import check_size
 from fovea_accuracy.yolo import CLASSES_FILE
 from fovea_engines.detect.class_names import class_name
-from fovea_engines.detect.maps import NOTHING, ClassMap
+from fovea_engines.detect.map_encoding import NOTHING
+from fovea_engines.detect.maps import ClassMap
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import image_files, is_image, read_image
 from fovea_engines.progress import Progress

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from fovea_drawing.tags import Tag, draw_tag, letter
 from fovea_engines.detect.class_names import shown_name
 from fovea_engines.detect.colours import Colour, colour
-from fovea_engines.detect.maps import NOTHING, ClassMap, DepthMap, SoftMask
+from fovea_engines.detect.map_encoding import NOTHING
+from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.skeleton import Skeleton
 
 Pixels = NDArray[np.uint8]

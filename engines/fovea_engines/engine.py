@@ -27,6 +27,7 @@ from fovea_engines.detect.new_image import NewImage
 from fovea_engines.detect.options import PredictOptions, check_effect
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.detect.tiles import crop, cut, joined
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.session import (
@@ -194,6 +195,11 @@ class Engine(Closing):
             raise InvalidOption(f"model '{self.card.name}' takes no labels: leave them out")
         words.matrix(options.labels)
         return resolve_classes(options, options.labels, self.card.name, len(options.labels))
+
+    def vocabulary(self, texts: tuple[str, ...] | None = None) -> Vocabulary:
+        """Return the words for its results; the classes may be texts of a request."""
+        reason = "" if self.head else self.card.reason
+        return Vocabulary(texts or self.labels, self.card.skeleton, reason)
 
     def require_words(self) -> Words:
         """Return its half that reads texts; InvalidOption without."""

@@ -11,7 +11,8 @@ import numpy as np
 from fovea_engines.detect.heads.base import IMAGENET, Head
 from fovea_engines.detect.heads.evidence import no_class_ids, no_class_scores
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.maps import NOTHING, ClassMap, best_of
+from fovea_engines.detect.map_encoding import NOTHING
+from fovea_engines.detect.maps import ClassMap, best_of
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.plural import counted

@@ -27,6 +27,7 @@ from fovea_apis.asking import (
 from fovea_apis.choosing import BOXES, check_task, default_model
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
 from fovea_preprocess.plural import counted
 from fovea_server.dataplane.prediction import Prediction
@@ -35,8 +36,7 @@ from fovea_server.feature import Feature
 from fovea_server.http.v1.body import read_form, read_parts
 from fovea_server.http.v1.route import answered, call_of, inferring, restricted, service_of
 from fovea_server.models.model import ServedModel, State
-from fovea_server.tensors.image_messages import ImageResult, Vocabulary
-from fovea_server.tensors.results.forms import result_json
+from fovea_server.tensors.image_messages import ImageResult
 
 _DEFAULT_CONFIDENCE = 0.4
 _MODULE = {"moduleId": "Fovea", "moduleName": "Fovea"}
@@ -182,7 +182,7 @@ def _found(prediction: Prediction, command: str) -> bytes:
 def _predictions(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
     """Write objects; clients read whole pixels."""
     assert result.found is not None, "the task of the model has boxes"
-    objects = result_json(result.found, words, options)["detections"]
+    objects = result.found.to_json(words, options)["detections"]
     return orjson.dumps(
         [
             {

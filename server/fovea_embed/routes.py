@@ -11,6 +11,7 @@ from pydantic import Field, create_model
 
 import fovea_client
 from fovea_engines.detect.options import PredictOptions, VectorFormat
+from fovea_engines.detect.vocabulary import WORDLESS
 from fovea_server.http.v1.body import parse_texts
 from fovea_server.http.v1.head import timeout_of
 from fovea_server.http.v1.openapi import described
@@ -24,8 +25,6 @@ from fovea_server.http.v1.route import (
     service_of,
 )
 from fovea_server.http.v1.schemas import schema_of
-from fovea_server.tensors.image_messages import Vocabulary
-from fovea_server.tensors.results.forms import result_json
 
 
 @dataclass(frozen=True)
@@ -92,11 +91,10 @@ async def _embed(request: Request, name: str, version: int | None) -> Response:
         texts, options = await parsed(request, body, parse_texts)
         call_of(request).enter()
         read = await service.plane.read_texts(model, version, texts, timeout_s=timeout_s)
-        words = Vocabulary(None, None, "")
         document = {
             "model": model.name,
             "version": str(model.version),
-            "texts": [result_json(each, words, options) for each in read],
+            "texts": [each.to_json(WORDLESS, options) for each in read],
         }
         return Response(orjson.dumps(document), media_type="application/json")
 

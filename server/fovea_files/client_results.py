@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 
 from fovea_client import Detection, ImageResult, MaskFile, Outlines, RunLengths
 from fovea_engines.detect.classes import Classes
-from fovea_engines.detect.detections import Detections, Finding
-from fovea_engines.detect.maps import NOTHING, ClassMap, DepthMap, SoftMask
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.findings import Finding
+from fovea_engines.detect.map_encoding import NOTHING
+from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.masks import Bitmap, Masks
 from fovea_engines.detect.skeleton import PERSON, Skeleton
 from fovea_engines.detect.task_result import TaskResult

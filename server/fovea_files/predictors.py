@@ -15,8 +15,6 @@ from fovea_engines.repository.card import EngineCard
 from fovea_engines.session import Closing
 from fovea_files.entry import InputImage, Result
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.tensors.image_messages import Vocabulary
-from fovea_server.tensors.results.forms import result_json
 
 IN_FLIGHT = 16
 
@@ -131,7 +129,7 @@ class LocalPredictor(Predictor):
         self._options = self._engine.resolve(options)
         self._alone = alone
         session, card = self._engine.session, self._engine.card
-        self._words = Vocabulary(options.labels or self._engine.labels, card.skeleton, "")
+        self._words = self._engine.vocabulary(options.labels)
         self._task = task_with(options, card.task)
         busy = IN_FLIGHT if session.offloads else session.concurrency
         self.threads = 1 if alone else busy
@@ -154,7 +152,7 @@ class LocalPredictor(Predictor):
         found = self._engine.predict(upright.pixels, self._options, alone=self._alone)
         ended = time.perf_counter()
         size = {name: getattr(upright, name) for name in ("width", "height", "orientation")}
-        result = Result(size | result_json(found, self._words, self._options))
+        result = Result(size | found.to_json(self._words, self._options))
         timing = Timing(
             decode=round(1e3 * (decoded - started), 3),
             letterbox=0.0,

@@ -10,7 +10,8 @@ from typing import Annotated, NamedTuple, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fovea_engines.detect.detections import Detections, Finding
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.findings import Finding
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, match
 from fovea_engines.repository.card import StageAgreement
@@ -88,7 +89,7 @@ class Said(BaseModel):
     def compared(self, finding: Finding, image: str) -> _Told:
         """Say how far a stage finds the same now."""
         try:
-            agreement, words = self._shared(finding.found, finding.labels)
+            agreement, words = self._shared(finding.found, finding.words.labels)
         except (ValueError, IndexError, OverflowError):  # of a network with other arrays
             agreement, words = 0.0, self.caption
         change = f"{self.caption!r}, now {finding.caption!r}, on {image}"

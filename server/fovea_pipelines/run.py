@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from fovea_engines.detect.detections import Detections, Finding
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.findings import Finding
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_pipelines.crops import Pixels

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fovea_engines.detect.class_names import resolve_classes
-from fovea_engines.detect.detections import Detections, Finding
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.findings import FAILED, Finding
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.engine import Engine
@@ -142,13 +143,13 @@ class BoundStage:
 
     def finding(self, engine: Engine, answer: TaskResult) -> Finding:
         """Make the finding of an object."""
-        words = answer.caption(engine.labels)
-        return Finding(self.name, self.field, answer, engine.labels, words)
+        words = engine.vocabulary()
+        return Finding(self.name, self.field, answer, words, answer.caption(words.labels))
 
     def failed(self, error: FoveaError) -> Finding:
         """Make the finding of an object whose crop failed."""
         text = f"stage '{self.name}': {error}"
-        return Finding(self.name, self.field, caption="failed", error=(error.code, text))
+        return Finding(self.name, self.field, caption=FAILED, error=(error.code, text))
 
 
 def bound(

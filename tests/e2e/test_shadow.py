@@ -25,6 +25,7 @@ from tritonclient import grpc
 
 from fovea_engines.build.gate import compare_engines
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.vocabulary import WORDLESS
 from fovea_engines.engine import Engine
 from fovea_life.commands import shadow as command
 from fovea_life.shadow import shadow
@@ -33,7 +34,6 @@ from fovea_life.shadow.markdown import stalled
 from fovea_life.shadow.messages import ShadowCandidate
 from fovea_life.shadow.shadow import Shadow
 from fovea_server.settings import Settings
-from fovea_server.tensors.image_messages import Vocabulary
 
 pytestmark = pytest.mark.slow
 
@@ -237,7 +237,7 @@ def test_a_candidate_that_hangs_has_failed(repository, monkeypatch):
     monkeypatch.setattr(shadow, "_DEADLINE_S", 1)
     candidate = ShadowCandidate(
         *(repository / "digits", "digits", SAME, LIVE, "detect"),
-        words=Vocabulary(None, None, ""),
+        words=WORDLESS,
         settings=Settings(model_repository=(repository,)),
     )
     one = Shadow(ShadowRequest(version=SAME), candidate, lambda: False, lambda: "")

@@ -6,11 +6,11 @@ import pytest
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.embedding import Embedding
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_life.capture.rules import parse_rule
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.tensors.image_messages import Vocabulary
 
-WORDS = Vocabulary(("person", "dog"), None, "")
+WORDS = Vocabulary(("person", "dog"))
 
 
 def objects(*scores, classes=None):

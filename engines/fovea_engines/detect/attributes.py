@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.class_names import shown_name
+from fovea_engines.detect.class_names import class_name, shown_name
+from fovea_engines.detect.classes import classes_json, scored
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.detect.task_result import TaskResult
-from fovea_engines.session import Array
+from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.plural import counted
 
@@ -56,6 +59,20 @@ class Attribute(NamedTuple):
             ids = ids[np.isin(ids, options.classes)]
         return cls(name, probabilities, exclusive, ids[: options.top_k], first)
 
+    def to_json(self, labels: Sequence[str] | None) -> dict[str, Any]:
+        """Return its name and its best classes."""
+        classes = classes_json(self.class_ids, self.scores, labels)
+        return {"name": self.name, "exclusive": self.exclusive, "classes": classes}
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any]) -> Self:
+        """Read it; the probabilities of classes that the answer leaves out are 0."""
+        ids, scores = scored(answer["classes"])
+        first = int(ids.min()) if len(ids) else 0
+        probabilities = np.zeros(int(ids.max(initial=first)) - first + 1, np.float32)
+        probabilities[ids - first] = scores
+        return cls(str(answer["name"]), probabilities, bool(answer["exclusive"]), ids, first)
+
     @property
     def scores(self) -> NDArray[np.float32]:
         """Return the probabilities of `class_ids`, float32."""
@@ -73,9 +90,47 @@ class Attribute(NamedTuple):
 class Attributes(TaskResult):
     """The classes of an image by each classifier, in the order of the model's outputs."""
 
+    tasks: ClassVar[tuple[str, ...]] = ("attributes",)
+    field: ClassVar[str] = "attributes"
     shares: ClassVar[str] = "probabilities"
 
     found: tuple[Attribute, ...]
+
+    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+        """Return the best classes of each classifier."""
+        return {self.field: [each.to_json(words.labels) for each in self.found]}
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+        """Read the classes of each classifier; raises as `TaskResult.from_json`."""
+        return cls(tuple(map(Attribute.from_json, answer[cls.field])))
+
+    @classmethod
+    def to_tensors(
+        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+    ) -> dict[str, Array]:
+        """Convert classes.
+
+        Returns:
+            ``attributes`` texts [n, classifiers]: "name=class", where several classes can be with
+            commas between those from .5 on. ``scores`` float32 [n, classes] of all, in the order of
+            ids.
+        """
+        texts = np.full((len(found), len(found[0].found)), b"", object)
+        for row, image in zip(texts, found, strict=True):
+            for column, each in enumerate(image.found):
+                named = ",".join(class_name(words.labels, class_id) for class_id in each.likely)
+                row[column] = f"{each.name}={named}".encode()
+        scores = np.stack([np.concatenate([a.probabilities for a in one.found]) for one in found])
+        return {"attributes": texts, "scores": scores}
+
+    @classmethod
+    def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
+        """List the tensors."""
+        return [
+            TensorSpec("attributes", "object", (-1, -1)),
+            TensorSpec("scores", "float32", (-1, -1)),
+        ]
 
     @property
     def summary(self) -> str:

@@ -1,9 +1,10 @@
-"""Writes maps as PNG files."""
+"""Writes maps as PNG files, and reads them."""
 
 from __future__ import annotations
 
+import base64
 import io
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import cv2
 import numpy as np
@@ -11,10 +12,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fovea_engines.detect.colours import colour
-from fovea_engines.detect.maps import NOTHING
+
+NOTHING: Final = 65_535
+"""Stands in a map of classes for a class that the request leaves out, and for an id that is none.
+"""
 
 _COLOURS = 256
-_LEVELS = 65_535
+LEVELS = 65_535
+"""The largest level of depth files."""
 # Labels of large areas are quick to pack, and a better compression saves little.
 _COMPRESSION = 3
 
@@ -58,7 +63,7 @@ def picture_png(levels: NDArray[np.uint8]) -> bytes:
 def depth_png(values: NDArray[np.float32]) -> DepthFile:
     """Write depths [height, width] as a grey PNG file of 16 bits, its levels over their range."""
     low, high = float(values.min()), float(values.max())
-    scale = (high - low) / _LEVELS or 1.0
+    scale = (high - low) / LEVELS or 1.0
     levels = ((values.astype(np.float64) - low) / scale).round()
     return DepthFile(_grey(levels.astype(np.uint16)), scale, low)
 
@@ -66,3 +71,32 @@ def depth_png(values: NDArray[np.float32]) -> DepthFile:
 def _grey(levels: NDArray[np.uint8] | NDArray[np.uint16]) -> bytes:
     _, data = cv2.imencode(".png", levels)
     return data.tobytes()
+
+
+def in_text(file: bytes) -> str:
+    """Return a file in base64."""
+    return base64.b64encode(file).decode("ascii")
+
+
+def read_classes(text: str) -> NDArray[np.uint16]:
+    """Read what `class_png` wrote, in base64; ValueError where it is none."""
+    # OpenCV reads the colours of an indexed file, and not the indices.
+    levels = np.asarray(Image.open(io.BytesIO(base64.b64decode(text, validate=True))))
+    if levels.ndim != 2:
+        raise ValueError("the file has no map of classes")
+    ids = levels.astype(np.uint16)
+    # A class of this number is in no file of as many bits.
+    ids[levels == np.iinfo(levels.dtype).max] = NOTHING
+    return ids
+
+
+def read_levels(text: str) -> NDArray[Any]:
+    """Read a PNG file of base64: uint8 or uint16 [height, width], or RGB [height, width, 3].
+
+    ValueError where it is none.
+    """
+    data = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
+    levels = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if len(data) else None
+    if levels is None:
+        raise ValueError("the answer has a file that is no image")
+    return levels if levels.ndim == 2 else np.ascontiguousarray(levels[..., 2::-1])

@@ -6,23 +6,42 @@ are resized once, when somebody asks for pixels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Self
+from typing import Any, ClassVar, Self
 
+import cv2
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.map_encoding import (
+    LEVELS,
+    NOTHING,
+    class_png,
+    depth_png,
+    in_text,
+    mask_png,
+    read_classes,
+    read_levels,
+)
+from fovea_engines.detect.mask_encoding import (
+    Outlines,
+    RunLengths,
+    polygons,
+    read_bitmap,
+    run_lengths,
+)
+from fovea_engines.detect.masks import Bitmap
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.resampling import nearest, smooth
+from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.detect.task_result import TaskResult
-from fovea_engines.session import Array
+from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.plural import counted
-
-NOTHING: Final = 65_535
-"""Stands in a map of classes for a class that the request leaves out, and for an id that is none.
-"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,10 +57,68 @@ class ClassMap(TaskResult):
         back: map to the upright image; None in the model's input.
     """
 
+    tasks: ClassVar[tuple[str, ...]] = ("semantic",)
+    field: ClassVar[str] = "semantic"
+
     ids: NDArray[np.uint16]
     scores: NDArray[np.float32] | None = None
     kept: tuple[int, ...] | None = None
     back: LetterboxMap | None = None
+
+    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+        """Return the classes of an image, the largest first, with their masks or one map."""
+        ids = self.pixels()
+        counts = np.bincount(ids.ravel(), minlength=NOTHING + 1)[:NOTHING]
+        largest_first = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        classes: list[dict[str, Any]] = [
+            {
+                "class_id": class_id,
+                "class_name": class_name(words.labels, class_id),
+                "pixels": int(counts[class_id]),
+                "share": round(int(counts[class_id]) / ids.size, 5),
+            }
+            for class_id in largest_first.tolist()
+        ]
+        if options.mask in ("rle", "polygon"):
+            for each in classes:
+                each["mask"] = _mask(ids, each["class_id"], polygon=options.mask == "polygon")
+        answer: dict[str, Any] = {"classes": classes}
+        if options.mask == "png":
+            answer["png"] = in_text(class_png(ids))
+        return {self.field: answer}
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+        """Read the class of each pixel; raises as `TaskResult.from_json`.
+
+        Outlines lack holes and lines, so that the map of mask=polygon is close, and no more.
+        """
+        given = answer[cls.field]
+        if "png" in given:
+            return cls(read_classes(given["png"]))
+        ids = np.full((answer["height"], answer["width"]), NOTHING, np.uint16)
+        # The largest is first: outlines cover what lies in their holes, until it is drawn.
+        for each in given["classes"]:
+            left, top, part = read_bitmap(each["mask"])
+            window = ids[top : top + part.shape[0], left : left + part.shape[1]]
+            window[part.view(np.bool_)] = each["class_id"]
+        return cls(ids)
+
+    @classmethod
+    def to_tensors(
+        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+    ) -> dict[str, Array]:
+        """Convert classes: `class_map` uint16 [n, h, w], 65535 where the request leaves one out.
+
+        Of any map, h and w are the sides of the largest image, and all beyond an image is zero;
+        `sizes` int32 [n, 2] has the height and width of each.
+        """
+        return _map("class_map", [one.pixels() for one in found], np.uint16)
+
+    @classmethod
+    def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
+        """List the tensors."""
+        return _listed("class_map", "uint16")
 
     @property
     def summary(self) -> str:
@@ -89,10 +166,44 @@ class SoftMask(TaskResult):
     Attributes:
         values: float32 [h, w] over the whole input, 0 (background) to 1.
         back: map to the upright image; None in the model's input.
+        share: of the image that is foreground, as an answer has it, in whose file the values are
+            rounded; None to compute it.
     """
+
+    tasks: ClassVar[tuple[str, ...]] = ("saliency",)
+    field: ClassVar[str] = "saliency"
 
     values: NDArray[np.float32]
     back: LetterboxMap | None = None
+    share: float | None = None
+
+    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+        """Return the share of the foreground, and its mask."""
+        values = self.pixels()
+        share = round(float(values.mean()), 5) if self.share is None else self.share
+        answer: dict[str, Any] = {"share": share}
+        if options.mask != "none":
+            answer["png"] = in_text(mask_png(values))
+        return {self.field: answer}
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+        """Read the foreground of each pixel; raises as `TaskResult.from_json`."""
+        given = answer[cls.field]
+        values = np.divide(read_levels(given["png"]), 255, dtype=np.float32)
+        return cls(values, share=float(given["share"]))
+
+    @classmethod
+    def to_tensors(
+        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+    ) -> dict[str, Array]:
+        """Convert a foreground: `saliency` float32 [n, h, w], 0 to 1, and `sizes`."""
+        return _map("saliency", [one.pixels() for one in found], np.float32)
+
+    @classmethod
+    def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
+        """List the tensors."""
+        return _listed("saliency", "float32")
 
     @property
     def summary(self) -> str:
@@ -132,10 +243,48 @@ class DepthMap(TaskResult):
         back: map to the upright image; None in the model's input.
     """
 
+    tasks: ClassVar[tuple[str, ...]] = ("depth",)
+    field: ClassVar[str] = "depth"
+
     values: NDArray[np.float32]
     metres: bool = False
     corners: bool = False
     back: LetterboxMap | None = None
+
+    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+        """Return the range of the depths, and their map."""
+        values = self.pixels()
+        answer: dict[str, Any] = {
+            "min": float(values.min()),
+            "max": float(values.max()),
+            "unit": "m" if self.metres else None,
+        }
+        if options.mask != "none":
+            file = depth_png(values)
+            answer |= {"png": in_text(file.png), "scale": file.scale, "offset": file.offset}
+        return {self.field: answer}
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+        """Read the depth of each pixel; raises as `TaskResult.from_json`."""
+        given = answer[cls.field]
+        levels = read_levels(given["png"])
+        values = (levels * given["scale"] + given["offset"]).astype(np.float32)
+        # A large offset would round it away.
+        values[levels == LEVELS] = given["max"]
+        return cls(values, metres=given["unit"] is not None)
+
+    @classmethod
+    def to_tensors(
+        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+    ) -> dict[str, Array]:
+        """Convert depths: `depth` float32 [n, h, w], and `sizes`."""
+        return _map("depth", [one.pixels() for one in found], np.float32)
+
+    @classmethod
+    def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
+        """List the tensors."""
+        return _listed("depth", "float32")
 
     @property
     def summary(self) -> str:
@@ -180,3 +329,25 @@ def best_of(planes: Iterable[NDArray[np.float32]]) -> NDArray[np.uint16]:
         numbers[better] = number
         np.maximum(best, plane, out=best)
     return numbers
+
+
+def _mask(ids: NDArray[np.uint16], class_id: int, *, polygon: bool) -> RunLengths | Outlines:
+    pixels = (ids == class_id).view(np.uint8)
+    left, top, width, height = cv2.boundingRect(pixels)
+    bitmap = Bitmap(left, top, pixels[top : top + height, left : left + width])
+    height, width = ids.shape
+    if polygon:
+        return {"size": [height, width], "polygons": polygons(bitmap)}
+    return run_lengths(bitmap, (height, width))
+
+
+def _map(name: str, maps: Sequence[Array], dtype: DTypeLike) -> dict[str, Array]:
+    sizes = np.array([each.shape for each in maps], np.int32)
+    whole = np.zeros((len(maps), *sizes.max(axis=0)), dtype)
+    for row, each in zip(whole, maps, strict=True):
+        row[: each.shape[0], : each.shape[1]] = each
+    return {name: whole, "sizes": sizes}
+
+
+def _listed(name: str, dtype: str) -> list[TensorSpec]:
+    return [TensorSpec(name, dtype, (-1, -1, -1)), TensorSpec("sizes", "int32", (-1, 2))]

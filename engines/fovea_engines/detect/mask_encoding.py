@@ -1,14 +1,17 @@
-"""Writes masks in the forms that requests ask for."""
+"""Writes masks in the forms that requests ask for, and reads them."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from typing import TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypedDict
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
+from fovea_engines.detect.map_encoding import read_levels
 from fovea_engines.detect.masks import Bitmap, Masks
 from fovea_engines.detect.options import MaskFormat
 
@@ -105,3 +108,70 @@ def mask_file(bitmap: Bitmap, size: tuple[int, int]) -> MaskFile:
     _, data = cv2.imencode(".png", pixels * 255, [cv2.IMWRITE_PNG_BILEVEL, 1])
     png = base64.b64encode(data.tobytes()).decode("ascii")
     return {"size": list(size), "left": bitmap.left, "top": bitmap.top, "png": png}
+
+
+def read_masks(encoded: Sequence[Mapping[str, Any] | None]) -> Masks | None:
+    """Read the masks of all objects on an image; None where no object has one.
+
+    LookupError, TypeError or ValueError where a mask is in none of the forms.
+    """
+    size = next((_size(each) for each in encoded if each is not None), None)
+    if size is None:
+        return None
+    bitmaps = [_EMPTY if each is None else read_bitmap(each) for each in encoded]
+    places = np.array(
+        [(left, top, left + part.shape[1], top + part.shape[0]) for left, top, part in bitmaps],
+        np.float64,
+    )
+    windows = tuple(part.astype(np.float32) - 0.5 for _, _, part in bitmaps)
+    return Masks(windows, places, places, size)
+
+
+def read_bitmap(mask: Mapping[str, Any]) -> Bitmap:
+    """Read a mask in any form; raises as `read_masks`."""
+    if "png" in mask:
+        return Bitmap(mask["left"], mask["top"], (read_levels(mask["png"]) > 0).view(np.uint8))
+    if "counts" in mask:
+        whole = _decoded(mask["counts"], _size(mask))
+    else:
+        whole = np.zeros(_size(mask), np.uint8)
+        # They go through the centres of pixels, which OpenCV counts from.
+        outlines = [np.array(each).reshape(-1, 2) - 0.5 for each in mask["polygons"]]
+        cv2.fillPoly(whole, [outline.round().astype(np.int32) for outline in outlines], 1)
+    left, top, width, height = cv2.boundingRect(whole)
+    return Bitmap(left, top, np.ascontiguousarray(whole[top : top + height, left : left + width]))
+
+
+_EMPTY = Bitmap(0, 0, np.zeros((0, 0), np.uint8))
+
+
+def _size(mask: Mapping[str, Any]) -> tuple[int, int]:
+    height, width = mask["size"]
+    return int(height), int(width)
+
+
+def _decoded(counts: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the mask of run lengths, uint8 [height, width]; ValueError where they do not fit.
+
+    Numbers are written in groups of five bits from the lowest, in the characters from "0" on, and
+    from the third on as the difference to the number before the last (cocoapi's `rleFrString`).
+    """
+    groups = np.frombuffer(counts.encode("ascii"), np.uint8).astype(np.int64) - 48
+    ends = np.flatnonzero(groups & 0x20 == 0)
+    starts = np.concatenate([[0], ends + 1])
+    digits = np.diff(starts)
+    if not len(ends) or starts[-1] != len(groups) or digits.max() > 12:
+        raise ValueError("the run lengths of a mask are cut off")
+    place = 5 * (np.arange(len(groups)) - starts[:-1].repeat(digits))
+    numbers = np.add.reduceat((groups & 0x1F) << place, starts[:-1])
+    numbers -= (groups[ends] >> 4 & 1) << 5 * digits
+    for first in (1, 2):
+        numbers[first::2] = numbers[first::2].cumsum()
+    height, width = size
+    edges = numbers.cumsum().tolist()
+    if numbers.min() < 0 or edges[-1] != height * width:
+        raise ValueError("the run lengths of a mask do not fit its size")
+    pixels = np.zeros(width * height, np.uint8)
+    for start, end in [*pairwise(edges)][::2]:
+        pixels[start:end] = 1
+    return pixels.reshape(width, height).T

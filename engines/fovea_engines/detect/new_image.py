@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.detect.map_encoding import in_text, picture_png, read_levels
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.detect.task_result import TaskResult
-from fovea_engines.session import Array
+from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.spec import Channels
 
@@ -27,14 +32,54 @@ class NewImage(TaskResult):
 
     Attributes:
         values: [h, w, c] of 3 channels or of 1, finite: float32, where 0 is black and 1 is white,
-            and a little beyond; or uint8 levels, of a picture that is joined of tiles.
+            and a little beyond; or uint8 levels, of a picture that is joined of tiles or read.
         luma: it is the luma of a picture whose colours the network has not seen.
     """
 
+    tasks: ClassVar[tuple[str, ...]] = ("image",)
+    field: ClassVar[str] = "picture"
     shares: ClassVar[str] = "pictures"
 
     values: NDArray[np.float32] | Pixels
     luma: bool = False
+
+    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+        """Return the size of the picture, and its file."""
+        height, width = self.values.shape[:2]
+        answer: dict[str, Any] = {"width": width, "height": height}
+        if options.mask != "none":
+            answer["png"] = in_text(picture_png(self.levels))
+        return {self.field: answer}
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+        """Read the levels; raises as `TaskResult.from_json`."""
+        levels = read_levels(answer[cls.field]["png"])
+        return cls(levels.reshape(*levels.shape[:2], -1))
+
+    @classmethod
+    def to_tensors(
+        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+    ) -> dict[str, Array]:
+        """Convert pictures: ``picture`` float32 [n, h, w, c], 0 to 1 and beyond, and ``sizes``.
+
+        The sides are those of the largest, and all beyond a picture is zero; ``sizes`` int32 [n, 2]
+        has the height and width of each.
+        """
+        sizes = np.array([one.values.shape[:2] for one in found], np.int32)
+        channels = found[0].values.shape[2]
+        whole = np.zeros((len(found), *sizes.max(axis=0), channels), np.float32)
+        for row, one in zip(whole, found, strict=True):
+            row[: one.values.shape[0], : one.values.shape[1]] = one.numbers
+        return {"picture": whole, "sizes": sizes}
+
+    @classmethod
+    def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
+        """List the tensors."""
+        return [
+            TensorSpec("picture", "float32", (-1, -1, -1, -1)),
+            TensorSpec("sizes", "int32", (-1, 2)),
+        ]
 
     @property
     def summary(self) -> str:

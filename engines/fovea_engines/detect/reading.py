@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.detect.columns import SCORE, padded, rounded
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.detect.task_result import TaskResult
-from fovea_engines.session import Array
+from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.plural import counted
 
@@ -22,16 +26,77 @@ class ReadText(TaskResult):
     Attributes:
         ids: int32 [k], of characters in the labels; the first beyond is a space.
         scores: float32 [k], probabilities of 0 to 1.
+        mean: of them, as an answer has it, in which they are rounded; None to compute it.
     """
 
+    tasks: ClassVar[tuple[str, ...]] = ("read",)
+    field: ClassVar[str] = "reading"
     shares: ClassVar[str] = "texts"
 
     ids: NDArray[np.int32]
     scores: NDArray[np.float32]
+    mean: float | None = None
+
+    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+        """Return the text, its mean score, and each character with its own."""
+        characters = self.characters(words.labels)
+        scores = rounded(self.scores[:, None], SCORE)
+        return {
+            self.field: {
+                "text": "".join(characters),
+                "score": round(self.score, 5),
+                "characters": [
+                    {"character": character, "score": score}
+                    for character, (score,) in zip(characters, scores, strict=True)
+                ],
+            }
+        }
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+        """Read a text, whose characters the labels have; raises as `TaskResult.from_json`."""
+        given = answer[cls.field]
+        labels = words.labels
+        if labels is None:
+            ids = [int(one["character"][1:-1]) for one in given["characters"]]
+        else:
+            known = {" ": len(labels)} | {each: at for at, each in enumerate(labels)}
+            ids = [known[one["character"]] for one in given["characters"]]
+        scores = np.array([one["score"] for one in given["characters"]], np.float32)
+        return cls(np.array(ids, np.int32), scores, float(given["score"]))
+
+    @classmethod
+    def to_tensors(
+        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+    ) -> dict[str, Array]:
+        """Convert texts.
+
+        Returns:
+            ``text`` texts [n]; ``scores`` float32 [n], the mean of each; ``character_scores``
+            float32 [n, k], with zeros behind shorter texts.
+        """
+        texts = ["".join(one.characters(words.labels)).encode() for one in found]
+        each = [one.scores for one in found]
+        return {
+            "text": np.array(texts, object),
+            "scores": np.array([one.score for one in found], np.float32),
+            "character_scores": padded(each, max(map(len, each)), np.float32),
+        }
+
+    @classmethod
+    def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
+        """List the tensors."""
+        return [
+            TensorSpec("text", "object", (-1,)),
+            TensorSpec("scores", "float32", (-1,)),
+            TensorSpec("character_scores", "float32", (-1, -1)),
+        ]
 
     @property
     def score(self) -> float:
         """Return the mean probability; 0 without a character."""
+        if self.mean is not None:
+            return self.mean
         return float(self.scores.mean()) if len(self.scores) else 0.0
 
     @property

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from fovea_engines.detect.class_names import class_name
-from fovea_engines.session import Array
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.skeleton import Skeleton
+from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.spec import Channels
 
@@ -15,14 +18,47 @@ from fovea_preprocess.spec import Channels
 class TaskResult(ABC):
     """The result for one image; each task has one type.
 
-    A head returns it in pixels of the model's input.
+    A head returns it in pixels of the model's input. JSON and tensors are in pixels of the upright
+    image, as after `to_source`.
 
     Attributes:
+        tasks: whose results it is.
+        field: of an image's answer, which holds it.
         shares: what `shared` measures, for people.
     """
 
     __slots__ = ()
+    tasks: ClassVar[tuple[str, ...]] = ()
+    field: ClassVar[str] = ""
     shares: ClassVar[str] = "maps"
+
+    @abstractmethod
+    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+        """Return the fields that it adds to the answer for an image, as /v1 has them."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+        """Read it from the answer for an image, in which numbers are rounded.
+
+        `to_json` then writes the same again. LookupError, TypeError or ValueError where the answer
+        is of something else, or leaves a map out, as with mask=none.
+        """
+
+    @classmethod
+    @abstractmethod
+    def to_tensors(
+        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+    ) -> dict[str, Array]:
+        """Convert the results for n images, at least one, to tensors [n, ...] by name.
+
+        Texts are objects of `bytes`.
+        """
+
+    @classmethod
+    @abstractmethod
+    def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
+        """List the tensors of a model's task; -1 is the images, or a size that varies."""
 
     @property
     @abstractmethod

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidRequest
 from fovea_preprocess.image import DecodedImage
 from fovea_server.json_text import parse_json
-from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+from fovea_server.tensors.image_messages import ImageResult
 
 # Frigate takes so many objects, each as class, score, y1, x1, y2, x2 in shares of the frame.
 _ROWS, _COLUMNS = 20, 6

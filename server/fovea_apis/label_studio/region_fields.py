@@ -10,8 +10,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.maps import ClassMap
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
-from fovea_server.tensors.image_messages import Vocabulary
-from fovea_server.tensors.results.forms import result_json
+from fovea_engines.detect.vocabulary import Vocabulary
 
 Fields = dict[str, Any]
 """Fields of an image of /v1, or of an object there."""
@@ -22,9 +21,9 @@ def fields_of(found: TaskResult, words: Vocabulary) -> tuple[Fields, dict[int, F
     if isinstance(found, ClassMap) or (isinstance(found, Detections) and found.findings is None):
         return {}, {}
     if not isinstance(found, Detections):
-        return result_json(found, words, PredictOptions()), {}
+        return found.to_json(words, PredictOptions()), {}
     # Masks become regions of their own.
-    objects = result_json(replace(found, masks=None), words, PredictOptions())["detections"]
+    objects = replace(found, masks=None).to_json(words, PredictOptions())["detections"]
     return {}, dict(enumerate(objects))
 
 

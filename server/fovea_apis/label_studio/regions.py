@@ -15,12 +15,14 @@ from fovea_apis.label_studio.config import Control, spelling
 from fovea_apis.label_studio.region_fields import Fields, control_value, fields_of
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.maps import NOTHING, ClassMap
+from fovea_engines.detect.map_encoding import NOTHING
+from fovea_engines.detect.maps import ClassMap
 from fovea_engines.detect.mask_encoding import polygons
 from fovea_engines.detect.masks import Bitmap
 from fovea_engines.detect.rotated import corners
 from fovea_engines.detect.task_result import TaskResult
-from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_server.tensors.image_messages import ImageResult
 
 # Of a drawn point, per cents of the image.
 _POINT = 0.6

@@ -25,6 +25,7 @@ from fovea_apis.label_studio.config import TASKS, Control, check_labels, control
 from fovea_apis.label_studio.hosts import Hosts
 from fovea_apis.label_studio.regions import regions
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_preprocess.errors import Forbidden, FoveaError, InvalidRequest, Restricted
 from fovea_server.feature import Feature
 from fovea_server.http.v1.body import Source, json_object
@@ -39,7 +40,7 @@ from fovea_server.http.v1.route import (
     service_of,
 )
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+from fovea_server.tensors.image_messages import ImageResult
 
 log = logging.getLogger(__name__)
 

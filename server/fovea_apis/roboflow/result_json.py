@@ -13,8 +13,8 @@ import orjson
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.options import PredictOptions
-from fovea_server.tensors.image_messages import ImageResult, Vocabulary
-from fovea_server.tensors.results.forms import result_json
+from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.traffic.call import CALL
 
 TASKS = {
@@ -37,7 +37,7 @@ def predictions_json(
 ) -> bytes:
     """Write the predictions of one image; classes and keypoints below a score are left out."""
     assert result.found is not None, "the task of the model is one of TASKS"
-    found = result_json(result.found, words, options)
+    found = result.found.to_json(words, options)
     if "detections" in found:
         return orjson.dumps([_object(each, least_keypoint) for each in found["detections"]])
     likely = (each for each in found["classes"] if each["score"] >= least)

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from fovea_client import Match
+from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.options import PredictOptions, check_texts
 from fovea_engines.session import Array
 from fovea_files.search.documents import MATCHES, described_search, described_words
@@ -39,7 +40,6 @@ from fovea_server.http.v1.route import (
     service_of,
 )
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.results.forms import result_tensors
 
 FindIndex = Callable[[Path, str], VectorIndex]
 """Returns an index of the model in a folder, by name."""
@@ -205,9 +205,8 @@ def _matches(
         if isinstance(image, FoveaError):
             found.append(orjson.Fragment(error_json(image)))
             continue
-        assert image.found is not None, "the task says so"
-        vectors = result_tensors([image.found], prediction.words, PredictOptions())[0]
-        found.append(_nearest(index, vectors.array[0], most, mending, thumbnails=thumbnails))
+        assert isinstance(image.found, Embedding), "the task says so"
+        found.append(_nearest(index, image.found.unit, most, mending, thumbnails=thumbnails))
     return found
 
 

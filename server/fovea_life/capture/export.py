@@ -13,6 +13,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from fovea_apis.label_studio.config import Control, spelling
 from fovea_apis.label_studio.regions import regions
 from fovea_client import ImageResult
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_files.client_results import task_result
 from fovea_files.entry import Entry
 from fovea_files.formats import coco, yolo
@@ -22,7 +23,6 @@ from fovea_life.capture.record import entry_of, predicting
 from fovea_life.capture.store import Captured
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.tensors.image_messages import ImageResult as Found
-from fovea_server.tensors.image_messages import Vocabulary
 
 IMAGES = "images"
 
@@ -98,7 +98,7 @@ def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images
         for kind in _CONTROLS[model.task]
         if (labels := {spelling(each): each for each in _labels(kind, names, model)})
     ]
-    words = Vocabulary(tuple(names), model.skeleton, "")
+    words = Vocabulary(tuple(names), model.skeleton)
     tasks = []
     for entry, result in zip(entries, results, strict=True):
         found = Found(result.width, result.height, 1, task_result(result))

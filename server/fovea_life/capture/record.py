@@ -23,7 +23,6 @@ from fovea_files.sources import Source
 from fovea_preprocess.image import DecodedImage, decode_image
 from fovea_server.dataplane.prediction import Prediction
 from fovea_server.tensors.image_messages import ImageResult, SentImage
-from fovea_server.tensors.results.forms import result_json
 
 _QUALITY = 95
 _SUFFIXES = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"RI": ".webp", b"BM": ".bmp"}
@@ -80,7 +79,7 @@ class Record:
         name = f"image{suffix}"
         found, words = self.result.found, self.of.words
         size = {"width": self.result.width, "height": self.result.height}
-        json_ = {} if found is None else result_json(found, words, PredictOptions(mask="rle"))
+        json_ = {} if found is None else found.to_json(words, PredictOptions(mask="rle"))
         for each in json_.get("detections", ()) if blurred is not None else ():
             # They tell who it is, as the pixels do.
             each.pop("text", None)

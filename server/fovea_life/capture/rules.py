@@ -16,8 +16,8 @@ from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.tensors.image_messages import Vocabulary
 
 FORMS = (
     "'score 0.3..0.5' (an object has a score between), 'classes person,dog', 'empty' (nothing was "

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_life.shadow.documents import ShadowReport
 from fovea_server.settings import Settings
-from fovea_server.tensors.image_messages import SentImage, Vocabulary
+from fovea_server.tensors.image_messages import SentImage
 
 
 @dataclass(frozen=True, slots=True)

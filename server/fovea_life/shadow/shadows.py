@@ -17,7 +17,7 @@ from fovea_server.feature import Feature
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import Settings
 from fovea_server.statistics.family import Family
-from fovea_server.tensors.image_messages import SentImage, Vocabulary
+from fovea_server.tensors.image_messages import SentImage
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -139,7 +139,7 @@ class Shadows(Feature):
             version=version,
             against=model.version,
             task=model.task,
-            words=Vocabulary(engine.labels, engine.card.skeleton, ""),
+            words=engine.vocabulary(),
             settings=self._settings,
         )
 

@@ -31,7 +31,7 @@ from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.top_classes import check_classes, replace_by_classes
 from fovea_server.models.model import ServedModel, State
 from fovea_server.statistics.stages import Timing
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage, Vocabulary
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
 from fovea_server.tensors.messages import InferRequest, InferResponse
 from fovea_server.traffic.call import CLIENT
 from fovea_server.traffic.spans import SPAN
@@ -114,8 +114,7 @@ class DataPlane:
                 "its inputs"
             )
         charge(model, request.images.__len__)
-        reason = "" if engine.head else engine.card.reason
-        words = Vocabulary(options.labels or engine.labels, engine.card.skeleton, reason)
+        words = engine.vocabulary(options.labels)
         if options.labels is None:
             resolved = _resolved(model, engine, options)
         else:

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.vocabulary import WORDLESS
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
 from fovea_server.dataplane.prediction import Prediction, PredictRequest
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.image_outputs import output_tensors, result_tensors
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor, OutputTensor
-from fovea_server.tensors.results.forms import result_tensors
-from fovea_server.tensors.wire import NAMES, decode_strings
+from fovea_server.tensors.wire import decode_strings
 
 if TYPE_CHECKING:
     from fovea_server.dataplane.dataplane import DataPlane
@@ -69,7 +70,7 @@ async def _vectors(
 ) -> InferResponse:
     options, timeout_s = _options_of(request), 1e-6 * request.timeout_us or None
     read = await plane.read_texts(model, model.version, texts, timeout_s=timeout_s)
-    return _response(model, request, result_tensors(read, Vocabulary(None, None, ""), options))
+    return _response(model, request, result_tensors(read, WORDLESS, options))
 
 
 def _response(
@@ -138,10 +139,7 @@ def _prediction_tensors(prediction: Prediction, options: PredictOptions) -> list
     if found:
         return result_tensors(found, prediction.words, options)
     rows = [result.tensors or {} for result in results]
-    return [
-        OutputTensor(name, NAMES[array.dtype], np.stack([row[name] for row in rows]))
-        for name, array in rows[0].items()
-    ]
+    return output_tensors({name: np.stack([row[name] for row in rows]) for name in rows[0]})
 
 
 def _wanted(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:

@@ -28,7 +28,7 @@ from fovea_server.json_text import check_weight
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
 from fovea_server.models.slot import IndexEntry
-from fovea_server.tensors.results.forms import image_outputs
+from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.traffic.call import CALL
 from fovea_server.traffic.holder import Holder
 

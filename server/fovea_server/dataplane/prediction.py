@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.image_messages import ImageResult, SentImage, Vocabulary
+from fovea_server.tensors.image_messages import ImageResult, SentImage
 
 Encode = Callable[[ImageResult, Vocabulary, PredictOptions], bytes]
 """Writes the answer for an image."""

@@ -13,7 +13,7 @@ from fovea_engines.repository.model_config import ModelConfig, ModelParameter
 from fovea_engines.repository.model_config_scheduling import EnsembleStep, ModelEnsembling
 from fovea_pipelines.recipe import PIPELINE_FILE, Pipeline
 from fovea_preprocess.errors import InvalidModel
-from fovea_server.tensors.results.forms import image_outputs
+from fovea_server.tensors.image_outputs import image_outputs
 
 PLATFORM = "fovea_composite"
 """Of the configuration of such a model; its steps are the models that it runs."""

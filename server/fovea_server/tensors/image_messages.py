@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.session import Array
 from fovea_preprocess.image import DecodedImage
@@ -86,18 +85,3 @@ class ImageResult:
     encoded: bytes = b""
     batch: int = 0
     stages: dict[str, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """The words in which a model's answers are written.
-
-    Attributes:
-        labels: class names by id; None when unknown.
-        skeleton: of the keypoints; None without them.
-        reason: why there are tensors and nothing is decoded; empty where something is.
-    """
-
-    labels: tuple[str, ...] | None
-    skeleton: Skeleton | None
-    reason: str

@@ -17,12 +17,12 @@ import orjson
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound, Unavailable
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.reach import Reach
-from fovea_server.tensors.image_messages import ImageResult, Vocabulary
-from fovea_server.tensors.results.forms import result_json
+from fovea_server.tensors.image_messages import ImageResult
 from fovea_streams.events.feed import EventFeed
 from fovea_streams.frames.address import SourceAddress
 from fovea_streams.frames.camera import Camera, Frame, SourceState
@@ -335,7 +335,7 @@ def _rounded(time_s: float | None) -> float | None:
 def _encoded(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
     answer: dict[str, Any] = {"width": result.width, "height": result.height}
     if result.found is not None:
-        answer |= result_json(result.found, words, options)
+        answer |= result.found.to_json(words, options)
     return orjson.dumps(answer)
 
 

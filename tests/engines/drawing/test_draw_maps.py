@@ -6,7 +6,8 @@ import pytest
 from fovea_drawing.drawing import annotated, draw, encode
 from fovea_drawing.maps import cut_out
 from fovea_engines.detect.colours import colour
-from fovea_engines.detect.maps import NOTHING, ClassMap, DepthMap, SoftMask
+from fovea_engines.detect.map_encoding import NOTHING
+from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 
 GREY = 90
 SIZE = 300, 400

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from fovea_drawing.drawing import annotated
 from fovea_engines.detect.new_image import MediaType
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidImage, InvalidRequest
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.prediction import Prediction, PredictRequest
@@ -19,8 +20,7 @@ from fovea_server.error_status import http_status
 from fovea_server.http.messages import Response, error_headers
 from fovea_server.http.v1.head import wraps_images
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.image_messages import ImageResult, SentImage, Vocabulary
-from fovea_server.tensors.results.forms import result_json
+from fovea_server.tensors.image_messages import ImageResult, SentImage
 
 
 def error_answer(error: FoveaError) -> Response:
@@ -104,7 +104,7 @@ def image_json(result: ImageResult, words: Vocabulary, options: PredictOptions) 
         "orientation": result.orientation,
     }
     if result.found is not None:
-        answer |= result_json(result.found, words, options)
+        answer |= result.found.to_json(words, options)
     else:
         answer["reason"] = words.reason
         answer["tensors"] = [

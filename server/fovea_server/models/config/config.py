@@ -46,7 +46,7 @@ from fovea_engines.session import Session, TensorSpec
 from fovea_preprocess.errors import InvalidModel
 from fovea_server.models.config.config_check import check_config
 from fovea_server.tensors.check import BATCH_NOTE
-from fovea_server.tensors.results.forms import image_outputs
+from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.tensors.signature import shape_text, shapes_match
 
 log = logging.getLogger(__name__)

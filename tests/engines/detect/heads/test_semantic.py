@@ -5,7 +5,7 @@ import pytest
 from tests.engines.detect.heads.expected import File, class_map
 
 from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.maps import NOTHING
+from fovea_engines.detect.map_encoding import NOTHING
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import TensorSpec
 

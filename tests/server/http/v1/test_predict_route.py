@@ -8,13 +8,14 @@ import pytest
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_server.http.v1.answers import image_json
 from fovea_server.http.v1.predict import PredictRoute
 from fovea_server.http.v1.schemas import ImageAnswer
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.settings import Settings
 from fovea_server.statistics.stages import Timing
-from fovea_server.tensors.image_messages import ImageResult, Vocabulary
+from fovea_server.tensors.image_messages import ImageResult
 
 
 def takes(method="POST", target=b"/v1/models/m/predict") -> bool:

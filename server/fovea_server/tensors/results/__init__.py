@@ -1,1 +1,0 @@
-"""The results of each task, as responses have them."""

@@ -1,0 +1,338 @@
+"""The results of all tasks as JSON and back: what is read is what was written, but for rounding.
+
+Pixels are rounded to a hundredth, scores and angles to 1e-5, foregrounds to 8 bits, depths to 16.
+"""
+
+from itertools import starmap
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from fovea_engines.detect.attributes import Attribute, Attributes
+from fovea_engines.detect.classes import Classes, best_classes
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.embedding import Embedding
+from fovea_engines.detect.findings import FAILED, Finding
+from fovea_engines.detect.map_encoding import NOTHING
+from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
+from fovea_engines.detect.masks import Masks
+from fovea_engines.detect.new_image import NewImage
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.reading import ReadText
+from fovea_engines.detect.results import RESULT_OF, RESULTS, read_result
+from fovea_engines.detect.rotated import regular
+from fovea_engines.detect.skeleton import Skeleton
+from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.detect.vocabulary import Vocabulary
+
+# Half of what is rounded to, and the last bit of a float32 beside it.
+PIXEL, SCORE = 0.005 + 2e-3, 5e-6 + 1e-7
+WORDS = Vocabulary(tuple('abc é"'), Skeleton(("nose", "tail")))
+SIZES = st.tuples(st.integers(1, 40), st.integers(1, 40))
+
+
+def floats(least: float, most: float) -> st.SearchStrategy[float]:
+    return st.floats(
+        np.float32(least).item(), np.float32(most).item(), width=32, allow_subnormal=False
+    )
+
+
+def tables(rows: int, *columns: int, least=0.0, most=1.0) -> st.SearchStrategy[Any]:
+    return arrays(np.float32, (rows, *columns), elements=floats(least, most))
+
+
+@st.composite
+def masks(draw, count: int, size: tuple[int, int]) -> Masks:
+    height, width = size
+    windows = tuple(
+        draw(arrays(np.float32, array_shapes(min_dims=2, max_dims=2, max_side=9),
+                    elements=floats(-1, 1)))
+        for _ in range(count)
+    )  # fmt: skip
+    ends = st.tuples(
+        st.integers(-3, width), st.integers(-3, height), st.integers(1, 20), st.integers(1, 20)
+    )
+    rows = [draw(ends) for _ in range(count)]
+    places = np.array([(x, y, x + w, y + h) for x, y, w, h in rows], np.float64).reshape(-1, 4)
+    return Masks(windows, places, places, size)
+
+
+@st.composite
+def detections(draw, findings: bool = False) -> tuple[Detections, PredictOptions]:
+    count, size = draw(st.integers(0, 5)), draw(SIZES)
+    boxes = draw(tables(count, 4, least=-2000, most=65_535))
+    scores = draw(tables(count))
+    ids = draw(arrays(np.int32, count, elements=st.integers(0, 9)))
+    kinds = st.sampled_from(["plain", "masks", "points", "rotated", "tracks", "findings"])
+    kind, more = draw(kinds) if not findings else "findings", {}
+    if kind == "masks":
+        more["masks"] = draw(masks(count, size))
+    elif kind == "points":
+        points = draw(tables(count, 2, 3, least=-100, most=5000))
+        points[..., 2] = np.abs(points[..., 2]) / 5000
+        more["keypoints"] = points
+    elif kind == "rotated":
+        rows = draw(tables(count, 5, least=0, most=5000))
+        rows[:, 4] = rows[:, 4] / 1000
+        more["rotated"] = regular(rows)
+    elif kind == "tracks":
+        more["track_ids"] = draw(arrays(np.int32, count, elements=st.integers(-3, 99)))
+    elif kind == "findings":
+        more["findings"] = tuple(tuple(draw(st.lists(found, max_size=4))) for _ in range(count))
+    form = draw(st.sampled_from(["rle", "polygon", "png"]))
+    return Detections(boxes, scores, ids, **more), PredictOptions(mask=form)
+
+
+@st.composite
+def classes(draw) -> tuple[Classes, PredictOptions]:
+    count = draw(st.integers(1, 9))
+    options = PredictOptions(top_k=draw(st.integers(1, 9)))
+    return best_classes(draw(tables(count)), options), options
+
+
+@st.composite
+def attributes(draw) -> tuple[Attributes, PredictOptions]:
+    options = PredictOptions(top_k=draw(st.integers(1, 9)))
+    first, found = 0, []
+    for name in "xy":
+        count = draw(st.integers(1, 5))
+        own = draw(tables(count))
+        found.append(Attribute.of(name, own, first, options, exclusive=draw(st.booleans())))
+        first += count
+    return Attributes(tuple(found)), options
+
+
+@st.composite
+def embeddings(draw) -> tuple[Embedding, PredictOptions]:
+    vector = draw(arrays(np.float32, st.integers(1, 20), elements=floats(-100, 100)))
+    form = draw(st.sampled_from(["list", "base64"]))
+    return Embedding(vector), PredictOptions(vector=form, normalise=draw(st.booleans()))
+
+
+@st.composite
+def texts(draw) -> tuple[ReadText, PredictOptions]:
+    # The labels have a space, and an id beyond them is one, too.
+    ids = draw(arrays(np.int32, st.integers(0, 12), elements=st.integers(0, 5)))
+    return ReadText(ids, draw(tables(len(ids)))), PredictOptions()
+
+
+@st.composite
+def class_maps(draw) -> tuple[ClassMap, PredictOptions]:
+    ids = st.sampled_from([0, 1, 2, NOTHING, draw(st.sampled_from([3, 254, 255, 300]))])
+    values = draw(arrays(np.uint16, draw(SIZES), elements=ids))
+    return ClassMap(values), PredictOptions(mask=draw(st.sampled_from(["rle", "png"])))
+
+
+@st.composite
+def foregrounds(draw) -> tuple[SoftMask, PredictOptions]:
+    return SoftMask(draw(tables(*draw(SIZES)))), PredictOptions()
+
+
+@st.composite
+def depths(draw) -> tuple[DepthMap, PredictOptions]:
+    least = draw(floats(-100, 1000))
+    values = draw(tables(*draw(SIZES))) * draw(floats(0, 100)) + np.float32(least)
+    return DepthMap(values, metres=draw(st.booleans())), PredictOptions()
+
+
+@st.composite
+def pictures(draw) -> tuple[NewImage, PredictOptions]:
+    values = draw(tables(*draw(SIZES), draw(st.sampled_from([1, 3])), least=-0.1, most=1.1))
+    return NewImage(values), PredictOptions()
+
+
+def finding(field: str, found: TaskResult) -> Finding:
+    return Finding("stage", field, found, WORDS, found.caption(WORDS.labels))
+
+
+found = st.one_of(
+    attributes().map(lambda one: finding("attributes", one[0])),
+    classes().map(lambda one: finding("classes", one[0])),
+    embeddings().map(lambda one: finding("embedding", one[0])),
+    texts().map(lambda one: finding("text", one[0])),
+    st.just(Finding("stage", "text", caption=FAILED, error=("invalid_image", "too small"))),
+)
+KINDS: dict[type[TaskResult], st.SearchStrategy[Any]] = {
+    Detections: detections(),
+    Classes: classes(),
+    Attributes: attributes(),
+    Embedding: embeddings(),
+    ReadText: texts(),
+    ClassMap: class_maps(),
+    SoftMask: foregrounds(),
+    DepthMap: depths(),
+    NewImage: pictures(),
+}
+
+
+def written(result: TaskResult, options: PredictOptions) -> dict[str, Any]:
+    """The answer for an image, as it is on the wire."""
+    size = {"height": 1, "width": 1}
+    match result:
+        case ClassMap(ids=ids):
+            size = dict(zip(size, ids.shape, strict=True))
+    return orjson.loads(orjson.dumps(size | result.to_json(WORDS, options)))
+
+
+def test_every_result_has_a_task_and_a_field():
+    assert set(KINDS) == set(RESULTS) == set(RESULT_OF.values())
+    assert len({kind.field for kind in RESULTS}) == len(RESULTS)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_what_is_read_is_what_was_written(kind, data):
+    result, options = data.draw(KINDS[kind])
+    answer = written(result, options)
+    read = read_result(answer, WORDS)
+    assert type(read) is kind
+    assert orjson.dumps(read.to_json(WORDS, options)) == orjson.dumps(
+        result.to_json(WORDS, options)
+    )
+    SAME[kind](result, read, options)
+
+
+def same_objects(one: Detections, other: Detections, options: PredictOptions) -> None:
+    np.testing.assert_allclose(other.boxes, one.boxes, rtol=0, atol=PIXEL)
+    same_classes(one, other, options)
+    if not len(one):
+        return
+    if one.keypoints is not None:
+        np.testing.assert_allclose(other.keypoints, one.keypoints, rtol=0, atol=PIXEL)
+    if one.rotated is not None:
+        np.testing.assert_allclose(other.rotated, one.rotated, rtol=0, atol=PIXEL)
+        np.testing.assert_allclose(other.rotated[:, 4], one.rotated[:, 4], rtol=0, atol=SCORE)
+    if one.track_ids is not None:
+        assert other.track_ids.tolist() == np.maximum(one.track_ids, 0).tolist()
+    if one.masks is not None and options.mask != "polygon":
+        for index in range(len(one)):
+            assert (other.masks.bitmap(index) == one.masks.bitmap(index)).all()
+    for mine, others in zip(one.findings or (), other.findings or (), strict=False):
+        # Two stages may share a place, where the later one stays.
+        assert {each.field for each in others} == {
+            "error" if each.error else each.field for each in mine
+        }
+
+
+def same_classes(one: Any, other: Any, options: PredictOptions) -> None:
+    assert other.class_ids.tolist() == one.class_ids.tolist()
+    np.testing.assert_allclose(other.scores, one.scores, rtol=0, atol=SCORE)
+
+
+def same_attributes(one: Attributes, other: Attributes, options: PredictOptions) -> None:
+    for mine, others in zip(one.found, other.found, strict=True):
+        assert (others.name, others.exclusive) == (mine.name, mine.exclusive)
+        same_classes(mine, others, options)
+
+
+def same_vectors(one: Embedding, other: Embedding, options: PredictOptions) -> None:
+    np.testing.assert_allclose(other.norm, one.norm, rtol=1e-6, atol=1e-6)
+    same = "unit" if options.normalise else "vector"
+    assert getattr(other, same).tolist() == getattr(one, same).tolist()
+
+
+def same_texts(one: ReadText, other: ReadText, options: PredictOptions) -> None:
+    assert other.characters(WORDS.labels) == one.characters(WORDS.labels)
+    np.testing.assert_allclose(other.scores, one.scores, rtol=0, atol=SCORE)
+    np.testing.assert_allclose(other.score, one.score, rtol=0, atol=SCORE)
+
+
+def same_class_maps(one: ClassMap, other: ClassMap, options: PredictOptions) -> None:
+    assert (other.pixels() == one.pixels()).all()
+
+
+def same_foregrounds(one: SoftMask, other: SoftMask, options: PredictOptions) -> None:
+    np.testing.assert_allclose(other.pixels(), one.pixels(), rtol=0, atol=0.5 / 255 + 1e-6)
+
+
+def same_depths(one: DepthMap, other: DepthMap, options: PredictOptions) -> None:
+    step = float(np.ptp(one.values.astype(np.float64))) / 65_535
+    np.testing.assert_allclose(other.pixels(), one.pixels(), rtol=1e-6, atol=0.51 * step)
+    assert (other.values.min(), other.values.max()) == (one.values.min(), one.values.max())
+    assert other.metres == one.metres
+
+
+def same_pictures(one: NewImage, other: NewImage, options: PredictOptions) -> None:
+    assert (other.levels == one.levels).all()
+
+
+SAME: dict[type[TaskResult], Any] = {
+    Detections: same_objects,
+    Classes: same_classes,
+    Attributes: same_attributes,
+    Embedding: same_vectors,
+    ReadText: same_texts,
+    ClassMap: same_class_maps,
+    SoftMask: same_foregrounds,
+    DepthMap: same_depths,
+    NewImage: same_pictures,
+}
+
+
+@given(arrays(np.bool_, SIZES))
+def test_outlines_of_a_mask_are_outlines_of_what_they_enclose(bitmap):
+    """Holes are filled, and what is one pixel wide is lost; what is left stays."""
+    window = bitmap.astype(np.float32) - 0.5
+    place = np.array([[0, 0, bitmap.shape[1], bitmap.shape[0]]], np.float64)
+    one = Detections(
+        np.zeros((1, 4), np.float32),
+        np.ones(1, np.float32),
+        np.zeros(1, np.int32),
+        Masks((window,), place, place, bitmap.shape),
+    )
+    options = PredictOptions(mask="polygon")
+    answer = written(one, options)
+    read = read_result(answer, WORDS)
+    assert read.to_json(WORDS, options)["detections"] == answer["detections"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"depth": {"min": 0, "max": 1, "unit": None}}, "png"),
+        ({"saliency": {"share": 0.5, "png": "no base64"}}, "."),
+        ({"picture": {"width": 1, "height": 1, "png": "AAAA"}}, "no image"),
+        ({"semantic": {"classes": [{"class_id": 1}]}, "height": 2, "width": 2}, "mask"),
+        ({"detections": [{"box": {"x1": 0}}]}, "class_id"),
+        *(
+            ({"semantic": {"classes": [{"class_id": 1, "mask": {"size": [2, 2], "counts": c}}]},
+              "height": 2, "width": 2}, "run lengths")
+            for c in ("", "P", "9", "5" * 20, "T" * 20)
+        ),
+    ],
+)  # fmt: skip
+def test_another_answer_is_refused(answer, why):
+    with pytest.raises((LookupError, ValueError), match=why):
+        read_result(answer, WORDS)
+
+
+def test_raw_tensors_have_no_result():
+    assert read_result({"tensors": [], "reason": "odd"}, WORDS) is None
+
+
+def test_a_picture_is_of_the_labels_of_its_stage():
+    """What a pipeline adds has the words of another model, and these come with it."""
+    rows = [{"class_id": 3, "class_name": "red", "score": 0.75}]
+    answer = {
+        "detections": [
+            {
+                "box": {"x1": 0.0, "y1": 0.0, "x2": 1.0, "y2": 1.0},
+                "score": 0.5,
+                "class_id": 0,
+                "class_name": "a",
+                "classes": rows,
+                "text": {"text": "ß1", "score": 0.5, "characters": list(starmap(
+                    lambda character, score: {"character": character, "score": score},
+                    [("ß", 0.25), ("1", 0.75)],
+                ))},
+            }
+        ]
+    }  # fmt: skip
+    read = read_result(answer, WORDS)
+    assert [each.caption for each in read.findings[0]] == ["red", "ß1"]
+    assert read.to_json(WORDS, PredictOptions()) == answer
