@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, create_model
+from pydantic import BaseModel, Field, create_model
 
-import fovea_client
 from fovea_engines.detect.options import PredictOptions, VectorFormat
 from fovea_engines.detect.vocabulary import WORDLESS
 from fovea_server.http.v1.body import parse_texts
@@ -24,20 +22,23 @@ from fovea_server.http.v1.route import (
     parsed,
     service_of,
 )
-from fovea_server.http.v1.schemas import schema_of
+from fovea_server.http.v1.schemas import Embedding
 
 
-@dataclass(frozen=True)
-class TextVector:
+class TextVector(BaseModel):
     """The vector of one text."""
 
-    embedding: fovea_client.Embedding
+    embedding: Embedding
 
 
-_FIELDS: dict[str, Any] = {"model": str, "version": str, "texts": list[schema_of(TextVector)]}  # type: ignore[misc]
-TextAnswer = create_model(
-    "TextAnswer", __doc__="The vectors of the texts of a request, in their order.", **_FIELDS
-)
+class TextAnswer(BaseModel):
+    """The vectors of the texts of a request, in their order."""
+
+    model: str
+    version: str
+    texts: list[TextVector]
+
+
 _OPTIONS = PredictOptions.__dataclass_fields__
 TextRequest = create_model(
     "TextRequest",

@@ -4,39 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, create_model
+from pydantic import BaseModel, Field
 
-import fovea_client
 from fovea_files.search.index import DEFAULT, MOST_MATCHES
 from fovea_server.http.v1.openapi import described_images
-from fovea_server.http.v1.schemas import Absent, ErrorDetail, Timing, schema_of
+from fovea_server.http.v1.schemas import Absent, ErrorDetail, TimingMs
 
 MATCHES = 10
 """As many as are answered if a request does not say."""
 
 
-Match = schema_of(
-    fovea_client.Match,
-    score={"description": "the cosine of both vectors", "ge": -1, "le": 1},
-    thumbnail="with thumbnails, where the index has them: a JPEG file in base64",
-)
-_FIELDS: dict[str, Any] = {
-    "matches": (list[Match] | Absent, Field(None, description="best first")),  # type: ignore[valid-type]
-    "error": (ErrorDetail | Absent, Field(None, description="why this image failed")),
-}
-ImageMatches = create_model(
-    "ImageMatches", __doc__="The matches of one image of a request, or `error`.", **_FIELDS
-)
-SearchAnswer = create_model(
-    "SearchAnswer",
-    __doc__="Images of an index that are most like those of a request, in their order.",
-    model=str,
-    version=str,
-    index=(str, Field(description="its name")),
-    size=(int, Field(description="number of images that were compared")),
-    images=list[ImageMatches],
-    timing_ms=Timing,
-)
+class Match(BaseModel):
+    """An image of an index; the score is the cosine of both vectors, -1 to 1."""
+
+    name: str
+    score: float = Field(description="the cosine of both vectors", ge=-1, le=1)
+    thumbnail: str | Absent = Field(
+        None, description="with thumbnails, where the index has them: a JPEG file in base64"
+    )
+
+
+class ImageMatches(BaseModel):
+    """The matches of one image of a request, or `error`."""
+
+    matches: list[Match] | Absent = Field(None, description="best first")
+    error: ErrorDetail | Absent = Field(None, description="why this image failed")
+
+
+class SearchAnswer(BaseModel):
+    """Images of an index that are most like those of a request, in their order."""
+
+    model: str
+    version: str
+    index: str = Field(description="its name")
+    size: int = Field(description="number of images that were compared")
+    images: list[ImageMatches]
+    timing_ms: TimingMs
+
 
 _PARAMETERS = [
     {

@@ -1,27 +1,19 @@
-"""The schemas of /v1 for the OpenAPI page: requests of options, results of the client's classes.
+"""The schemas of /v1 for the OpenAPI page: requests with options, and answers.
 
-For speed, requests are parsed (`body.py`) and results are written (`answers.py`) without them;
-tests check both against them.
+For speed, requests are parsed (`body.py`) and results are written (`to_json` of the engine's
+results) without them; a test holds real answers of every task to them.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from functools import reduce
-from inspect import cleandoc
-from operator import or_
-from types import NoneType
-from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
+from dataclasses import fields
+from typing import Annotated, Any, Literal, Self, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-import fovea_client
-from fovea_client.answers import TASKS
-from fovea_client.value import Value
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.results import RESULT_OF
 
 Absent = SkipJsonSchema[None]
 """A field that may be left out, and is never null."""
@@ -53,182 +45,248 @@ PredictJson = create_model(
 )
 
 
-# A name, and its text, which goes on in lines that are indented further.
-_ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
-_FORMS: dict[Any, type[Any]] = {bytes: str, Mapping[str, float]: dict[str, float]}
-"""Type of a field of the client -> its type in JSON."""
+class Box(BaseModel):
+    """Corners in pixels of the upright original."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
 
 
-def _fields(
-    *kinds: type[Any],
-    forms: Mapping[str, Any] | None = None,
-    partly: bool = False,
-    **texts: str | dict[str, Any],
-) -> dict[str, Any]:
-    """Return the fields of classes of the client as `create_model` takes them.
+class Keypoint(BaseModel):
+    """A named point, in pixels of the upright original; it may lie outside."""
 
-    A field may be absent if it has a default, if not all of the classes have it, or `partly`.
-    `texts` are descriptions of fields, or all arguments of their `Field`; `forms` are their types,
-    where JSON has others than `_form` finds.
-    """
-    made: dict[str, Any] = {}
-    for kind in kinds:
-        types, documented = get_type_hints(kind), _documented(kind)
-        for field in fields(kind):
-            text = texts.get(field.name, documented.get(field.name, {}))
-            about = {"description": text} if isinstance(text, str) else text
-            form = (forms or {}).get(field.name) or _form(types[field.name])
-            always = all(field.name in other.__match_args__ for other in kinds) and not partly
-            if always and field.default is MISSING:
-                made[field.name] = form, Field(**about)
-            else:
-                made[field.name] = form | Absent, Field(None, **about)
-    return made
+    name: str
+    x: float
+    y: float
+    score: float
 
 
-def _documented(kind: type[Any]) -> dict[str, str]:
-    """Return what the docstring of the result of an image says of its fields."""
-    if not issubclass(kind, Value):
-        return {}
-    attributes = cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
-    return {
-        name: " ".join(text.split()).rstrip(".") for name, text in _ATTRIBUTE.findall(attributes)
-    }
+class Rotated(BaseModel):
+    """A rotated rectangle in pixels of the upright original; it may reach outside."""
+
+    cx: float
+    cy: float
+    w: float
+    h: float
+    angle: float
 
 
-def _form(kind: type[Any]) -> type[Any]:
-    """Return the type in JSON of a type of the client; of an optional one, without None."""
-    if kind in _FORMS:
-        return _FORMS[kind]
-    if is_dataclass(kind):
-        return schema_of(kind)
-    parts = [part for part in get_args(kind) if part not in (NoneType, ...)]
-    if get_origin(kind) is tuple:
-        return list[_form(parts[0])]  # type: ignore[misc, return-value]
-    return _form(reduce(or_, parts)) if parts else kind
+class Corner(BaseModel):
+    """A corner of a rotated rectangle, in pixels of the upright original."""
+
+    x: float
+    y: float
 
 
-def schema_of(
-    kind: type[Any],
-    name: str = "",
-    forms: Mapping[str, Any] | None = None,
-    **texts: str | dict[str, Any],
-) -> type[BaseModel]:
-    """Make the schema of a class of the client, by whose docstring it is described.
+class Mask(BaseModel):
+    """A mask as the option `mask` asks for it: run lengths, polygons, or a PNG file."""
 
-    `_form` makes one of every class that a field has; the calls below add descriptions.
-    """
-    given = _fields(kind, forms=forms, partly=False, **texts)
-    made = create_model(name or kind.__name__, __doc__=kind.__doc__, **given)
-    _FORMS[kind] = made
-    return made
+    size: list[int] = Field(min_length=2, max_length=2, description="height, width")
+    counts: str | Absent = Field(None, description="COCO's compressed run lengths")
+    polygons: list[list[float]] | Absent = Field(None, description="x, y, x, y, ... in pixels")
+    left: int | Absent = Field(None, description="column of the image at which `png` begins")
+    top: int | Absent = Field(None, description="row of the image at which `png` begins")
+    png: str | Absent = Field(None, description="the file in base64")
 
 
-_MASKS = fovea_client.RunLengths, fovea_client.Outlines, fovea_client.MaskFile
-_FORMS[reduce(or_, _MASKS)] = create_model(
-    "Mask",
-    __doc__="A mask as the option `mask` asks for it: run lengths, polygons, or a PNG file.",
-    **_fields(
-        *_MASKS,
-        size={"description": "height, width", "min_length": 2, "max_length": 2},
-        counts="COCO's compressed run lengths",
-        polygons="x, y, x, y, ... in pixels",
-        left="column of the image at which `png` begins",
-        top="row of the image at which `png` begins",
-        png="the file in base64",
-    ),
-)
-_CORNER = schema_of(fovea_client.Corner)
-ErrorDetail = schema_of(fovea_client.ImageError, "ErrorDetail")
-schema_of(
-    fovea_client.Detection,
-    forms={
-        "corners": Annotated[list[_CORNER], Field(min_length=4, max_length=4)],  # type: ignore[valid-type]
-        "track_id": int | None,
-    },
-    mask="of a segmenter",
-    keypoints="of a pose model",
-    rotated="of a model of rotated boxes or of text",
-    corners="of `rotated`, clockwise; between the second and the third the angle points",
-    track_id="with track: null until the tracker is sure",
-    attributes="of a pipeline, like the three below: what other models say of a crop",
-    classes="best first",
-    error="why a stage of the pipeline failed for this object",
-)
-_SHARE = {"ge": 0, "le": 1}
-schema_of(
-    fovea_client.ClassArea,
-    pixels="number of its pixels",
-    share={"description": "of all pixels", **_SHARE},
-    mask="run lengths or polygons",
-)
-schema_of(
-    fovea_client.Semantic,
-    png="with mask=png: an indexed PNG file in base64, its index the class, and 255 a "
-    "class that the request leaves out; of 16 bits and 65535 with classes of 255 and over",
-)
-schema_of(
-    fovea_client.Saliency,
-    share={"description": "of the image that is foreground", **_SHARE},
-    png="a grey PNG file of 8 bits in base64",
-)
-schema_of(
-    fovea_client.Depth,
-    forms={"unit": Literal["m"] | None},
-    unit="null: the model's own scale",
-    png="a grey PNG file of 16 bits in base64",
-    scale="a depth is a level of the file times this",
-    offset="plus this",
-)
-schema_of(fovea_client.NewPicture, png="a PNG file of 8 bits in base64, RGB or grey")
-_FORMS[fovea_client.Tensor] = create_model(
-    "Tensor",
-    __doc__=fovea_client.Tensor.__doc__,
-    name=str,
-    datatype=str,
-    shape=list[int],
-    data=list[object],
-)
-ErrorAnswer = create_model(
-    "ErrorAnswer", __doc__="Every answer that is not 2xx.", error=(ErrorDetail, ...)
-)
+class ScoredClass(BaseModel):
+    """A class of the whole image; the scores of all classes add up to 1."""
 
-# One schema, not one for each task: many generators of clients cannot read a choice of schemas.
-_IMAGE = _fields(
-    fovea_client.ImageResult,
-    partly=True,
-    width="pixels of the upright image",
-    orientation="EXIF, as in the file: 1 to 8",
-    detections="best first",
-    classes="top_k, best first",
-    tensors="outputs that are not decoded",
-)
-_IMAGE["tensors"] = _IMAGE.pop("tensors")  # last, beside the reason
-_IMAGE["reason"] = str | Absent, Field(None, description="why there are only tensors")
-_IMAGE["error"] = ErrorDetail | Absent, Field(None, description="why this image failed")
-ImageAnswer = create_model(
-    "ImageAnswer",
-    __doc__="One image of an answer: the field that the `task` names, or `error`.",
-    **_IMAGE,
-)
-_FORMS[fovea_client.ImageResult | fovea_client.ImageError] = ImageAnswer
-Timing = schema_of(fovea_client.Timing, "TimingMs")
+    class_id: int
+    class_name: str
+    score: float
 
 
-_PREDICTION = _fields(
-    fovea_client.Prediction,
-    forms={"task": Literal[tuple(TASKS)]},
-    task="says which field each image has: detections, classes, semantic, ...",
-)
+class Attribute(BaseModel):
+    """The classes of an image by one of several classifiers."""
+
+    name: str = Field(description="of the classifier")
+    exclusive: bool = Field(
+        description="one of the classes holds, so that all scores add up to 1; else any number of "
+        "them holds"
+    )
+    classes: list[ScoredClass] = Field(
+        description="best first; ids count through all classifiers of the model"
+    )
 
 
-class PredictAnswer(create_model("PredictAnswer", **_PREDICTION)):  # type: ignore[misc]
+class Character(BaseModel):
+    """One character of a text; its score is 0 to 1."""
+
+    character: str
+    score: float
+
+
+class Reading(BaseModel):
+    """The text of an image, which is one line."""
+
+    text: str
+    score: float = Field(description="the mean of its characters, 0 to 1; 0 without one")
+    characters: list[Character] = Field(description="from left to right")
+
+
+class Embedding(BaseModel):
+    """A vector of an image, to compare images by."""
+
+    norm: float = Field(description="the length that the network gave the vector")
+    normalised: bool = Field(
+        description="the vector was divided by its length, as the option normalise says"
+    )
+    data: str | Absent = Field(
+        None,
+        description="float32 numbers, little-endian, in JSON as base64; absent with vector=list",
+    )
+    numbers: list[float] | Absent = Field(
+        None, description="the same as a list, with vector=list alone"
+    )
+
+
+class ErrorDetail(BaseModel):
+    """A stable word for programs, a sentence for people."""
+
+    code: str
+    message: str
+
+
+class ErrorAnswer(BaseModel):
+    """Every answer that is not 2xx."""
+
+    error: ErrorDetail
+
+
+class Detection(BaseModel):
+    """One thing found."""
+
+    box: Box
+    score: float
+    class_id: int
+    class_name: str
+    mask: Mask | Absent = Field(None, description="of a segmenter")
+    keypoints: list[Keypoint] | Absent = Field(None, description="of a pose model")
+    rotated: Rotated | Absent = Field(None, description="of a model of rotated boxes or of text")
+    corners: Annotated[list[Corner], Field(min_length=4, max_length=4)] | Absent = Field(
+        None,
+        description="of `rotated`, clockwise; between the second and the third the angle points",
+    )
+    track_id: int | None = Field(None, description="with track: null until the tracker is sure")
+    attributes: list[Attribute] | Absent = Field(
+        None, description="of a pipeline, like the three below: what other models say of a crop"
+    )
+    classes: list[ScoredClass] | Absent = Field(None, description="best first")
+    text: Reading | Absent = None
+    embedding: Embedding | Absent = None
+    error: ErrorDetail | Absent = Field(
+        None, description="why a stage of the pipeline failed for this object"
+    )
+
+
+class ClassArea(BaseModel):
+    """One class of an image."""
+
+    class_id: int
+    class_name: str
+    pixels: int = Field(description="number of its pixels")
+    share: float = Field(description="of all pixels", ge=0, le=1)
+    mask: Mask | Absent = Field(None, description="run lengths or polygons")
+
+
+class Semantic(BaseModel):
+    """The classes of an image, the largest first."""
+
+    classes: list[ClassArea]
+    png: str | Absent = Field(
+        None,
+        description="with mask=png: an indexed PNG file in base64, its index the class, and 255 a "
+        "class that the request leaves out; of 16 bits and 65535 with classes of 255 and over",
+    )
+
+
+class Saliency(BaseModel):
+    """The foreground of an image."""
+
+    share: float = Field(description="of the image that is foreground", ge=0, le=1)
+    png: str | Absent = Field(None, description="a grey PNG file of 8 bits in base64")
+
+
+class Depth(BaseModel):
+    """The depths of an image."""
+
+    min: float = Field(description="the least depth")
+    max: float = Field(description="the greatest depth")
+    unit: Literal["m"] | None = Field(description="null: the model's own scale")
+    png: str | Absent = Field(None, description="a grey PNG file of 16 bits in base64")
+    scale: float | Absent = Field(None, description="a depth is a level of the file times this")
+    offset: float | Absent = Field(None, description="plus this")
+
+
+class NewPicture(BaseModel):
+    """A picture that a network has made of an image: larger, sharper, without noise, in colour."""
+
+    width: int = Field(description="of the picture, pixels")
+    height: int = Field(description="of the picture, pixels")
+    png: str | Absent = Field(None, description="a PNG file of 8 bits in base64, RGB or grey")
+
+
+class Tensor(BaseModel):
+    """A raw output row of a model whose head is not recognised."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[object]
+
+
+class ImageAnswer(BaseModel):
+    """One image of an answer: the field that the `task` names, or `error`."""
+
+    # One schema, not one for each task: many generators of clients cannot read a choice of schemas.
+    width: int | Absent = Field(None, description="pixels of the upright image")
+    height: int | Absent = None
+    orientation: int | Absent = Field(None, description="EXIF, as in the file: 1 to 8")
+    detections: list[Detection] | Absent = Field(None, description="best first")
+    classes: list[ScoredClass] | Absent = Field(None, description="top_k, best first")
+    semantic: Semantic | Absent = None
+    saliency: Saliency | Absent = None
+    depth: Depth | Absent = None
+    embedding: Embedding | Absent = None
+    reading: Reading | Absent = None
+    picture: NewPicture | Absent = None
+    attributes: list[Attribute] | Absent = None
+    tensors: list[Tensor] | Absent = Field(None, description="outputs that are not decoded")
+    reason: str | Absent = Field(None, description="why there are only tensors")
+    error: ErrorDetail | Absent = Field(None, description="why this image failed")
+
+
+class TimingMs(BaseModel):
+    """Milliseconds by stage (of the slowest image in each) and in all."""
+
+    decode: float
+    letterbox: float
+    queue: float
+    infer: float
+    postprocess: float
+    total: float
+    stages: dict[str, float] | Absent = None
+
+
+class PredictAnswer(BaseModel):
     """Answers in the order of the images; a bad image among good ones fails only itself."""
+
+    model: str
+    version: str
+    task: Literal[(*RESULT_OF, "tensors")] = Field(  # type: ignore[valid-type]
+        description="says which field each image has: detections, classes, semantic, ..."
+    )
+    images: list[ImageAnswer]
+    timing_ms: TimingMs
 
     @model_validator(mode="after")
     def _has_what_its_task_says(self) -> Self:
-        extra = {"reason"} if self.task == "tensors" else set()
-        expected = {"width", "height", "orientation", TASKS[self.task], *extra}
+        kind = RESULT_OF.get(self.task)
+        own = {"tensors", "reason"} if kind is None else {kind.field}
+        expected = {"width", "height", "orientation", *own}
         for image in self.images:
             if image.model_fields_set not in ({"error"}, expected):
                 raise ValueError(f"{self.task} with {sorted(image.model_fields_set)}")

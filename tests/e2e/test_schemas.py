@@ -1,0 +1,133 @@
+"""A real answer of every task: the schemas and the client have all of its fields, and no others."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import cv2
+import httpx
+import numpy as np
+import pytest
+from onnx import helper
+from tests.built import build
+from tests.conftest import DEMO
+from tests.e2e.results import AS_IT_IS, IMAGES, KINDS, SIDE
+from tests.engines.tiny import save
+from tests.serving import start_server
+
+from fovea_client import TASKS, Client, as_json
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.results import RESULT_OF
+from fovea_server.http.v1.schemas import PredictAnswer
+
+pytestmark = pytest.mark.slow
+
+# The files as they are, whose heads are recognised.
+PLAIN = {
+    "detect": "digits.onnx",
+    "segment": "digits-segment.onnx",
+    "pose": "digits-pose.onnx",
+    "obb": "digits-obb.onnx",
+    "classify": "digits-classify.onnx",
+    "read": "plates-read.onnx",
+}
+# Of these a map of one channel may be: each is told which.
+GREY = {"saliency": "u2net", "depth": "depth", "text": "ppocr-det"}
+FORMS: dict[str, list[dict[str, Any]]] = {
+    "segment": [{"mask": each} for each in ("rle", "polygon", "png", "none")],
+    "semantic": [{"mask": each} for each in ("rle", "polygon", "png", "none")],
+    "saliency": [{}, {"mask": "none"}],
+    "depth": [{}, {"mask": "none"}],
+    "image": [{}, {"mask": "none"}],
+    "embed": [{}, {"vector": "list", "normalise": False}],
+    "detect": [{}, {"track": "bytetrack", "stream_id": "one", "frame": 1}],
+}
+
+
+def colours(path: Path) -> Path:
+    """Write a network whose scores of three classes are the colours of each pixel."""
+    nodes = [helper.make_node("Identity", ["images"], ["classes"])]
+    return save(path, nodes, IMAGES, [("classes", ["batch", 3, SIDE, SIDE])], [])
+
+
+def grey(path: Path) -> Path:
+    """Write a network whose map is the mean of the colours."""
+    nodes = [helper.make_node("ReduceMean", ["images"], ["map"], axes=[1])]
+    return save(path, nodes, IMAGES, [("map", ["batch", 1, SIDE, SIDE])], [])
+
+
+def doubled(path: Path) -> Path:
+    """Write a network that no head decodes."""
+    nodes = [helper.make_node("Add", ["images", "images"], ["odd"])]
+    return save(path, nodes, IMAGES, [("odd", ["batch", 3, SIDE, SIDE])], [])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("every")
+    for task, file in PLAIN.items():
+        (folder / "r" / task / "1").mkdir(parents=True)
+        (folder / "r" / task / "1" / "model.onnx").symlink_to(DEMO / file)
+    given: dict[str, Any]
+    made = {
+        "image": (KINDS["picture"].write, {"preprocess": None}),
+        "embed": (KINDS["embedding"].write, {}),
+        "attributes": (KINDS["attributes"].write, dict(KINDS["attributes"].given)),
+        "semantic": (colours, {"family": "semantic", "labels": ("red", "green", "blue")}),
+        "tensors": (doubled, {}),
+        **{task: (grey, {"family": family}) for task, family in GREY.items()},
+    }
+    for task, (write, given) in made.items():
+        plan = {"preprocess": AS_IT_IS} | given
+        source = write(folder / f"{task}.onnx")
+        build(BuildPlan(source, task, folder / "r", "onnxruntime", **plan))
+    running = start_server(folder / "r", tmp_path_factory.mktemp("log"))
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def images() -> dict[str, bytes]:
+    """A scene of digits, and for tiny networks a bright bar on a dark ground."""
+    pixels = np.full((64, 96, 3), 20, np.uint8)
+    pixels[20:40, 16:80] = (90, 230, 250)
+    bar = cv2.imencode(".png", pixels)[1].tobytes()
+    return {"": bar} | {
+        task: (DEMO / file).read_bytes()
+        for task, file in {
+            **dict.fromkeys(("detect", "segment", "pose", "obb"), "scene-1.jpg"),
+            "classify": "digit.jpg",
+            "read": "plate.jpg",
+        }.items()
+    }
+
+
+def test_all_sides_have_the_same_tasks():
+    named = get_args(PredictAnswer.model_fields["task"].annotation)
+    fields = {task: kind.field for task, kind in RESULT_OF.items()} | {"tensors": "tensors"}
+    assert named == (*RESULT_OF, "tensors")
+    assert fields == TASKS
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_answer_is_what_both_say(server, images, task):
+    image = images.get(task, images[""])
+    for options in FORMS.get(task, [{}]):
+        answer = httpx.post(server.predict_url(task), content=image, params=options).json()
+        read = PredictAnswer.model_validate(answer, strict=True)
+        assert read.task == task
+        assert read.model_dump(exclude_unset=True) == answer, "the schema has all of its fields"
+        [found] = answer["images"]
+        assert found[TASKS[task]], "something is found"
+        with Client(server.url) as client:
+            result = client.predict(task, image, **client_options(options)).image
+        if "track" not in options:
+            assert as_json(result) == without_reason(found), "the client has all of its fields"
+
+
+def client_options(options: dict[str, Any]) -> dict[str, Any]:
+    """A frame comes once."""
+    return options | {"frame": options["frame"] + 1} if "frame" in options else options
+
+
+def without_reason(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name != "reason"}
