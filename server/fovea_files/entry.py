@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fovea_client import ImageError, ImageResult, as_json, image_result
+from fovea_client import ImageError, as_json
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.results import read_result
+from fovea_engines.detect.skeleton import Skeleton, named
+from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_files.sources import Source, Stamp, printable
+from fovea_preprocess.errors import InvalidRequest
 from fovea_preprocess.image import DecodedImage, decode_image
 
 
@@ -30,29 +37,44 @@ class InputImage:
 
 
 class Result:
-    """The result of one image, as JSON and as the client has it: made of each other when needed.
+    """The result of one image, as /v1 has it.
 
-    An engine in this process gives JSON, which is written as it is; a server, or an earlier run,
-    gives the client's result. Pictures are drawn from the latter, so that a run that goes on draws
-    what one without an interruption does.
+    An engine in this process writes it, a server answers it, and an earlier run has kept it. What
+    is drawn is read from it, so that a run that goes on draws what one without an interruption
+    does.
+
+    Attributes:
+        json: the answer for the image.
+        width, height: of the upright image, pixels.
     """
 
-    def __init__(self, given: ImageResult | dict[str, Any]) -> None:
-        self._given = given
-
-    @cached_property
-    def image(self) -> ImageResult:
-        """Return it as the client has it."""
-        given = self._given
-        result = given if isinstance(given, ImageResult) else image_result(given)
-        assert isinstance(result, ImageResult), "it has no error"
-        return result
+    def __init__(self, json: dict[str, Any]) -> None:
+        self.json = json
+        self.width, self.height = int(json["width"]), int(json["height"])
 
     @property
-    def json(self) -> dict[str, Any]:
-        """Return its JSON."""
-        given = self._given
-        return as_json(given) if isinstance(given, ImageResult) else given
+    def objects(self) -> Sequence[dict[str, Any]]:
+        """Return its objects; none for a model of another task."""
+        found: Sequence[dict[str, Any]] = self.json.get(Detections.field, ())
+        return found
+
+    @property
+    def skeleton(self) -> Skeleton | None:
+        """Return the skeleton of its keypoints; None without any."""
+        names = next(
+            ([point["name"] for point in one.get("keypoints", ())] for one in self.objects), ()
+        )
+        return named(names) if names else None
+
+    def read(self, words: Vocabulary) -> TaskResult | None:
+        """Return what was found, in pixels of the upright image; None of raw tensors.
+
+        InvalidRequest: it is damaged, or leaves the map out, as with mask=none.
+        """
+        try:
+            return read_result(self.json, words)
+        except (LookupError, TypeError, ValueError) as error:
+            raise InvalidRequest(f"the result of an image cannot be read: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +90,6 @@ class Entry:
     frame: int | None
     result: Result | ImageError
     stamp: Stamp | None
-
-    @property
-    def found(self) -> ImageResult | ImageError:
-        """Return the result as the client has it."""
-        return self.result if isinstance(self.result, ImageError) else self.result.image
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from fovea_client import ImageError, image_result
+from fovea_client import ImageError
 from fovea_engines.repository.locking import lock
 from fovea_engines.session import Closing
 from fovea_files.entry import Entry, Result
@@ -25,6 +25,8 @@ from fovea_preprocess.errors import InvalidOption, InvalidRequest
 
 LINES = "predictions.jsonl"
 _RUN = "run.json"
+# Fields of a line beside those of the result.
+_OF_RUN = ("file", "frame", "stamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class Journal(Closing):
             for number, line in enumerate(lines, 1):
                 try:
                     value = orjson.loads(line)
-                    file, found = value["file"], image_result(value)
+                    file, result = value["file"], _result(value)
                     stamp = None if (given := value.get("stamp")) is None else (given[0], given[1])
                 except (LookupError, TypeError, ValueError) as error:
                     raise InvalidRequest(
@@ -150,7 +152,6 @@ class Journal(Closing):
                         f"{'there is none' if source is None else f'it is {source.file}'}; give "
                         "the same images, or begin anew in another --out"
                     )
-                result = found if isinstance(found, ImageError) else Result(found)
                 yield Entry(source, value.get("frame"), result, stamp)
 
     def complete(self) -> None:
@@ -167,6 +168,13 @@ class Journal(Closing):
 def _line(entry: Entry) -> bytes:
     line = entry.as_json() | {"stamp": entry.stamp}
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _result(line: dict[str, Any]) -> Result | ImageError:
+    """Return the result in a line; LookupError, TypeError or ValueError without one."""
+    if error := line.get("error"):
+        return ImageError(str(error["code"]), str(error["message"]))
+    return Result({name: value for name, value in line.items() if name not in _OF_RUN})
 
 
 def _drop_torn_line(path: Path) -> None:

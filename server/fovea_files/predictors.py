@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fovea_client import Client, FoveaClientError, Model, Prediction, Timing
+from fovea_client import Client, FoveaClientError, Model, Prediction, Timing, as_json
 from fovea_engines.detect.options import PredictOptions, task_with
 from fovea_engines.detect.skeleton import Skeleton
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.session import Closing
@@ -21,7 +22,7 @@ IN_FLIGHT = 16
 
 @dataclass(frozen=True, slots=True)
 class Predicting:
-    """The model that predicts; labels and skeleton are None where it has none.
+    """The model that predicts.
 
     Attributes:
         is_pipeline: objects may have more: what other models say of them.
@@ -30,8 +31,7 @@ class Predicting:
     name: str
     version: str
     task: str
-    labels: tuple[str, ...] | None
-    skeleton: Skeleton | None
+    words: Vocabulary
     is_pipeline: bool = False
 
 
@@ -84,20 +84,19 @@ class RemotePredictor(Predictor):
         """Ask for the metadata; raises as `Client.model`."""
         model = self._client.model(self._model, self._options.get("version"))
         self._options = self._options | {"version": model.version}
-        skeleton = (model.card or {}).get("skeleton")
+        skeleton = Skeleton.from_json((model.card or {}).get("skeleton"))
         return Predicting(
             model.name,
             model.version or "",
             model.task or "tensors",
-            model.labels,
-            skeleton and Skeleton(tuple(skeleton["names"]), tuple(map(tuple, skeleton["bones"]))),
+            Vocabulary(model.labels, skeleton),
             is_pipeline=bool(model.made_of),
         )
 
     def predict(self, image: InputImage) -> Predicted:
         """Send the image; raises as `Client.predict`."""
         answer = self.ask(image)
-        result = Result(answer.image)
+        result = Result(as_json(answer.image))
         return Predicted(answer.model, answer.version, answer.task, result, answer.timing_ms)
 
     def ask(self, image: InputImage) -> Prediction:
@@ -141,8 +140,7 @@ class LocalPredictor(Predictor):
 
     def describe(self) -> Predicting:
         """Describe the model as its card does."""
-        card, words = self._engine.card, self._words
-        return Predicting(self._model, self._version, card.task, words.labels, words.skeleton)
+        return Predicting(self._model, self._version, self._engine.card.task, self._words)
 
     def predict(self, image: InputImage) -> Predicted:
         """Run the engine; in the timing, "infer" is everything from letterbox to NMS."""

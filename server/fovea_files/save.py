@@ -9,10 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from fovea_client import ImageError, ImageResult
+from fovea_client import ImageError
 from fovea_files.answers import Outcome, answers
-from fovea_files.client_results import skeleton_of
-from fovea_files.entry import Entry
+from fovea_files.entry import Entry, Result
 from fovea_files.formats.annotated import Annotated
 from fovea_files.formats.registry import ANNOTATED, WRITERS
 from fovea_files.journal import Journal
@@ -167,7 +166,7 @@ def _drawn(
 
 def _with_skeleton(model: Predicting, entries: Iterable[Entry]) -> Predicting:
     """Complete the model by the answers: a server may know no more than the number of points."""
-    if model.task != "pose" or model.skeleton is not None:
+    if model.task != "pose" or model.words.skeleton is not None:
         return model
-    results = (entry.found for entry in entries if isinstance(entry.found, ImageResult))
-    return replace(model, skeleton=next(filter(None, map(skeleton_of, results)), None))
+    known = (entry.result.skeleton for entry in entries if isinstance(entry.result, Result))
+    return replace(model, words=replace(model.words, skeleton=next(filter(None, known), None)))

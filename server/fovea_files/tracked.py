@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +11,7 @@ from fovea_client import ImageError
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
-from fovea_files.client_results import task_result
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_files.entry import Entry, InputImage, Result
 from fovea_files.sources import Source
 from fovea_streams.streams.overlay import draw_counts, draw_shapes, draw_trails
@@ -40,9 +39,9 @@ class VideoTracks:
         counts: of each line and zone, by the names of the videos.
     """
 
-    def __init__(self, tracking: Tracking, labels: Sequence[str] | None) -> None:
+    def __init__(self, tracking: Tracking, words: Vocabulary) -> None:
         self.counts: dict[str, dict[str, dict[str, int]]] = {}
-        self._tracking, self._labels = tracking, labels
+        self._tracking, self._words = tracking, words
         self._tuning = Tuning.of(tracking.options)
         self._source: Source | None = None
         self._scene: Scene
@@ -53,7 +52,7 @@ class VideoTracks:
         """Give the objects of the next frame their ids, and count them."""
         if entry.frame is None or isinstance(entry.result, ImageError):
             return entry
-        found = task_result(entry.result.image)
+        found = entry.result.read(self._words)
         if not isinstance(found, Detections):
             return entry
         if entry.source is not self._source:
@@ -62,7 +61,7 @@ class VideoTracks:
             self._trails, self._tracker = Trails(), Tracker(self._tracking.options.track or "")
         tracked = self._tracker.identify(found, image.upright.pixels, self._tuning)
         size = image.upright.width, image.upright.height
-        self._scene.see(tracked, self._labels, size, time_s)
+        self._scene.see(tracked, self._words.labels, size, time_s)
         self._trails.see(tracked, entry.frame)
         self.counts[entry.source.name] = self._scene.counts
         return replace(entry, result=self._with_ids(entry.result, tracked))
@@ -71,9 +70,9 @@ class VideoTracks:
         assert tracked.track_ids is not None
         rows = zip(tracked.track_ids.tolist(), tracked.class_ids.tolist(), strict=True)
         objects = [
-            {**each, "class_id": class_id, "class_name": class_name(self._labels, class_id)}
+            {**each, "class_id": class_id, "class_name": class_name(self._words.labels, class_id)}
             | {"track_id": track_id if track_id > 0 else None}
-            for each, (track_id, class_id) in zip(result.json["detections"], rows, strict=True)
+            for each, (track_id, class_id) in zip(result.objects, rows, strict=True)
         ]
         return Result({**result.json, "detections": objects})
 

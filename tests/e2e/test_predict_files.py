@@ -15,9 +15,9 @@ from tests.conftest import DEMO
 from tests.serving import start_server
 
 from fovea_accuracy.yolo import read_yolo
-from fovea_client import image_result
+from fovea_engines.detect.results import read_result
+from fovea_engines.detect.vocabulary import WORDLESS
 from fovea_engines.evaluate.samples import read_image
-from fovea_files.client_results import task_result
 
 # Of pycocotools, when it decodes masks.
 pytestmark = [
@@ -144,7 +144,7 @@ def test_outlines_are_those_of_the_masks(fovea, repository, images, tmp_path):
     fovea("predict", "segment", images, "--repository", repository, "--out", "out",
           "--format", "yolo")  # fmt: skip
     for line, label in zip(lines(tmp_path / "out"), ("scene-1", "sub/scene-2"), strict=True):
-        masks = task_result(image_result(line)).masks
+        masks = read_result(line, WORDLESS).masks
         rows = (tmp_path / "out" / "labels" / f"{label}.txt").read_text().splitlines()
         for index, row in enumerate(rows):
             outline = np.array(row.split()[1:], float).reshape(-1, 2)

@@ -78,8 +78,9 @@ def read_findings(answer: Mapping[str, Any]) -> Iterator[Finding]:
     for name, value in answer.items():
         match name:
             case "attributes":
-                rows = [row for each in value for row in each["classes"]]
-                yield _read(name, Attributes, answer, _names(rows))
+                # Each may be of another model, with other labels.
+                for each in value:
+                    yield _read(name, Attributes, {name: [each]}, _names(each["classes"]))
             case "classes":
                 yield _read(name, Classes, answer, _names(value))
             case "embedding":

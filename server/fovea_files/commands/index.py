@@ -10,19 +10,21 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from fovea_client import ImageResult
+from fovea_client import ImageError
 from fovea_engines.commands.options import (
     RepositoryOption,
     ServedModelArgument,
     VersionOption,
     find_models,
 )
+from fovea_engines.detect.embedding import Embedding
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.vocabulary import WORDLESS
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_files.answers import answers, count_images
 from fovea_files.commands.predict_output import complain
 from fovea_files.commands.predict_progress import PredictProgress
-from fovea_files.entry import Entry, InputImage
+from fovea_files.entry import Entry, InputImage, Result
 from fovea_files.predictors import LocalPredictor
 from fovea_files.save import Tally
 from fovea_files.search.identity import ModelIdentity
@@ -81,9 +83,10 @@ def index(
             for answer in answered:
                 tally.add(answer.entry)
                 progress.add(tally, answer.entry)
-                result = answer.entry.found
-                if isinstance(result, ImageResult) and result.embedding is not None:
-                    vectors.append(result.embedding.vector)
+                result = answer.entry.result
+                vector = None if isinstance(result, ImageError) else result.read(WORDLESS)
+                if isinstance(vector, Embedding):
+                    vectors.append(vector.unit)
                     names.append(answer.entry.name)
                     if isinstance(answer.drawn, bytes):
                         pictures.append(answer.drawn)
@@ -105,4 +108,4 @@ def index(
 
 
 def _thumbnail(entry: Entry, image: InputImage) -> bytes | None:
-    return thumbnail(image.upright.pixels) if isinstance(entry.found, ImageResult) else None
+    return thumbnail(image.upright.pixels) if isinstance(entry.result, Result) else None

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fovea_client import ImageError, Timing
+from fovea_client import ImageError, Timing, image_result
 from fovea_files.answers import answers, count_images
 from fovea_files.commands.predict_progress import PredictProgress
 from fovea_files.entry import Entry
@@ -35,7 +35,9 @@ def show(predictor: Predictor, sources: Sources) -> Tally:
     with closing(answers(predictor, sources.files)) as found:
         for answer in found:
             tally.add(answer.entry)
-            if isinstance(image := answer.entry.found, ImageError):
+            result = answer.entry.result
+            image = result if isinstance(result, ImageError) else image_result(result.json)
+            if isinstance(image, ImageError):
                 complain(answer.entry.problem or "")
                 continue
             title = Text(f"{answer.entry.place}  {image.width} x {image.height}", style="bold")
@@ -89,7 +91,7 @@ def write_files(
         model.name, model.version, model.task, options, every, tuple(formats), codec
     )
     so_far = None
-    tracks = None if tracking is None else VideoTracks(tracking, model.labels)
+    tracks = None if tracking is None else VideoTracks(tracking, model.words)
     with Journal(folder, settings, resume=resume) as journal:
         try:
             with PredictProgress(count_images(sources.files)) as progress:

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_client import ImageError, ImageResult
-from fovea_drawing.drawing import draw, draw_lines, encode
+from fovea_client import ImageError
+from fovea_drawing.drawing import draw, encode
+from fovea_engines.detect.map_encoding import picture_png
+from fovea_engines.detect.new_image import NewImage
 from fovea_engines.session import Closing
-from fovea_files.client_results import skeleton_of, task_result
 from fovea_files.encoding import VideoFile
 from fovea_files.entry import Entry, InputImage
 from fovea_files.predictors import Predicting
@@ -44,23 +45,18 @@ class Annotated(Closing):
         """Draw the result; None of an error. From any thread, but in order what is followed."""
         if isinstance(entry.result, ImageError):
             return None
-        result = entry.result.image
-        if result.picture is not None and entry.frame is None:
-            return result.picture.png
+        words = self._model.words
+        found, skeleton = entry.result.read(words), words.skeleton or entry.result.skeleton
+        assert found is not None, "raw tensors have no such format"
+        if isinstance(found, NewImage) and entry.frame is None:
+            return picture_png(found.levels)
+        pixels = image.upright.pixels
         if self._tracks is not None and entry.frame is not None:
-            canvas = self._drawn(result, self._tracks.draw_below(image.upright.pixels))
+            canvas = draw(found, self._tracks.draw_below(pixels), words.labels, skeleton)
             self._tracks.draw_above(canvas)
             return canvas
-        canvas = self._drawn(result, image.upright.pixels)
+        canvas = draw(found, pixels, words.labels, skeleton)
         return encode(canvas, "image/jpeg") if entry.frame is None else canvas
-
-    def _drawn(self, result: ImageResult, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        if result.picture is not None:
-            made = result.picture.pixels
-            return made if made.ndim == 3 else np.dstack([made] * 3)
-        if (found := task_result(result)) is None:
-            return draw_lines(((line, at) for at, line in enumerate(result.lines)), pixels)
-        return draw(found, pixels, self._model.labels, self._model.skeleton or skeleton_of(result))
 
     def write(self, entry: Entry, drawn: Drawn | None) -> None:
         """Write the next image, in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,18 @@ import cv2
 import numpy as np
 import orjson
 
-from fovea_client import Detection, ImageResult, MaskFile, Outlines, RunLengths
-from fovea_engines.detect.mask_encoding import run_lengths as encoded
-from fovea_files.client_results import SEEN, bitmap
-from fovea_files.entry import Entry
-from fovea_files.formats.names import class_names
+from fovea_engines.detect.embedding import Embedding
+from fovea_engines.detect.mask_encoding import read_bitmap, run_lengths
+from fovea_engines.detect.vocabulary import WORDLESS
+from fovea_files.entry import Entry, Result
+from fovea_files.formats.names import SEEN, class_names, likely_names
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source
 
 FILE = "predictions.json"
+
+# Decimals, as /v1 has them.
+_PIXEL = 2
 
 
 def write_coco(
@@ -42,11 +46,11 @@ def write_coco(
         file.write(',\n"annotations": [')
         numbers = count(1)  # pycocotools takes 0 for no annotation
         for entry, image_id in zip(entries, image_ids, strict=False):
-            if not isinstance(entry.found, ImageResult):
+            if not isinstance(found := entry.result, Result):
                 continue
-            size = {"width": entry.found.width, "height": entry.found.height}
+            size = {"width": found.width, "height": found.height}
             images.append({"id": image_id, "file_name": entry.name, **size})
-            for row in _annotations(entry.found, image_id):
+            for row in map(partial(_annotation, image_id), found.objects):
                 number = next(numbers)
                 seen.add(row["category_id"])
                 file.write(f"{',' if number > 1 else ''}\n{_text({'id': number} | row)}")
@@ -70,33 +74,68 @@ def _image_ids(sources: Sequence[Source]) -> Iterator[int]:
     return count(1)
 
 
-def _annotations(found: ImageResult, image_id: int) -> Iterator[dict[str, Any]]:
-    size = found.height, found.width
-    for row, one in zip(found.to_coco(image_id), found.detections, strict=True):
-        *_, w, h = row["bbox"]
-        row |= {"area": round(w * h, 2), "iscrowd": 0} | _shape(one, size)
-        if one.keypoints:
-            row |= {"keypoints": _keypoints(one), "num_keypoints": len(one.keypoints)}
-        yield row
+def _annotation(image_id: int, found: Mapping[str, Any]) -> dict[str, Any]:
+    x1, y1, x2, y2 = found["box"].values()
+    box = _pixels((x1, y1, x2 - x1, y2 - y1))
+    points = found.get("keypoints")
+    row = {
+        "image_id": image_id,
+        "category_id": found["class_id"],
+        "bbox": box,
+        "score": found["score"],
+        **_segmentation(found.get("mask")),
+        **({"keypoints": _keypoints(points)} if points else {}),
+        **_of_pipeline(found),
+    }
+    row |= {"area": round(box[2] * box[3], _PIXEL), "iscrowd": 0} | _shape(found)
+    return row | ({"num_keypoints": len(points)} if points else {})
 
 
-def _shape(found: Detection, size: tuple[int, int]) -> dict[str, Any]:
-    """Return the area of the mask, and what `to_coco` lacks: mask files, and rotated boxes.
-
-    The outline of a rotated box, which COCO does not know, is its corners.
-    """
-    match found.mask:
-        case RunLengths() as run_lengths:
-            return {"area": int(run_lengths.pixels.sum())}
-        case MaskFile():
-            part = bitmap(found, size)
-            return {"segmentation": encoded(part, size), "area": int(part.pixels.sum())}
-        case Outlines(polygons=polygons):
-            return {"area": _area(polygons)}
-    if found.corners:
-        outline = [value for corner in found.corners for value in (corner.x, corner.y)]
-        return {"segmentation": [outline], "area": _area([outline])}
+def _segmentation(mask: Mapping[str, Any] | None) -> dict[str, Any]:
+    match mask:
+        case {"counts": _}:
+            return {"segmentation": mask}
+        case {"polygons": outlines}:
+            return {"segmentation": [_pixels(each) for each in outlines]}
     return {}
+
+
+def _shape(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the area of the mask, and the outline of what COCO has no form for.
+
+    That is a PNG file, and a rotated box, whose outline is its corners.
+    """
+    if (mask := found.get("mask")) is None:
+        outline = [value for corner in found.get("corners", ()) for value in corner.values()]
+        return {"segmentation": [outline], "area": _area([outline])} if outline else {}
+    if "polygons" in mask:
+        return {"area": _area(mask["polygons"])}
+    part = read_bitmap(mask)
+    area = {"area": int(part.pixels.sum())}
+    if "counts" in mask:
+        return area
+    height, width = mask["size"]
+    return {"segmentation": run_lengths(part, (height, width)), **area}
+
+
+def _pixels(places: Iterable[float]) -> list[float]:
+    return [round(place, _PIXEL) for place in places]
+
+
+def _of_pipeline(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the stages of a pipeline found of an object, under the names of /v1."""
+    more: dict[str, Any] = {}
+    if attributes := found.get("attributes"):
+        more["attributes"] = dict(likely_names(attributes))
+    if classes := found.get("classes"):
+        more["classes"] = {each["class_name"]: each["score"] for each in classes}
+    if text := found.get("text"):
+        more |= {"text": text["text"], "text_score": text["score"]}
+    if "embedding" in found:
+        more["embedding"] = Embedding.from_json(found, WORDLESS).vector.tolist()
+    if error := found.get("error"):
+        more["error"] = error["message"]
+    return more
 
 
 def _area(outlines: Iterable[Sequence[float]]) -> float:
@@ -104,15 +143,16 @@ def _area(outlines: Iterable[Sequence[float]]) -> float:
     return round(sum(cv2.contourArea(each) for each in points), 2)
 
 
-def _keypoints(found: Detection) -> list[float]:
+def _keypoints(points: Iterable[Mapping[str, Any]]) -> list[float]:
     """Return x, y and COCO's visibility: 2 for a point that is seen, 1 for one that is guessed."""
-    return [value for p in found.keypoints for value in (p.x, p.y, 2 if p.score >= SEEN else 1)]
+    rows = ((p["x"], p["y"], 2 if p["score"] >= SEEN else 1) for p in points)
+    return [value for row in rows for value in row]
 
 
 def _categories(model: Predicting, seen: set[int]) -> list[dict[str, Any]]:
     points: dict[str, Any] = {}
-    if model.skeleton is not None:
-        bones = [[one + 1, other + 1] for one, other in model.skeleton.bones]
-        points = {"keypoints": list(model.skeleton.names), "skeleton": bones}
-    names = class_names(model.labels, seen)
+    if model.words.skeleton is not None:
+        bones = [[one + 1, other + 1] for one, other in model.words.skeleton.bones]
+        points = {"keypoints": list(model.words.skeleton.names), "skeleton": bones}
+    names = class_names(model.words.labels, seen)
     return [{"id": each, "name": name, **points} for each, name in enumerate(names)]

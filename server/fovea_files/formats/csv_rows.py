@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fovea_client import Detection, ImageResult, ScoredClass, table_columns
-from fovea_files.entry import Entry
+from fovea_engines.detect.attributes import Attributes
+from fovea_engines.detect.classes import Classes
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.embedding import Embedding
+from fovea_engines.detect.new_image import NewImage
+from fovea_engines.detect.reading import ReadText
+from fovea_engines.detect.vocabulary import WORDLESS
+from fovea_files.entry import Entry, Result
+from fovea_files.formats.names import likely_names
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source
 
 FILE = "predictions.csv"
+
+COLUMNS: Mapping[str, Sequence[str]] = {
+    "classify": ("class_id", "class_name", "score"),
+    "embed": ("norm", "vector"),
+    "read": ("text", "score"),
+    "image": ("width", "height"),
+    "attributes": ("attribute", "class_id", "class_name", "score"),
+}
+"""Columns of each task of whole images that fits into a table."""
 
 # Of an object, what the stages of a pipeline found.
 _OF_PIPELINE = ("attributes", "classes", "text", "text_score", "embedding", "error")
@@ -35,68 +50,67 @@ def write_csv(
         table = csv.DictWriter(file, header)
         table.writerow({name: _text(name) for name in header})
         for entry in entries:
-            if isinstance(entry.found, ImageResult):
+            if isinstance(entry.result, Result):
                 frame = {} if entry.frame is None else {"frame": entry.frame}
-                place = {"file": _text(entry.source.file)} | frame
-                table.writerows(place | row for row in _rows(entry.found))
+                place = {"file": entry.source.file} | frame
+                rows = (place | row for row in _rows(entry.result.json))
+                table.writerows({name: _text(cell) for name, cell in row.items()} for row in rows)
 
 
 def _columns(model: Predicting) -> list[str]:
-    if columns := table_columns(model.task):
+    if columns := COLUMNS.get(model.task):
         return [*columns]
     scored, box = ["class_id", "class_name", "score"], ["x1", "y1", "x2", "y2"]
-    if model.task == "classify":
-        return scored
     found = [*_OF_PIPELINE] if model.is_pipeline else []
     if model.task in ("obb", "text"):
         return [*scored, *box, "cx", "cy", "w", "h", "angle", *found]
-    names = () if model.skeleton is None else model.skeleton.names
+    names = () if model.words.skeleton is None else model.words.skeleton.names
     points = [f"{name} {value}" for name in names for value in ("x", "y", "score")]
     return [*scored, *box, *points, *found]
 
 
-def _rows(found: ImageResult) -> Iterator[dict[str, Any]]:
-    for value in found.values:
-        for row in value.rows():
-            yield {
-                name: _text(cell) if isinstance(cell, str) else cell for name, cell in row.items()
-            }
-    for one in found.classes:
-        yield _class(one)
-    for each in found.detections:
-        yield _class(each) | asdict(each.box) | _more(each)
+def _rows(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the answer for an image."""
+    for one in answer.get(Attributes.field, ()):
+        yield from ({"attribute": one["name"]} | each for each in one["classes"])
+    if Embedding.field in answer:
+        found = Embedding.from_json(answer, WORDLESS)
+        # The shortest text that reads as the same float32.
+        numbers = [float(str(number)) for number in found.vector]
+        yield {"norm": answer[Embedding.field]["norm"], "vector": json.dumps(numbers)}
+    for kind in (ReadText, NewImage):
+        if (value := answer.get(kind.field)) is not None:
+            yield {name: value[name] for name in COLUMNS[kind.tasks[0]]}
+    yield from answer.get(Classes.field, ())
+    for each in answer.get(Detections.field, ()):
+        scored = {name: each[name] for name in ("class_id", "class_name", "score")}
+        yield scored | each["box"] | each.get("rotated", {}) | _points(each) | _of_pipeline(each)
 
 
-def _class(one: ScoredClass | Detection) -> dict[str, Any]:
-    return {"class_id": one.class_id, "class_name": _text(one.class_name), "score": one.score}
-
-
-def _text(name: str) -> str:
-    return f"'{name}" if name.startswith(_FORMULA) else name
-
-
-def _more(found: Detection) -> dict[str, object]:
-    if found.rotated is not None:
-        return asdict(found.rotated) | _of_pipeline(found)
-    return _of_pipeline(found) | {
-        f"{point.name} {value}": getattr(point, value)
-        for point in found.keypoints
+def _points(found: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        f"{point['name']} {value}": point[value]
+        for point in found.get("keypoints", ())
         for value in ("x", "y", "score")
     }
 
 
-def _of_pipeline(found: Detection) -> dict[str, object]:
+def _of_pipeline(found: Mapping[str, Any]) -> dict[str, object]:
+    likely = likely_names(found.get("attributes", ()))
+    classes = (f"{one['class_name']} {one['score']:.5f}" for one in found.get("classes", ()))
     row: dict[str, object] = {
-        "attributes": "; ".join(
-            f"{one.name}: {', '.join(each.class_name for each in one.likely)}"
-            for one in found.attributes
-        ),
-        "classes": ", ".join(f"{one.class_name} {one.score:.5f}" for one in found.classes),
+        "attributes": "; ".join(f"{name}: {', '.join(each)}" for name, each in likely),
+        "classes": ", ".join(classes),
     }
-    if found.text is not None:
-        row |= {"text": found.text.text, "text_score": found.text.score}
-    if found.embedding is not None:
-        row |= {"embedding": json.dumps(found.embedding.vector.tolist())}
-    if found.error is not None:
-        row["error"] = found.error.message
-    return {name: _text(v) if isinstance(v, str) else v for name, v in row.items() if v != ""}
+    if text := found.get("text"):
+        row |= {"text": text["text"], "text_score": text["score"]}
+    if "embedding" in found:
+        vector = Embedding.from_json(found, WORDLESS).vector
+        row["embedding"] = json.dumps(vector.tolist())
+    if error := found.get("error"):
+        row["error"] = error["message"]
+    return {name: value for name, value in row.items() if value != ""}
+
+
+def _text(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from fovea_client import TASKS, table_columns
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.results import RESULT_OF
 from fovea_files.entry import Entry
 from fovea_files.formats.coco import write_coco
-from fovea_files.formats.csv_rows import write_csv
+from fovea_files.formats.csv_rows import COLUMNS, write_csv
 from fovea_files.formats.yolo import write_yolo
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source
@@ -31,16 +32,15 @@ FILES: Mapping[str, str] = {
 }
 """Where each format is found in the folder of the results."""
 
-FINDS_NO_OBJECTS = tuple(task for task in TASKS if TASKS[task] not in ("detections", "tensors"))
+_OBJECTS = Detections.tasks
+FINDS_NO_OBJECTS = tuple(task for task in RESULT_OF if task not in _OBJECTS)
 
-_OBJECTS = tuple(task for task in TASKS if TASKS[task] == "detections")
 _MAPS = ("semantic", "saliency", "depth", "image")
-_TABLES = tuple(task for task in TASKS if table_columns(task))
 _TASKS: Mapping[str, Sequence[str]] = {
     ANNOTATED: (*_OBJECTS, *FINDS_NO_OBJECTS),
     "coco": _OBJECTS,
     "yolo": _OBJECTS,
-    "csv": (*_OBJECTS, "classify", *_TABLES),
+    "csv": (*_OBJECTS, *COLUMNS),
     "jsonl": (*_OBJECTS, *FINDS_NO_OBJECTS, "tensors"),
 }
 

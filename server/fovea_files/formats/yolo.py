@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_client import Detection, ImageResult, Outlines
-from fovea_engines.detect.mask_encoding import polygons
-from fovea_files.client_results import SEEN, bitmap
-from fovea_files.entry import Entry
-from fovea_files.formats.names import class_names
+from fovea_engines.detect.mask_encoding import polygons, read_bitmap
+from fovea_files.entry import Entry, Result
+from fovea_files.formats.names import SEEN, class_names
 from fovea_files.predictors import Predicting
 from fovea_files.sources import Source
 
@@ -33,13 +32,13 @@ def write_yolo(
     """
     seen: set[int] = set()
     for entry in entries:
-        if not isinstance(entry.found, ImageResult):
+        if not isinstance(entry.result, Result):
             continue
-        seen.update(each.class_id for each in entry.found.detections)
+        seen.update(each["class_id"] for each in entry.result.objects)
         file = folder / FOLDER / f"{entry.stem}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(_lines(entry.found, model.task)))
-    names = class_names(model.labels, seen)
+        file.write_text("".join(_lines(entry.result, model.task)))
+    names = class_names(model.words.labels, seen)
     (folder / "classes.txt").write_text("".join(f"{name}\n" for name in names), "utf-8")
     (folder / "data.yaml").write_text(_yaml(names, model), "utf-8")
 
@@ -53,28 +52,28 @@ def _yaml(names: Sequence[str], model: Predicting) -> str:
         "names:",
         *(f"  {each}: {json.dumps(name)}" for each, name in enumerate(names)),
     ]
-    if model.skeleton is not None:
-        lines.append(f"kpt_shape: [{len(model.skeleton.names)}, 3]")
+    if model.words.skeleton is not None:
+        lines.append(f"kpt_shape: [{len(model.words.skeleton.names)}, 3]")
     return "\n".join(lines) + "\n"
 
 
-def _lines(found: ImageResult, task: str) -> Iterator[str]:
+def _lines(found: Result, task: str) -> Iterator[str]:
     size = np.array([found.width, found.height], np.float64)
-    for one in found.detections:
-        if one.corners:
-            values = _shares(np.array([(p.x, p.y) for p in one.corners]), size)
-        elif task == "segment" and one.mask is not None:
-            values = _shares(_outline(one, (found.height, found.width)), size)
+    for one in found.objects:
+        if outline := one.get("corners"):
+            values = _shares(np.array([(p["x"], p["y"]) for p in outline]), size)
+        elif task == "segment" and one.get("mask") is not None:
+            values = _shares(_outline(one), size)
         else:
             (x1, y1), (x2, y2) = _shares(_corners(one)[[0, 2]], size)
             box = np.array([(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1])
             values = np.concatenate([box, _keypoints(one, size).ravel()])
-        yield f"{one.class_id} {' '.join(f'{value:.6g}' for value in values.ravel())}\n"
+        yield f"{one['class_id']} {' '.join(f'{value:.6g}' for value in values.ravel())}\n"
 
 
-def _corners(found: Detection) -> Points:
-    box = found.box
-    return np.array([(box.x1, box.y1), (box.x2, box.y1), (box.x2, box.y2), (box.x1, box.y2)])
+def _corners(found: Mapping[str, Any]) -> Points:
+    x1, y1, x2, y2 = found["box"].values()
+    return np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2)])
 
 
 def _shares(points: Points, size: Points) -> Points:
@@ -82,22 +81,20 @@ def _shares(points: Points, size: Points) -> Points:
     return np.clip(points / size, 0, 1)
 
 
-def _keypoints(found: Detection, size: Points) -> Points:
+def _keypoints(found: Mapping[str, Any], size: Points) -> Points:
     """Return x, y and COCO's visibility: 2 is seen, 1 guessed, 0 outside the image."""
-    rows = np.array([(p.x, p.y, 2 if p.score >= SEEN else 1) for p in found.keypoints])
+    points = found.get("keypoints", ())
+    rows = np.array([(p["x"], p["y"], 2 if p["score"] >= SEEN else 1) for p in points])
     rows = rows.reshape(-1, 3)
     rows[:, :2] /= size
     rows[((rows[:, :2] < 0) | (rows[:, :2] > 1)).any(axis=1)] = 0
     return rows
 
 
-def _outline(found: Detection, size: tuple[int, int]) -> Points:
+def _outline(found: Mapping[str, Any]) -> Points:
     """Return one outline around all parts of a mask, [n, 2]; the box where no pixel is set."""
-    match found.mask:
-        case Outlines(polygons=parts):
-            drawn: Sequence[Sequence[float]] = parts
-        case _:
-            drawn = polygons(bitmap(found, size))
+    mask = found["mask"]
+    drawn = mask["polygons"] if "polygons" in mask else polygons(read_bitmap(mask))
     outlines = sorted((np.array(each).reshape(-1, 2) for each in drawn), key=len)
     if not outlines:
         return _corners(found)

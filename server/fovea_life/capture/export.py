@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,17 +13,15 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from fovea_apis.label_studio.config import Control, spelling
 from fovea_apis.label_studio.regions import regions
-from fovea_client import ImageResult
-from fovea_engines.detect.vocabulary import Vocabulary
-from fovea_files.client_results import task_result
-from fovea_files.entry import Entry
+from fovea_engines.detect.classes import Classes
+from fovea_files.entry import Entry, Result
 from fovea_files.formats import coco, yolo
 from fovea_files.formats.names import class_names
 from fovea_files.predictors import Predicting
 from fovea_life.capture.record import entry_of, predicting
 from fovea_life.capture.store import Captured
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.tensors.image_messages import ImageResult as Found
+from fovea_server.tensors.image_messages import ImageResult
 
 IMAGES = "images"
 
@@ -89,19 +88,19 @@ def _copied(rows: Sequence[tuple[Captured, Mapping[str, Any]]], images: Path) ->
 
 def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
     """Write tasks.json with predictions, and config.xml, the labelling that they are made for."""
-    results = [each.found for each in entries if isinstance(each.found, ImageResult)]
-    seen = {one.class_id for each in results for one in each.detections}
-    seen.update(one.class_id for each in results for one in each.classes)
-    names = class_names(model.labels, seen)
+    results = [each.result for each in entries if isinstance(each.result, Result)]
+    seen = {one["class_id"] for each in results for one in each.objects}
+    seen.update(one["class_id"] for each in results for one in each.json.get(Classes.field, ()))
+    names = class_names(model.words.labels, seen)
     controls = [
         Control(kind, kind.lower(), "image", "image", labels, 0.0, False)
         for kind in _CONTROLS[model.task]
         if (labels := {spelling(each): each for each in _labels(kind, names, model)})
     ]
-    words = Vocabulary(tuple(names), model.skeleton)
+    words = replace(model.words, labels=tuple(names))
     tasks = []
     for entry, result in zip(entries, results, strict=True):
-        found = Found(result.width, result.height, 1, task_result(result))
+        found = ImageResult(result.width, result.height, 1, result.read(words))
         drawn = regions(found, words, controls)
         scores = [each["score"] for each in drawn if "score" in each]
         prediction = {
@@ -118,7 +117,7 @@ def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images
 def _labels(kind: str, names: Sequence[str], model: Predicting) -> Sequence[str]:
     if kind != "KeyPointLabels":
         return names
-    return () if model.skeleton is None else model.skeleton.names
+    return () if model.words.skeleton is None else model.words.skeleton.names
 
 
 def _config(controls: Sequence[Control]) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_files.entry import Entry, Result
 from fovea_files.formats.coco import FILE, write_coco
 from fovea_files.formats.registry import FINDS_NO_OBJECTS
@@ -108,14 +109,9 @@ class Record:
 
 def predicting(about: Mapping[str, Any]) -> Predicting:
     """Return the model of a capture, by what its file says."""
-    skeleton = about["skeleton"]
-    return Predicting(
-        about["model"],
-        about["version"],
-        about["task"],
-        about["labels"],
-        skeleton and Skeleton(tuple(skeleton["names"]), tuple(map(tuple, skeleton["bones"]))),
-    )
+    labels = about["labels"]
+    words = Vocabulary(labels and tuple(labels), Skeleton.from_json(about["skeleton"]))
+    return Predicting(about["model"], about["version"], about["task"], words)
 
 
 def entry_of(image: Path, about: Mapping[str, Any], name: str | None = None) -> Entry:

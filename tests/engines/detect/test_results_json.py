@@ -146,12 +146,15 @@ def pictures(draw) -> tuple[NewImage, PredictOptions]:
     return NewImage(values), PredictOptions()
 
 
-def finding(field: str, found: TaskResult) -> Finding:
-    return Finding("stage", field, found, WORDS, found.caption(WORDS.labels))
+def finding(field: str, found: TaskResult, first: str = "a") -> Finding:
+    """What a stage says, whose labels begin with a letter."""
+    labels = tuple(chr(ord(first) + number) for number in range(5))
+    return Finding("stage", field, found, Vocabulary(labels), found.caption(labels))
 
 
 found = st.one_of(
     attributes().map(lambda one: finding("attributes", one[0])),
+    attributes().map(lambda one: finding("attributes", one[0], "k")),
     classes().map(lambda one: finding("classes", one[0])),
     embeddings().map(lambda one: finding("embedding", one[0])),
     texts().map(lambda one: finding("text", one[0])),
