@@ -20,7 +20,6 @@ from fovea_client.answers import (
     Prediction,
     Tensor,
     Timing,
-    table_columns,
 )
 from fovea_client.classes import Attribute, ScoredClass
 from fovea_client.embedding import Embedding, Match
@@ -85,6 +84,5 @@ __all__ = [
     "image_result",
     "prediction",
     "server_address",
-    "table_columns",
     "with_key",
 ]

@@ -1,7 +1,6 @@
 """Defines the server's answers as typed values.
 
-`_json.py` reads and writes them by their fields, and the server makes its schemas of them: the
-first paragraph of a docstring is the description in the OpenAPI document.
+`_json.py` reads and writes them by their fields.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -278,16 +277,6 @@ TASKS: Mapping[str, str] = {
 """Task of a model -> the field of an `ImageResult` that holds its results."""
 
 _FIELDS = tuple(each.name for each in fields(ImageResult))
-
-
-def table_columns(task: str) -> tuple[str, ...]:
-    """Return `Value.COLUMNS` of the results of a task; none of objects, classes and tensors."""
-    kinds = get_args(get_type_hints(ImageResult)[TASKS[task]])
-    return next((kind.COLUMNS for kind in kinds if _is_value(kind)), ())
-
-
-def _is_value(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Value)
 
 
 @dataclass(frozen=True, slots=True)

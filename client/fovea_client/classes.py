@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from dataclasses import dataclass
 
 from fovea_client.value import Value
 
@@ -31,8 +29,6 @@ class Attribute(Value):
         classes: best first; ids count through all classifiers of the model.
     """
 
-    COLUMNS: ClassVar[tuple[str, ...]] = ("attribute", "class_id", "class_name", "score")
-
     name: str
     exclusive: bool
     classes: tuple[ScoredClass, ...]
@@ -49,8 +45,3 @@ class Attribute(Value):
         """Return the name with its likely classes."""
         named = ", ".join(f"{each.class_name} {each.score:.2f}" for each in self.likely)
         return (f"{self.name}: {named or 'none'}",)
-
-    def rows(self) -> Iterator[Mapping[str, object]]:
-        """Yield a row for each class."""
-        for each in self.classes:
-            yield {"attribute": self.name} | asdict(each)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +21,6 @@ class Embedding(Value):
         numbers: the same as a list, with vector=list alone.
     """
 
-    COLUMNS: ClassVar[tuple[str, ...]] = ("norm", "vector")
-
     norm: float
     normalised: bool
     data: bytes | None = None
@@ -42,12 +37,6 @@ class Embedding(Value):
     def lines(self) -> tuple[str, ...]:
         """Return the number of its numbers, and its length."""
         return (f"a vector of {len(self.vector)}, norm {self.norm:.3g}",)
-
-    def rows(self) -> Iterator[Mapping[str, object]]:
-        """Yield one row, with the vector as a JSON list."""
-        # The shortest text that reads as the same float32.
-        numbers = [float(str(number)) for number in self.vector]
-        yield {"norm": self.norm, "vector": json.dumps(numbers)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +20,6 @@ class NewPicture(Value):
         height: of the picture, pixels.
         png: PNG file of 8 bits, RGB or grey; None with mask="none".
     """
-
-    COLUMNS: ClassVar[tuple[str, ...]] = ("width", "height")
 
     width: int
     height: int
@@ -43,7 +39,3 @@ class NewPicture(Value):
     def lines(self) -> tuple[str, ...]:
         """Return its size."""
         return (f"a picture of {self.width} x {self.height} pixels",)
-
-    def rows(self) -> Iterator[Mapping[str, object]]:
-        """Yield one row."""
-        yield {"width": self.width, "height": self.height}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fovea_client.value import Value
 
@@ -26,8 +24,6 @@ class Reading(Value):
         characters: from left to right.
     """
 
-    COLUMNS: ClassVar[tuple[str, ...]] = ("text", "score")
-
     text: str
     score: float
     characters: tuple[Character, ...]
@@ -36,7 +32,3 @@ class Reading(Value):
     def lines(self) -> tuple[str, ...]:
         """Return the text and its score."""
         return (f"{self.text} {self.score:.2f}",)
-
-    def rows(self) -> Iterator[Mapping[str, object]]:
-        """Yield one row."""
-        yield {"text": self.text, "score": self.score}

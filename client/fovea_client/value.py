@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
-
 
 class Value:
     """A result of a whole image.
@@ -14,13 +11,8 @@ class Value:
     """
 
     __slots__ = ()
-    COLUMNS: ClassVar[tuple[str, ...]] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
         """Return what it is, for people."""
         raise NotImplementedError
-
-    def rows(self) -> Iterator[Mapping[str, object]]:
-        """Yield its rows of a table, each with a value for every name in `COLUMNS`."""
-        return iter(())
