@@ -123,7 +123,7 @@ def tasks(models: Path, photographs: Path) -> None:
             build_engine(plan)
             with Engine.open(Path(folder) / "model" / "1") as engine:
                 found = engine.predict(shown)
-                panels += [draw(found, shown, engine.labels, engine.card.skeleton)]
+                panels += [draw(found, shown, engine.vocabulary())]
         panels += [np.full((HEIGHT, GAP, 3), 255, np.uint8)]
     whole = cv2.cvtColor(np.hstack(panels[:-1]), cv2.COLOR_RGB2BGR)
     cv2.imwrite(str(DOCS / "tasks.jpg"), whole, [cv2.IMWRITE_JPEG_QUALITY, 82])

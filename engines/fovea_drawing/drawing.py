@@ -16,8 +16,8 @@ from fovea_engines.detect.colours import colour
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.new_image import MediaType, NewImage
-from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_preprocess.errors import InvalidOption
 
 _QUALITY = 92
@@ -40,8 +40,7 @@ _LINES = 10
 def draw(
     found: TaskResult,
     pixels: NDArray[np.uint8],
-    labels: Sequence[str] | None,
-    skeleton: Skeleton | None = None,
+    words: Vocabulary,
 ) -> NDArray[np.uint8]:
     """Return a copy of an image, uint8 RGB [h, w, 3], with the results of a model drawn on it.
 
@@ -50,7 +49,7 @@ def draw(
     Class ids beyond the labels are shown as numbers. A class has one colour in all images; lines
     and letters scale with the image.
     """
-    return draw_lines(found.lines(labels), pixels)
+    return draw_lines(found.lines(words.labels), pixels)
 
 
 draw.register(Detections, draw_objects)
@@ -63,8 +62,7 @@ draw.register(DepthMap, draw_depth)
 def _(
     found: NewImage,
     pixels: NDArray[np.uint8],
-    labels: Sequence[str] | None,
-    skeleton: Skeleton | None = None,
+    words: Vocabulary,
 ) -> NDArray[np.uint8]:
     return found.rgb
 
@@ -91,14 +89,13 @@ def draw_lines(lines: Iterable[tuple[str, int]], pixels: NDArray[np.uint8]) -> N
 def annotated(
     found: TaskResult,
     pixels: NDArray[np.uint8],
-    labels: Sequence[str] | None,
-    skeleton: Skeleton | None,
+    words: Vocabulary,
     media_type: MediaType,
 ) -> bytes:
     """Draw as `draw` does, and encode; of a `SoftMask`, PNG and WebP are the foreground alone."""
     if isinstance(found, SoftMask) and media_type != "image/jpeg":
         return encode(cut_out(found, pixels), media_type)
-    return encode(draw(found, pixels, labels, skeleton), media_type)
+    return encode(draw(found, pixels, words), media_type)
 
 
 def captioned(image: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:

@@ -13,7 +13,7 @@ from fovea_engines.detect.class_names import shown_name
 from fovea_engines.detect.colours import Colour, colour
 from fovea_engines.detect.map_encoding import NOTHING
 from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
-from fovea_engines.detect.skeleton import Skeleton
+from fovea_engines.detect.vocabulary import Vocabulary
 
 Pixels = NDArray[np.uint8]
 
@@ -34,16 +34,14 @@ _RANGE = (1, 99)
 _PALETTE = cv2.COLORMAP_INFERNO
 
 
-def draw_class_map(
-    found: ClassMap, pixels: Pixels, labels: Sequence[str] | None, skeleton: Skeleton | None = None
-) -> Pixels:
+def draw_class_map(found: ClassMap, pixels: Pixels, words: Vocabulary) -> Pixels:
     """Draw classes as `draw` does, with their names and shares in the corner."""
     ids = found.pixels()
     counts = np.bincount(ids.ravel(), minlength=NOTHING + 1)[:NOTHING]
     present = [
         class_id
         for class_id in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist()
-        if shown_name(labels, class_id).casefold() not in _BACKGROUND
+        if shown_name(words.labels, class_id).casefold() not in _BACKGROUND
     ]
     palette = np.zeros((NOTHING + 1, 3), np.uint8)
     for class_id in present:
@@ -53,7 +51,7 @@ def draw_class_map(
     tinted = cv2.addWeighted(canvas, 1 - _OPACITY, palette[ids], _OPACITY, 0)
     np.copyto(canvas, np.asarray(tinted, np.uint8), where=coloured[..., None])
     rows = [
-        (f"{shown_name(labels, one)} {share:.1%}", colour(one))
+        (f"{shown_name(words.labels, one)} {share:.1%}", colour(one))
         for one in present[:_LINES]
         if (share := counts[one] / ids.size) >= _LEAST_SHARE
     ]
@@ -61,9 +59,7 @@ def draw_class_map(
     return canvas
 
 
-def draw_foreground(
-    found: SoftMask, pixels: Pixels, labels: Sequence[str] | None, skeleton: Skeleton | None = None
-) -> Pixels:
+def draw_foreground(found: SoftMask, pixels: Pixels, words: Vocabulary) -> Pixels:
     """Draw a foreground as `draw` does: the rest of the image is darkened."""
     light = _DIMMED + (1 - _DIMMED) * found.pixels()
     return (pixels * light[..., None]).round().astype(np.uint8)
@@ -75,9 +71,7 @@ def cut_out(found: SoftMask, pixels: Pixels) -> Pixels:
     return np.dstack([pixels, alpha])
 
 
-def draw_depth(
-    found: DepthMap, pixels: Pixels, labels: Sequence[str] | None, skeleton: Skeleton | None = None
-) -> Pixels:
+def draw_depth(found: DepthMap, pixels: Pixels, words: Vocabulary) -> Pixels:
     """Draw depths as `draw` does: near pixels are bright, and a scale is in the corner.
 
     Of a model without a unit, the greatest values are bright.

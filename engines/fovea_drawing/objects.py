@@ -15,6 +15,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.masks import Bitmap, Masks
 from fovea_engines.detect.rotated import corners as rotated_corners
 from fovea_engines.detect.skeleton import Skeleton
+from fovea_engines.detect.vocabulary import Vocabulary
 
 # Share of a mask's colour over the image: an object stays recognisable under it.
 _OPACITY = 0.45
@@ -30,8 +31,7 @@ _SPREAD = 0.38
 def draw_objects(
     found: Detections,
     pixels: NDArray[np.uint8],
-    labels: Sequence[str] | None,
-    skeleton: Skeleton | None = None,
+    words: Vocabulary,
 ) -> NDArray[np.uint8]:
     """Draw objects as `draw` does."""
     canvas = np.ascontiguousarray(pixels).copy()
@@ -51,8 +51,8 @@ def draw_objects(
             cv2.rectangle(canvas, (x1, y1), (x2, y2), fill, line, cv2.LINE_AA)
     if found.keypoints is not None:
         for points, fill in zip(found.keypoints[::-1], colours[::-1], strict=True):
-            _draw_keypoints(canvas, points, skeleton, fill, line)
-    names = [shown_name(labels, i) for i in class_ids]
+            _draw_keypoints(canvas, points, words.skeleton, fill, line)
+    names = [shown_name(words.labels, i) for i in class_ids]
     if found.track_ids is not None:
         known = zip(names, found.track_ids.tolist(), strict=True)
         names = [f"{name} #{track}" if track > 0 else name for name, track in known]

@@ -14,6 +14,7 @@ from fovea_engines.detect.heads.recognise import Observe, open_head
 from fovea_engines.detect.heads.recognition import Recognition, decoded
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_engines.evaluate.observe import Observer
 from fovea_engines.evaluate.samples import sample_images
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
@@ -44,7 +45,7 @@ def _question(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
         spec = default_preprocess(family, inputs, metadata, trained=prepared.trained)
         found = _found(recognition, inputs, family, spec, observe, pixels.shape[:2])
         answers.append(f"--head {family} finds {found.summary}")
-        panes.append(captioned(draw(found, pixels, plan.labels), f"--head {family}"))
+        panes.append(captioned(draw(found, pixels, Vocabulary(plan.labels)), f"--head {family}"))
     folder = ModelRepository(plan.repository).empty_folder(plan.name, FAILED_FOLDER)
     path = folder / "heads.jpg"
     path.write_bytes(encode(np.hstack(panes), "image/jpeg"))

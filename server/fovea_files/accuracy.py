@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -40,10 +40,10 @@ from fovea_accuracy.labels import (
     read_labelled,
 )
 from fovea_accuracy.mean_ap import mean_ap
-from fovea_client import ImageResult, Prediction
+from fovea_client import ImageResult, Prediction, as_json
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.mask_encoding import RunLengths
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
+from fovea_engines.detect.vocabulary import WORDLESS
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
@@ -297,22 +297,11 @@ def check_answer(labelled: Labels, prediction: Prediction) -> None:
 
 
 def _answer(image: ImageResult) -> CompactDetections:
-    found = image.detections
-    rotated = [tuple(asdict(d.rotated).values()) for d in found if d.rotated is not None]
-    objects = Detections(
-        boxes=image.boxes,
-        scores=image.scores,
-        class_ids=image.class_ids,
-        rotated=np.array(rotated, np.float32) if rotated else None,
-        keypoints=image.keypoints,
+    objects = as_json(image)[Detections.field]
+    masks = [each.pop("mask", None) for each in objects]
+    return CompactDetections.with_masks(
+        Detections.from_json({Detections.field: objects}, WORDLESS), masks
     )
-    return CompactDetections.with_masks(objects, [_run_lengths(d.mask) for d in found])
-
-
-def _run_lengths(mask: object) -> RunLengths | None:
-    if not isinstance(mask, fovea_client.RunLengths):
-        return None
-    return {"size": list(mask.size), "counts": mask.counts}
 
 
 def _labels_by_id(names: Mapping[int, str], dataset: Dataset) -> list[str | None] | None:

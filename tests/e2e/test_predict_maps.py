@@ -50,7 +50,7 @@ def test_a_map_is_drawn_as_its_head_has_it(fovea, source, repository, shared, tm
     assert MODELS[model] in json.loads(line)
     with Engine.open(repository / model / "1") as engine:
         pixels = read_image(bus)
-        whole = draw(engine.predict(pixels), pixels, engine.labels, None)
+        whole = draw(engine.predict(pixels), pixels, engine.vocabulary())
     expected = decode_image(encode(whole, "image/jpeg")).pixels
     drawn = read_image(tmp_path / "out" / "annotated" / "bus.jpg")
     # Answers have levels of 8 and 16 bits.

@@ -88,7 +88,7 @@ class Detections(TaskResult):
             self._add_rectangles(objects, self.rotated)
         if self.track_ids is not None:
             for each, track_id in zip(objects, self.track_ids.tolist(), strict=True):
-                each["track_id"] = max(track_id, 0) or None
+                each["track_id"] = track_id if track_id > 0 else None
         if self.findings is not None:
             for each, found in zip(objects, self.findings, strict=True):
                 each |= findings_json(found, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,16 +47,18 @@ class Annotated(Closing):
         if isinstance(entry.result, ImageError):
             return None
         words = self._model.words
-        found, skeleton = entry.result.read(words), words.skeleton or entry.result.skeleton
+        if words.skeleton is None:
+            words = replace(words, skeleton=entry.result.skeleton)
+        found = entry.result.read(words)
         assert found is not None, "raw tensors have no such format"
         if isinstance(found, NewImage) and entry.frame is None:
             return picture_png(found.levels)
         pixels = image.upright.pixels
         if self._tracks is not None and entry.frame is not None:
-            canvas = draw(found, self._tracks.draw_below(pixels), words.labels, skeleton)
+            canvas = draw(found, self._tracks.draw_below(pixels), words)
             self._tracks.draw_above(canvas)
             return canvas
-        canvas = draw(found, pixels, words.labels, skeleton)
+        canvas = draw(found, pixels, words)
         return encode(canvas, "image/jpeg") if entry.frame is None else canvas
 
     def write(self, entry: Entry, drawn: Drawn | None) -> None:

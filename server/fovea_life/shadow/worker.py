@@ -130,7 +130,7 @@ class _Comparison:
         words = self._candidate.words
         versions = self._candidate.against, self._candidate.version
         panes = [
-            captioned(_shrunk(draw(found, pixels, words.labels, words.skeleton)), f"{who} {number}")
+            captioned(_shrunk(draw(found, pixels, words)), f"{who} {number}")
             for found, who, number in zip(
                 (live, candidate), ("live: version", "candidate: version"), versions, strict=True
             )

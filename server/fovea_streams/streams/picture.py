@@ -93,9 +93,8 @@ def _drawn(
     canvas = seen.result.pixels.copy()
     draw_shapes(canvas, shapes)
     draw_trails(canvas, trails)
-    words = seen.words
     if seen.found is not None:
-        canvas = draw(seen.found, canvas, words.labels, words.skeleton)
+        canvas = draw(seen.found, canvas, seen.words)
     draw_counts(canvas, shapes, counts)
     height, width = canvas.shape[:2]
     if width > _WIDEST:

@@ -8,6 +8,7 @@ from fovea_drawing.drawing import draw, encode
 from fovea_engines.detect.colours import colour
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.masks import Masks
+from fovea_engines.detect.vocabulary import WORDLESS, Vocabulary
 
 GREY = 90
 
@@ -28,7 +29,7 @@ def image(height=400, width=600):
 
 def test_the_box_has_its_class_colour_and_the_image_given_is_untouched():
     given = image()
-    shown = draw(one((100, 150, 300, 350)), given, None)
+    shown = draw(one((100, 150, 300, 350)), given, WORDLESS)
     assert (given == GREY).all()
     assert tuple(shown[250, 100]) == tuple(shown[350, 200]) == colour(3)
     assert tuple(shown[250, 200]) == (GREY,) * 3
@@ -37,7 +38,7 @@ def test_the_box_has_its_class_colour_and_the_image_given_is_untouched():
 def test_a_read_only_image_can_be_drawn_on():
     given = image()
     given.flags.writeable = False
-    assert len(changed(draw(one((10, 50, 90, 90)), given, None)))
+    assert len(changed(draw(one((10, 50, 90, 90)), given, WORDLESS)))
 
 
 @pytest.mark.parametrize(
@@ -47,8 +48,8 @@ def test_a_read_only_image_can_be_drawn_on():
 )
 def test_the_label_stays_inside(box):
     # On a wider image nothing would be cut: the same number of pixels has to be painted here.
-    label = ["", "", "", "a rather long name"]
-    bare = len(changed(draw(one(box), image(), None)))
+    label = Vocabulary(("", "", "", "a rather long name"))
+    bare = len(changed(draw(one(box), image(), WORDLESS)))
     inside = len(changed(draw(one(box), image(), label)))
     wide = np.full((400, 600, 3), GREY, np.uint8)
     middle = len(changed(draw(one((300, 200, 301, 201)), wide, label)))
@@ -59,13 +60,13 @@ def test_the_label_stays_inside(box):
 @pytest.mark.parametrize("size", [(1, 1), (2, 900), (20, 20)])
 @pytest.mark.parametrize("box", [(-1e5, -1e5, 1e5, 1e5), (0.2, 0.2, 0.4, 0.4)])
 def test_tiny_images_and_far_boxes_are_survived(size, box):
-    shown = draw(one(box), np.zeros((*size, 3), np.uint8), ["x"])
+    shown = draw(one(box), np.zeros((*size, 3), np.uint8), Vocabulary(("x",)))
     assert shown.shape == (*size, 3)
 
 
 def test_lines_grow_with_the_image():
-    small = draw(one((50, 100, 250, 250)), image(300, 300), None)
-    large = draw(one((500, 1000, 2500, 2500)), image(3000, 3000), None)
+    small = draw(one((50, 100, 250, 250)), image(300, 300), WORDLESS)
+    large = draw(one((500, 1000, 2500, 2500)), image(3000, 3000), WORDLESS)
     thickness = [
         int((row != GREY).any(axis=1).sum()) for row in (small[200, 150:], large[2000, 1500:])
     ]
@@ -74,8 +75,8 @@ def test_lines_grow_with_the_image():
 
 def test_ids_beyond_the_labels_are_numbers():
     box = (100, 150, 300, 350)
-    by_number = draw(one(box, class_id=7), image(), ["a"])
-    assert (by_number == draw(one(box, class_id=7), image(), None)).all()
+    by_number = draw(one(box, class_id=7), image(), Vocabulary(("a",)))
+    assert (by_number == draw(one(box, class_id=7), image(), WORDLESS)).all()
 
 
 def test_persons_side_by_side_are_told_apart():
@@ -85,7 +86,7 @@ def test_persons_side_by_side_are_told_apart():
     masks = Masks((full, full), boxes.astype(float), boxes.astype(float), (200, 300))
     scores, ids = np.array([0.9, 0.8], np.float32), np.zeros(2, np.int32)
     pair = Detections(boxes, scores, ids, masks=masks)
-    shown = draw(pair, image(200, 300), ["person"]).astype(int)
+    shown = draw(pair, image(200, 300), Vocabulary(("person",))).astype(int)
     left, right = shown[130, 100], shown[130, 200]
     assert np.abs(left - right).max() > 30
     assert shown[140, 50] == pytest.approx(colour(0), abs=8)

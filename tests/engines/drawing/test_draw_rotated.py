@@ -9,6 +9,7 @@ from fovea_drawing.drawing import draw
 from fovea_engines.detect.colours import colour
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.rotated import bounds, corners, regular
+from fovea_engines.detect.vocabulary import WORDLESS
 
 GREY = 90
 
@@ -21,7 +22,7 @@ def drawn(row, size=(400, 600)):
         np.array([3], np.int32),
         rotated=table,
     )
-    return draw(one, np.full((*size, 3), GREY, np.uint8), None)
+    return draw(one, np.full((*size, 3), GREY, np.uint8), WORDLESS)
 
 
 def at(image, point):

@@ -10,6 +10,7 @@ from fovea_drawing.drawing import draw
 from fovea_drawing.tags import letter, place
 from fovea_engines.detect.colours import colour
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.real
 
@@ -134,7 +135,7 @@ def test_a_box_without_a_tag_keeps_its_colour():
     found = Detections(
         np.array([[2, 5, 9, 30]], np.float32), np.array([0.5], np.float32), np.array([3], np.int32)
     )
-    shown = draw(found, pixels, ["", "", "", "a rather long name"])
+    shown = draw(found, pixels, Vocabulary(("", "", "", "a rather long name")))
     assert np.abs(shown[20, 2].astype(int) - colour(3)).max() < 30
     assert (shown[7:28, 4:8] == 90).all()
 

@@ -126,7 +126,6 @@ async def drawn(service: Service, prediction: Prediction, kind: MediaType) -> by
     assert result.pixels is not None, "asked for with keep_pixels"
     if result.found is None:
         raise InvalidRequest("this model's head is not recognised: there is nothing to draw")
-    words = prediction.words
-    seen = result.found, result.pixels, words.labels, words.skeleton
+    seen = result.found, result.pixels, prediction.words
     async with service.plane.drawing(result.pixels):
         return await run_in_threadpool(annotated, *seen, kind)
