@@ -74,7 +74,9 @@ class Result:
         try:
             return read_result(self.json, words)
         except (LookupError, TypeError, ValueError) as error:
-            raise InvalidRequest(f"the result of an image cannot be read: {error!r}") from error
+            raise InvalidRequest(
+                f"the result of an image is damaged, or lacks its map ({error!r}): predict it anew"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

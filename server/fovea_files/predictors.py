@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from fovea_client import Client, FoveaClientError, Model, Prediction, Timing, as_json
 from fovea_engines.detect.options import PredictOptions, task_with
@@ -33,6 +33,11 @@ class Predicting:
     task: str
     words: Vocabulary
     is_pipeline: bool = False
+
+    def with_texts(self, texts: tuple[str, ...]) -> Self:
+        """Return the model as it answers texts of a request in place of its classes."""
+        task = task_with(PredictOptions(labels=texts), self.task)
+        return replace(self, task=task, words=replace(self.words, labels=texts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Models of images and texts: built, and asked by words over every route."""
 
 import asyncio
+import csv
 import json
 
 import cv2
@@ -186,6 +187,11 @@ def test_the_command_classifies_by_words(repository, server, tmp_path, fovea):
         [image] = json.loads(out)["images"]
         assert image["classes"][0]["class_name"] == LABELS[scores.argmax()]
         assert image["classes"][0]["score"] == pytest.approx(scores.max(), abs=1e-4)
+        out = tmp_path / where[0].strip("-")
+        code, _, err = fovea(*words[:-1], *where, "--out", out, "--format", "csv,annotated")
+        assert code == 0, err
+        with (out / "predictions.csv").open() as rows:
+            assert next(csv.DictReader(rows))["class_name"] == LABELS[scores.argmax()]
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ def write_files(
     settings = RunSettings(
         model.name, model.version, model.task, options, every, tuple(formats), codec
     )
+    if (texts := options.get("labels")) is not None:
+        model = model.with_texts(texts)
     so_far = None
     tracks = None if tracking is None else VideoTracks(tracking, model.words)
     with Journal(folder, settings, resume=resume) as journal:
