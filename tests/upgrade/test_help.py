@@ -8,6 +8,10 @@ from tests.upgrade.surface import differences, help_table, helps, unintended
 INTENDED: dict[str, str] = {
     "fovea tune --p99: default was": "without a limit the result answered after seconds",
     "fovea build --profile: default was '1,N,N": "a single image has kernels of its own",
+    **{
+        f"fovea bench --{option}: is gone": "benchmarks/mlperf.py runs LoadGen"
+        for option in ("mlperf", "over", "quick", "p99", "logs")
+    },
 }
 """Intended changes: the beginning of the line that the test prints, and the reason."""
 

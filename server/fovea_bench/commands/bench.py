@@ -11,15 +11,9 @@ from typing import Annotated
 
 import typer
 
-from fovea_bench.commands.load_flags import (
-    ServeFlags,
-    parse_clients,
-    parse_milliseconds,
-    parse_rates,
-)
+from fovea_bench.commands.load_flags import ServeFlags, parse_clients, parse_rates
 from fovea_bench.level import Level, measured_levels
 from fovea_bench.load import Burst, ClosedLoop, Load, OpenLoop
-from fovea_bench.mlperf.scenario import Over, Scenario, Terms
 from fovea_bench.payload import MOST_IMAGES, image_payload, tensor_payload
 from fovea_bench.repository_copy import serving
 from fovea_bench.requests import parse_shapes
@@ -46,7 +40,6 @@ from fovea_server.models.beside import version_folder
 
 _load_option = partial(typer.Option, rich_help_panel="Load")
 _request_option = partial(typer.Option, rich_help_panel="Requests")
-_mlperf_option = partial(typer.Option, rich_help_panel="MLPerf")
 _INTERRUPTED = 130
 
 
@@ -133,47 +126,6 @@ def bench(
             help="Time after which an unanswered request has failed.",
         ),
     ] = 30.0,
-    mlperf: Annotated[
-        Scenario | None,
-        _mlperf_option(
-            help="Run this scenario of MLPerf Inference instead of levels, with MLCommons' LoadGen "
-            "and its rules for a detector. SingleStream: one image after the other, p90. "
-            "MultiStream: 8 at a time, p99. Offline: all at once, images/s. Server: at random "
-            "times, --rate a second, within --p99.",
-            show_default="none",
-        ),
-    ] = None,
-    over: Annotated[
-        Over,
-        _mlperf_option(
-            help="From LoadGen to the model: HTTP, gRPC, or its engine in LoadGen's process, "
-            "without a server."
-        ),
-    ] = Over.HTTP,
-    quick: Annotated[
-        bool,
-        _mlperf_option(
-            "--quick", help="Take --seconds, and not ten minutes: this is never a valid run."
-        ),
-    ] = False,
-    p99: Annotated[
-        str | None,
-        _mlperf_option(
-            metavar="TIME",
-            help="Time in which 99 of 100 queries of the scenario Server must be answered: 50ms, "
-            "0.2s.",
-            show_default="none",
-        ),
-    ] = None,
-    logs: Annotated[
-        Path | None,
-        _mlperf_option(
-            metavar="DIR",
-            help="Folder for LoadGen's logs.",
-            file_okay=False,
-            show_default="mlperf/MODEL/SCENARIO",
-        ),
-    ] = None,
     plot: PlotOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -190,30 +142,10 @@ def bench(
     Example: fovea bench yolov8n --url http://127.0.0.1:8000 --images val2017 --rate 20,50
 
     Example: fovea bench yolov8n --tensors --clients 8 -- --threads 2
-
-    Example: fovea bench yolov8n --mlperf SingleStream --quick --images val2017
     """
     from fovea_bench.commands.bench_tables import LiveLevels, draw, show
 
     _check(context)
-    if mlperf is not None:
-        from fovea_bench.commands.mlperf import LoadGenPlan, check_loadgen, run_mlperf
-
-        check_loadgen()
-        terms = _terms(mlperf, seconds if quick else None, rate, p99)
-        with ExitStack() as stack:
-            if url is None:
-                model, repository, version = _located(context, stack, repository, model, version)
-            assert images is not None, "it has been checked"
-            logs = logs or Path("mlperf", model, mlperf)
-            run_mlperf(
-                LoadGenPlan(
-                    *(model, version, repository, url, serve_flags or (), images),
-                    *(over, terms, logs, warmup, timeout),
-                ),
-                as_json=as_json,
-            )
-        return
     closed = clients if rate is None or is_typed(context, "clients") else None
     bursts = [Burst(load, seconds, warmup, timeout) for load in _loads(closed, rate)]
 
@@ -286,18 +218,10 @@ def _check(context: typer.Context) -> None:
     """Refuse options that contradict each other, or lack another."""
     check_options(
         context,
-        needs={
-            "shape": {"tensors": ()},
-            **{key: {"mlperf": ()} for key in ("over", "quick", "p99", "logs")},
-        },
-        clashes=[
-            *(("repository", "url"), ("images", "tensors"), ("data", "tensors")),
-            *(("mlperf", other) for other in ("tensors", "data", "clients", "plot")),
-        ],
+        needs={"shape": {"tensors": ()}},
+        clashes=[("repository", "url"), ("images", "tensors"), ("data", "tensors")],
     )
     given = context.params
-    if given["mlperf"] is not None:
-        _check_mlperf(context)
     if given["serve_flags"] and given["url"] is not None:
         raise InvalidOption(
             f"{given['serve_flags'][0]} is for a server that is started here: leave --url out"
@@ -307,38 +231,6 @@ def _check(context: typer.Context) -> None:
             "say what to send: --images DIR, or --tensors for a model that takes tensors"
         )
     check_plot(given["plot"])
-
-
-def _check_mlperf(context: typer.Context) -> None:
-    given = context.params
-    server = given["mlperf"] is Scenario.SERVER
-    for name in ("rate", "p99"):
-        if server and given[name] is None:
-            raise InvalidOption(
-                "--mlperf Server takes the queries/s and the time that 99 in 100 may take, e.g. "
-                "--rate 20 --p99 100ms"
-            )
-        if not server and given[name] is not None:
-            raise InvalidOption(f"--{name} is for --mlperf Server: leave it out")
-    if is_typed(context, "seconds") and not given["quick"]:
-        raise InvalidOption("a run of MLPerf takes ten minutes: add --quick to take --seconds")
-    if given["url"] is not None and given["over"] is not Over.HTTP:
-        raise InvalidOption(
-            f"--over {given['over']} takes a model of a repository: leave --url out"
-        )
-    if given["serve_flags"] and given["over"] is Over.PROCESS:
-        raise InvalidOption("--over process starts no server that could take flags after --")
-    if given["images"] is None:
-        raise InvalidOption("--mlperf sends images: say which with --images DIR")
-
-
-def _terms(scenario: Scenario, seconds: float | None, rate: str | None, p99: str | None) -> Terms:
-    if rate is None or p99 is None:
-        return Terms(scenario, seconds)
-    rates = parse_rates(rate)
-    if len(rates) > 1:
-        raise InvalidOption(f"--rate {rate!r}: a run of --mlperf Server has one rate")
-    return Terms(scenario, seconds, rates[0], parse_milliseconds(p99))
 
 
 def _loads(clients: str | None, rate: str | None) -> list[Load]:

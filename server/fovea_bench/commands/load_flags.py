@@ -33,11 +33,3 @@ def parse_clients(text: str) -> list[int]:
 def parse_rates(text: str) -> list[float]:
     """Split rates, as `parse_numbers` does."""
     return [float(each) for each in parse_numbers("rate", text, r"\d{1,6}(\.\d+)?")]
-
-
-def parse_milliseconds(text: str) -> float:
-    """Parse the time of --p99, such as "50ms" or "0.2s", over 0; InvalidOption if it is none."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip())
-    if match is None or not float(match[1]):
-        raise InvalidOption(f"--p99 {text!r}; write a time, e.g. 50ms or 0.2s")
-    return float(match[1]) * (1e3 if match[2] == "s" else 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ import typer
 from rich.syntax import Syntax
 
 from fovea_bench.commands.bench_tables import uncut_console
-from fovea_bench.commands.load_flags import ServeFlags, parse_clients, parse_milliseconds
+from fovea_bench.commands.load_flags import ServeFlags, parse_clients
 from fovea_bench.commands.tune_tables import (
     busy_note,
     busy_runs,
@@ -44,6 +45,7 @@ from fovea_engines.device import usable_cores
 from fovea_engines.progress import ConsoleProgress, Progress
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.plural import counted
 
 _LEAST_LIMIT_MS = 100.0
@@ -108,7 +110,7 @@ def tune(
     Example: fovea tune yolov8n --images images/ --plot frontier.svg --dry-run
     """
     check_plot(plot)
-    limit_ms = None if p99 is None else parse_milliseconds(p99)
+    limit_ms = None if p99 is None else _parse_milliseconds(p99)
     loads = sorted(set(parse_clients(clients)))
     [path] = find_models(context, repository, model)
     path = path.absolute()
@@ -185,6 +187,14 @@ def tune(
     if busy := busy_note(search.runs, cores):
         console.print(busy, style="bold", markup=False, soft_wrap=True)
     raise typer.Exit(0 if met or p99 is None else 1)
+
+
+def _parse_milliseconds(text: str) -> float:
+    """Parse the time of --p99, such as "50ms" or "0.2s", over 0; InvalidOption if it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip())
+    if match is None or not float(match[1]):
+        raise InvalidOption(f"--p99 {text!r}; write a time, e.g. 50ms or 0.2s")
+    return float(match[1]) * (1e3 if match[2] == "s" else 1.0)
 
 
 def _shown(measure: Measure, titles: Mapping[int, str], cores: int, progress: Progress) -> Measure:

@@ -1,1 +1,0 @@
-"""Runs of MLPerf Inference's load generator, LoadGen, against a model."""
