@@ -37,15 +37,15 @@ from fovea_server.app import App, build_app
 from fovea_server.http.application import create_application
 from fovea_server.http.connection import Bounds, Connection
 from fovea_server.http.v1 import answers
-from fovea_server.scheduling import image_job
-from fovea_server.scheduling.inline import InlineExecution
+from fovea_server.scheduling import job
+from fovea_server.scheduling.batching import InlineExecution
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.statistics.stages import Stages
 from fovea_server.traffic.call import Call
 
 PARTS: dict[str, list[tuple[object, str]]] = {
-    "decode the JPEG, 64x64": [(image_job, "decode_image")],
+    "decode the JPEG, 64x64": [(job, "decode_image")],
     "letterbox": [(Preprocessor, "__call__")],
     "call ONNX Runtime": [(CpuSession, "infer")],
     "decode the head, NMS": [(Dense, "decode")],

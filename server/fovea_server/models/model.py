@@ -30,8 +30,8 @@ from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.opening import OpenEngine, images_of, open_engine
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
-from fovea_server.scheduling.composite import CompositeScheduler, Results
 from fovea_server.scheduling.contract import Contract
+from fovea_server.scheduling.ensemble import CompositeScheduler, Results
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics

@@ -31,7 +31,7 @@ from fovea_preprocess.image import ImageLimits
 from fovea_server.models.config.config import complete
 from fovea_server.models.config.config_check import check_amounts
 from fovea_server.models.config.files import inside
-from fovea_server.scheduling.image_job import ImageKind
+from fovea_server.scheduling.job import ImageSource
 from fovea_server.settings import Settings
 from fovea_server.tensors.wire import NUMPY, decode_strings, protocol_name
 
@@ -79,7 +79,7 @@ def open_engine(
     return engine, config
 
 
-def images_of(engine: Engine, config: ModelConfig, settings: Settings) -> ImageKind | None:
+def images_of(engine: Engine, config: ModelConfig, settings: Settings) -> ImageSource | None:
     """Describe the work on images of an engine; None if it takes none."""
     if engine.preprocessor is None:
         return None
@@ -92,7 +92,7 @@ def images_of(engine: Engine, config: ModelConfig, settings: Settings) -> ImageK
         "send it smaller, or raise the server's --max-megapixels",
     )
     rows = min(engine.rows, config.max_batch_size or engine.rows)
-    return ImageKind(engine, limits, max_rows=rows, delay_us=delay_us)
+    return ImageSource(engine, limits, max_rows=rows, delay_us=delay_us)
 
 
 def _file(config: ModelConfig) -> str:

@@ -1,21 +1,25 @@
-"""Ensembles: models made of others, with tensors passed between them (`ensemble_scheduling`).
+"""Models made of others: ensembles pass tensors between them, and composites crops of images.
 
-Source: `ModelEnsembling` of model_config.proto; `EnsembleScheduler` of Triton's core.
+An ensemble is `ensemble_scheduling` of config.pbtxt. Source: `ModelEnsembling` of
+model_config.proto; `EnsembleScheduler` of Triton's core. What a composite is, and what runs when,
+`fovea_pipelines` reads: the first model finds objects, and others look at these.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
-from fovea_preprocess.errors import FoveaError
+from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InvalidRequest, QueueFull
+from fovea_preprocess.plural import counted
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.contract import Contract, Outputs
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 from fovea_server.tensors.messages import (
     InferRequest,
     InferResponse,
@@ -25,6 +29,7 @@ from fovea_server.tensors.messages import (
 
 FindScheduler = Callable[[str, int | None], Scheduler]
 """Looks up the scheduler of a model by name and version; None for the preferred version."""
+Results = list[ImageResult | FoveaError]
 
 
 class EnsembleScheduler(Scheduler):
@@ -141,3 +146,90 @@ class EnsembleScheduler(Scheduler):
             InputTensor(step.output_map[made.name], made.datatype, made.shape, made.array.ravel())
             for made in response.outputs
         ]
+
+
+class CompositeScheduler(Scheduler):
+    """Admits requests to a composite, and counts them. The models count their own work.
+
+    Args:
+        predict: has the models answer.
+        most: images accepted and not yet answered.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        predict: Callable[[ImageRequest], Awaitable[Results]],
+        statistics: ModelStatistics,
+        most: int,
+    ) -> None:
+        super().__init__()
+        self._contract = contract
+        self._predict = predict
+        self._statistics = statistics
+        self._most = most
+        self._inside = 0
+
+    @property
+    def identity(self) -> bytes:
+        """Identify the loaded model."""
+        return self._contract.identity
+
+    @property
+    def accepted(self) -> int:
+        """Number of images not yet answered."""
+        return self._inside
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Refuse tensors, which later stages could not be cut from."""
+        name, [image, *_] = self._contract.name, self._contract.inputs
+        for tensor in request.inputs:
+            if tensor.name not in self._contract.inputs:
+                raise InvalidRequest(
+                    f"model '{name}' has no input '{tensor.name}': send encoded images to "
+                    f"'{image}', as BYTES"
+                )
+        raise InvalidRequest(
+            f"model '{name}' is made of several and takes no tensors: send encoded images to "
+            f"'{image}', as BYTES"
+        )
+
+    async def predict(self, request: ImageRequest) -> Results:
+        """Answer images."""
+        arrived_ns, count = time.monotonic_ns(), len(request.images)
+        with self.gate.open_for(request):
+            if self._inside and self._inside + count > self._most:
+                self._statistics.failed(0, FailureReason.REJECTED)
+                raise QueueFull(
+                    f"{counted(self._inside, 'image')} accepted and not yet answered, and no room "
+                    f"for {count} more (--max-queue); send again after the time in Retry-After",
+                    retry_after_s=1.0,
+                )
+            self._inside += count
+            try:
+                results = await self._predict(request)
+            except (FoveaError, asyncio.CancelledError) as error:
+                self._statistics.failed(time.monotonic_ns() - arrived_ns, _reason(error))
+                raise
+            finally:
+                self._inside -= count
+        total_ns = time.monotonic_ns() - arrived_ns
+        for result in results:
+            if isinstance(result, FoveaError):
+                self._statistics.failed(total_ns, _reason(result))
+                continue
+            timing = result.timing
+            seconds = timing.queue, timing.decode + timing.letterbox, timing.infer
+            queue, made, ran = (round(1e9 * each) for each in seconds)
+            spans = Spans(queue, made, ran, max(0, total_ns - queue - made - ran))
+            self._statistics.executed(1, spans)
+            self._statistics.succeeded(1, total_ns, spans)
+            self._statistics.stages.observe(timing)
+        return results
+
+
+def _reason(error: BaseException) -> FailureReason:
+    if isinstance(error, asyncio.CancelledError):
+        return FailureReason.CANCELED
+    known = isinstance(error, DeadlineExceeded | QueueFull)
+    return FailureReason.REJECTED if known else FailureReason.OTHER

@@ -1,125 +1,387 @@
-"""A piece of work in the queue of a model, and what all pieces of one kind have in common."""
+"""A piece of work in the queue of a model, and its two sources: tensors, and images."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from math import prod
+from queue import Empty, SimpleQueue
 
-from fovea_preprocess.errors import DeadlineExceeded, FoveaError, QueueFull
-from fovea_server.scheduling.batching import DynamicBatching
+import numpy as np
+
+from fovea_engines.engine import Engine
+from fovea_engines.session import Array, Session, batched_outputs
+from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InferenceFailed, QueueFull
+from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
+from fovea_preprocess.jpeg import decoded_bytes
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.plural import counted
+from fovea_preprocess.preprocessor import PlacedImage
+from fovea_preprocess.spec import PreprocessSpec
+from fovea_server.scheduling.batching import QUICK_IMAGE_NS, DynamicBatching, InlineExecution
 from fovea_server.scheduling.contract import Outputs
-from fovea_server.scheduling.inline import InlineExecution
 from fovea_server.statistics.model import Spans
-from fovea_server.tensors.image_messages import ImageRequest
+from fovea_server.tensors.check import Checked, request_prefix
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place, SentImage
 from fovea_server.tensors.messages import InferRequest
 
-
-class JobKind(ABC):
-    """The work of a model that comes from one source: tensors, or images.
-
-    Attributes:
-        ahead: most jobs that are prepared before an execution takes them; 0 where the execution
-            prepares its jobs itself.
-        batching: decides which jobs of this kind form a batch, and when.
-        inline: decides whether they may run on the event loop.
-    """
-
-    ahead = 0
-
-    def __init__(self, batching: DynamicBatching, inline: InlineExecution) -> None:
-        self.batching = batching
-        self.inline = inline
-
-    @abstractmethod
-    def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
-        """Make a batch of prepared jobs; return the call that runs it, with `alone`."""
+# Largest file whose header is read on the event loop; a larger one is no small image.
+_MOST_SCANNED = 16 << 10
 
 
-class Job(ABC):
+class Job:
     """Rows of one request, from arrival to answer.
 
-    A job waits in the queue. Where its kind is prepared ahead, a thread claims it and prepares it
+    A job waits in the queue. Where its source is prepared ahead, a thread claims it and prepares it
     there. An execution takes prepared jobs out of the queue; then they are answered.
 
     Attributes:
         rows: that it adds to a batch.
         turn: in its level of the queue; the rows that its client was given before.
         arrived_ns: `time.monotonic_ns` of its arrival.
+        place: of an image that is prepared in a thread of its own, ahead of an execution.
         future: done when the job is answered; None for one that the event loop runs itself.
         expiry: timer that ends its wait; None where it may wait for ever.
-        apart: it is prepared in a thread of its own, ahead of an execution.
         claimed: a thread has begun to prepare it.
         prepared: an execution may take it.
         error: the reason why it has no answer.
         times: of its execution.
         answered: it has its outcome.
         given_up: done at the end of its execution, for a request that was cancelled meanwhile.
+        feeds: of tensors: an array for each input.
+        outputs: of tensors: its rows of every output, once it is answered.
+        batch: rows of the execution that answered it.
+        image: of an image: what is made of it.
     """
 
-    borrows: ClassVar[bool]
-    """Its arrays are memory of the client: cancelling waits until the engine has read them."""
+    image: ImageWork
 
     def __init__(
         self,
-        kind: JobKind,
+        source: Source,
         request: InferRequest | ImageRequest,
         rows: int,
         arrived_ns: int,
-        *,
-        apart: bool = False,
+        place: Place | None = None,
     ) -> None:
-        self.kind = kind
+        self.source = source
         self.request = request
         self.rows = rows
         self.turn = 0
         self.arrived_ns = arrived_ns
+        self.place = place
         self.future: asyncio.Future[None] | None = None
         self.expiry: asyncio.TimerHandle | None = None
-        self.apart = apart
-        self.claimed = not kind.ahead
+        self.claimed = not source.ahead
         self.prepared = not self.ahead
         self.error: FoveaError | None = None
         self.times = Spans()
         self.answered = False
         self.given_up: asyncio.Future[None] | None = None
+        self.feeds: dict[str, Array] = {}
+        self.outputs: Outputs = {}
+        self.batch = 0
 
     @property
     def ahead(self) -> bool:
         """True if it is prepared before an execution takes it."""
-        return self.apart or self.kind.ahead > 0
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Bytes of its inputs; of its pixels for an image."""
-
-    @abstractmethod
-    def fits(self, other: Job) -> bool:
-        """Return True if it can share a batch with another of its kind."""
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Make its rows; raises what is wrong with the request."""
-
-    @abstractmethod
-    def finish(self, outputs: Outputs, row: int, rows: int) -> None:
-        """Keep its part, from `row` on, of the outputs of a batch of `rows`."""
-
-    @abstractmethod
-    def spans(self, began_ns: int, batch: Spans) -> Spans:
-        """Return its times; the execution of its batch began then, and took these."""
-
-    @abstractmethod
-    def queue_full(self, waiting: int, retry_after_s: float) -> QueueFull:
-        """Make the error for a request that finds no room behind `waiting` others."""
-
-    @abstractmethod
-    def expired(self) -> DeadlineExceeded:
-        """Make the error for a request that waited longer than its policy allows."""
+        return self.place is not None or self.source.ahead > 0
 
     @property
     def is_wanted(self) -> bool:
         """True while somebody waits for its answer, and there can be one."""
         return self.error is None and (self.future is None or not self.future.done())
+
+    def queue_full(self, waiting: int, retry_after_s: float) -> QueueFull:
+        """Make the error for a request that finds no room behind `waiting` others."""
+        if isinstance(self.request, InferRequest):
+            said = f"{request_prefix(self.request)}Exceeds maximum queue size"
+        else:
+            said = (
+                f"{counted(waiting, 'request')} accepted and not yet answered, and no room for "
+                f"{counted(len(self.request.images), 'image')} more (--max-queue, or "
+                "max_queue_size in config.pbtxt); send again after the time in Retry-After"
+            )
+        return QueueFull(said, retry_after_s=retry_after_s)
+
+    def expired(self) -> DeadlineExceeded:
+        """Make the error for a request that waited longer than its policy allows."""
+        if isinstance(self.request, InferRequest):
+            return DeadlineExceeded("Request timeout expired")
+        return DeadlineExceeded(
+            "the image waited longer than the queue policy in config.pbtxt allows; send it again "
+            "later, or send less"
+        )
+
+
+class Source(ABC):
+    """Makes rows for a model of tensors, or of images, and answers of what the engine computes.
+
+    Args:
+        batching: decides which jobs form a batch, and when.
+        inline: decides whether they may run on the event loop.
+
+    Attributes:
+        ahead: most jobs that are prepared before an execution takes them; 0 where the execution
+            prepares its jobs itself.
+        borrows: the arrays of jobs are memory of the client: cancelling waits until the engine has
+            read them.
+    """
+
+    ahead = 0
+    borrows = False
+
+    def __init__(self, batching: DynamicBatching, inline: InlineExecution) -> None:
+        self.batching = batching
+        self.inline = inline
+
+    @abstractmethod
+    def nbytes(self, job: Job) -> int:
+        """Return the bytes of its inputs, or of its pixels."""
+
+    @abstractmethod
+    def fits(self, job: Job, other: Job) -> bool:
+        """Return True if two jobs can share a batch."""
+
+    @abstractmethod
+    def prepare(self, job: Job) -> None:
+        """Make the rows of a job; raises what is wrong with the request."""
+
+    @abstractmethod
+    def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
+        """Make a batch of prepared jobs; return the call that runs it, with `alone`."""
+
+    @abstractmethod
+    def finish(self, job: Job, outputs: Outputs, row: int) -> None:
+        """Keep the part of a job, from `row` on, of the outputs of its batch."""
+
+    @abstractmethod
+    def times(self, job: Job, began_ns: int, batch: Spans) -> Spans:
+        """Return the times of a job; the execution of its batch began then, and took these."""
+
+
+class TensorSource(Source):
+    """Tensors for one session: requests that fit its model."""
+
+    borrows = True
+
+    def __init__(self, session: Session, batching: DynamicBatching) -> None:
+        super().__init__(batching, InlineExecution(steady=session.steady))
+        self._session = session
+
+    def job(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Job:
+        """Make the job of a request."""
+        job = Job(self, request, checked.rows, arrived_ns)
+        job.feeds = checked.feeds
+        return job
+
+    def nbytes(self, job: Job) -> int:
+        """Return the bytes of its inputs."""
+        size = 0
+        for array in job.feeds.values():
+            size += array.nbytes
+        return size
+
+    def fits(self, job: Job, other: Job) -> bool:
+        """Return True for the same inputs and shapes, except the rows."""
+        mine, others = job.feeds, other.feeds
+        return mine.keys() == others.keys() and all(
+            array.shape[1:] == others[name].shape[1:] for name, array in mine.items()
+        )
+
+    def prepare(self, job: Job) -> None:
+        """Do nothing: the request holds its rows."""
+
+    def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
+        """Join the rows of several jobs; a single one is read in place."""
+        feeds = jobs[0].feeds
+        if len(jobs) > 1:
+            feeds = {name: np.concatenate([job.feeds[name] for job in jobs]) for name in feeds}
+
+        def infer(alone: bool) -> Outputs:
+            outputs = self._session.infer(feeds, alone=alone)
+            if len(jobs) > 1:
+                _check_rows(outputs, sum(job.rows for job in jobs))
+            return outputs
+
+        return infer
+
+    def finish(self, job: Job, outputs: Outputs, row: int) -> None:
+        """Keep its rows of the outputs."""
+        job.outputs = outputs
+        if job.batch > job.rows:
+            job.outputs = {name: array[row : row + job.rows] for name, array in outputs.items()}
+
+    def times(self, job: Job, began_ns: int, batch: Spans) -> Spans:
+        """Return the times of the batch, and the wait for it."""
+        return batch._replace(queue=began_ns - job.arrived_ns)
+
+
+def _check_rows(outputs: Outputs, rows: int) -> None:
+    """Check that the outputs of several requests can be taken apart."""
+    for name, array in outputs.items():
+        if array.ndim == 0 or len(array) != rows:
+            raise InferenceFailed(
+                f"output '{name}' has shape {list(array.shape)} for a batch of {rows} rows, so "
+                "requests cannot share a batch: set max_batch_size to 0 in config.pbtxt"
+            )
+
+
+class ImageWork:
+    """An image of a request, and what is made of it.
+
+    Attributes:
+        sent: as it came.
+        engine: at the size that it is letterboxed to.
+        row: letterboxed, [1, ...]; None where the device letterboxes.
+        placed: on such a device; None elsewhere.
+        back: leads from the pixels of the network to those of the image.
+        result: complete once the job is answered.
+    """
+
+    __slots__ = ("back", "engine", "placed", "result", "row", "sent")
+
+    def __init__(self, sent: SentImage, engine: Engine) -> None:
+        self.sent = sent
+        self.engine = engine
+        self.row: Array | None = None
+        self.placed: PlacedImage | None = None
+        self.back: LetterboxMap
+        self.result: ImageResult
+
+    @property
+    def held(self) -> int:
+        """Bytes that a prepared image holds: its row, and pixels that are still needed."""
+        placed = None if self.placed is None else self.placed.pixels
+        arrays = self.row, self.result.pixels, placed
+        return sum(array.nbytes for array in arrays if array is not None)
+
+
+class ImageSource(Source):
+    """Images for one engine: decoded, letterboxed, computed, and mapped back.
+
+    On a CPU, an execution takes one image from its bytes to its answer. An engine on another device
+    runs batches, and images are decoded ahead of it.
+
+    Args:
+        engine: stays open.
+        limits: on the encoded and the decoded image.
+        max_rows: most images of a batch, on another device.
+        delay_us: longest wait of a batch that is not full, microseconds.
+    """
+
+    def __init__(
+        self, engine: Engine, limits: ImageLimits, *, max_rows: int, delay_us: int
+    ) -> None:
+        session = engine.session
+        rows = max_rows if session.offloads else 1
+        super().__init__(
+            DynamicBatching(rows, delay_us=delay_us if rows > 1 else 0),
+            InlineExecution(steady=session.steady, quick_ns=QUICK_IMAGE_NS),
+        )
+        if session.offloads:
+            # A batch at each execution, and one that waits for it.
+            self.ahead = 2 * session.concurrency * rows
+        self.engine = engine
+        self.limits = limits
+        self._batched = batched_outputs(session)
+        self._rows: SimpleQueue[Array] = SimpleQueue()
+
+    def job(self, request: ImageRequest, sent: SentImage, arrived_ns: int) -> Job:
+        """Make the job of an image."""
+        job = Job(self, request, 1, arrived_ns, request.place_of(sent))
+        job.image = ImageWork(sent, self.engine)
+        return job
+
+    def nbytes(self, job: Job) -> int:
+        """Return the bytes of its pixels, as its header says; where that is not cheap, many."""
+        sent = job.image.sent
+        if isinstance(sent, DecodedImage):
+            return sent.pixels.nbytes
+        return sys.maxsize if len(sent) > _MOST_SCANNED else decoded_bytes(sent)
+
+    def fits(self, job: Job, other: Job) -> bool:
+        """Return True for rows of the same size."""
+        return job.image.engine is other.image.engine
+
+    def prepare(self, job: Job) -> None:
+        """Decode and letterbox the image; raises as `decode_image`."""
+        began, work = time.monotonic(), job.image
+        sent = work.sent
+        image = sent if isinstance(sent, DecodedImage) else decode_image(sent, self.limits)
+        result = work.result = ImageResult(image.width, image.height, image.orientation)
+        assert isinstance(job.request, ImageRequest), "it is a job of this source"
+        if job.request.keep_pixels:
+            result.pixels = np.ascontiguousarray(image.pixels)
+        decoded = time.monotonic()
+        engine = work.engine = self.engine.for_image(image.pixels)
+        if engine.images is not None:
+            work.placed, work.back = engine.images.place(image.pixels)
+        else:
+            assert engine.preprocessor is not None, "the model takes images"
+            work.row = self._take_row(engine.preprocessor.spec)
+            work.back = engine.preprocessor(image.pixels, work.row[0])
+        timing = result.timing
+        timing.decode, timing.letterbox = decoded - began, time.monotonic() - decoded
+
+    def _take_row(self, spec: PreprocessSpec) -> Array:
+        """Take a buffer for the row of one image, [1, ...]."""
+        try:
+            buffer = self._rows.get_nowait()
+        except Empty:
+            largest = self.engine.card.preprocess
+            assert largest is not None, "the model takes images"
+            buffer = np.empty(prod(largest.row_shape), largest.dtype)
+        return buffer[: prod(spec.row_shape)].reshape(1, *spec.row_shape)
+
+    def _give_back(self, row: Array) -> None:
+        """Return a buffer, for another image."""
+        assert row.base is not None, "a row is a part of its buffer"
+        self._rows.put(row.base)
+
+    def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
+        """Join the rows of several images, unless the device letterboxes them."""
+        images, device = [job.image for job in jobs], self.engine.images
+        if device is not None:
+            placed = [image.placed for image in images if image.placed is not None]
+            return lambda alone: device.infer_images(placed)
+        rows = [image.row for image in images if image.row is not None]
+        batch = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        engine, request = images[0].engine, jobs[0].request
+        assert isinstance(request, ImageRequest), "they are jobs of this source"
+        return lambda alone: engine.infer(batch, request.options, alone=alone)
+
+    def finish(self, job: Job, outputs: Outputs, row: int) -> None:
+        """Decode the head, and write the answer."""
+        began, work, request = time.monotonic(), job.image, job.request
+        assert isinstance(request, ImageRequest), "it is a job of this source"
+        result, engine = work.result, work.engine
+        if work.row is not None:
+            self._give_back(work.row)
+        result.batch = job.batch
+        # A job that waits for others of its request must not hold pixels.
+        work.sent, work.placed, work.row = b"", None, None
+        if engine.head is None:
+            result.tensors = {
+                name: (array[row] if name in self._batched else array).copy()
+                for name, array in outputs.items()
+            }
+        else:
+            result.found = engine.decode(outputs, row, request.options).to_source(work.back)
+        if request.encode is not None:
+            result.encoded = request.encode(result)
+        result.timing.postprocess = time.monotonic() - began
+
+    def times(self, job: Job, began_ns: int, batch: Spans) -> Spans:
+        """Return its times by stage: decode and letterbox are input, the head is output."""
+        timing = job.image.result.timing
+        timing.infer = batch.compute_infer / 1e9
+        prepared_ns = int(1e9 * (timing.decode + timing.letterbox))
+        queue_ns = began_ns - job.arrived_ns
+        if job.ahead:
+            queue_ns = max(0, queue_ns - prepared_ns)
+        timing.queue = queue_ns / 1e9
+        return Spans(queue_ns, prepared_ns, batch.compute_infer, int(1e9 * timing.postprocess))

@@ -17,7 +17,7 @@ from itertools import chain, islice
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, ModelQueuePolicy
 from fovea_preprocess.errors import InvalidRequest, ShuttingDown
 from fovea_preprocess.plural import counted
-from fovea_server.scheduling.job import Job, JobKind
+from fovea_server.scheduling.job import Job, Source
 
 # Weight of the newest answer in the mean interval: about the last twenty count.
 _SMOOTHING = 0.1
@@ -117,7 +117,7 @@ class JobQueue:
             level.add(jobs)
             self._size += count
             self.accepted += count
-            if jobs[0].kind.ahead:
+            if jobs[0].source.ahead:
                 self._room_ahead.notify(count)
         return level.policy
 
@@ -129,25 +129,25 @@ class JobQueue:
             still waits for more jobs, or None.
         """
         waits: list[float] = []
-        seen: list[JobKind] = []
+        seen: list[Source] = []
         with self._lock:
             if self.running >= self._side_by_side:
                 return [], None
             for first in self._waiting():
-                kind = first.kind
-                if not first.prepared or kind in seen:
+                source = first.source
+                if not first.prepared or source in seen:
                     continue
-                decision = kind.batching.decide(self._ready(kind), time.monotonic_ns())
+                decision = source.batching.decide(self._ready(source), time.monotonic_ns())
                 if decision.count:
-                    jobs = list(islice(self._ready(kind), decision.count))
+                    jobs = list(islice(self._ready(source), decision.count))
                     for job in jobs:
                         self._remove(job)
                         level = self._level_of(job)
                         level.now = max(level.now, job.turn)
                     self.running += 1
                     return jobs, None
-                # A batch that waits for more jobs does not hold up jobs of another kind.
-                seen.append(kind)
+                # A batch that waits for more jobs does not hold up jobs of another source.
+                seen.append(source)
                 if decision.wait_s is not None:
                     waits.append(decision.wait_s)
         return [], min(waits, default=None)
@@ -200,7 +200,8 @@ class JobQueue:
         with self._lock:
             while not self._closed:
                 for job in self._waiting():
-                    if not (job.claimed or job.apart) and self._ahead < job.kind.ahead:
+                    taken = job.claimed or job.place is not None
+                    if not taken and self._ahead < job.source.ahead:
                         job.claimed = True
                         self._ahead += 1
                         return job
@@ -212,8 +213,8 @@ class JobQueue:
             chain(level.jobs, level.delayed) for level in self._levels.values()
         )
 
-    def _ready(self, kind: JobKind) -> Iterator[Job]:
-        return (job for job in self._waiting() if job.kind is kind and job.prepared)
+    def _ready(self, source: Source) -> Iterator[Job]:
+        return (job for job in self._waiting() if job.source is source and job.prepared)
 
     def _remove(self, job: Job) -> bool:
         level = self._level_of(job)
@@ -221,7 +222,7 @@ class JobQueue:
             with suppress(ValueError):
                 jobs.remove(job)
                 self._size -= 1
-                if job.claimed and job.kind.ahead:
+                if job.claimed and job.source.ahead:
                     self._ahead -= 1
                     self._room_ahead.notify()
                 return True

@@ -13,12 +13,11 @@ from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.cache import CachedScheduler, ResponseCache
 from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.ensemble import EnsembleScheduler, FindScheduler
-from fovea_server.scheduling.image_job import ImageKind
+from fovea_server.scheduling.job import ImageSource, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
 from fovea_server.scheduling.mosaic import MosaicScheduler
 from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
-from fovea_server.scheduling.tensor_job import TensorKind
 from fovea_server.scheduling.tiled import TiledScheduler
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.signature import ImageSides, ModelSignature
@@ -29,7 +28,7 @@ def make_scheduler(
     version: int,
     config: ModelConfig,
     session: Session | None,
-    images: ImageKind | None = None,
+    images: ImageSource | None = None,
     max_queue: int,
     decoders: int | None = None,
     statistics: ModelStatistics,
@@ -68,7 +67,7 @@ def make_scheduler(
             contract,
             JobQueue(policies, limit=max_queue, side_by_side=side_by_side),
             statistics,
-            tensors=TensorKind(session, _batching(config)),
+            tensors=TensorSource(session, _batching(config)),
             images=images,
             # While one thread decodes the heads of a batch, another waits for the next batch.
             executing=side_by_side * (2 if session.offloads else 1),
@@ -85,7 +84,7 @@ def make_scheduler(
     return made
 
 
-def _sides(images: ImageKind | None) -> dict[str, ImageSides]:
+def _sides(images: ImageSource | None) -> dict[str, ImageSides]:
     card = None if images is None else images.engine.card
     if card is None or card.preprocess is None or not card.preprocess.step:
         return {}
@@ -93,7 +92,7 @@ def _sides(images: ImageKind | None) -> dict[str, ImageSides]:
 
 
 def _wrapped(
-    rows: RowScheduler, config: ModelConfig, images: ImageKind | None, max_queue: int
+    rows: RowScheduler, config: ModelConfig, images: ImageSource | None, max_queue: int
 ) -> Scheduler:
     made: Scheduler = rows
     if images is not None:

@@ -266,7 +266,7 @@ def test_two_who_load_the_same_model_at_once_get_one(repository):
 
 def test_what_has_died_is_told_and_can_be_loaded_again(repository):
     with serving(repository, **EXPLICIT, load_model=("*",)) as registry:
-        registry.find("plus").scheduler.failure = "its engine has died"
+        registry.find("plus").scheduler._executor.failure = "its engine has died"
         assert registry.reason == "plus: its engine has died"
         assert registry.index()[1] == IndexEntry("plus", "1", "UNAVAILABLE", "its engine has died")
         with pytest.raises(NotFound, match="'plus' has no available versions"):

@@ -7,7 +7,7 @@ import pytest
 
 from fovea_engines.session import Session
 from fovea_server.scheduling.batching import Decision, DynamicBatching
-from fovea_server.scheduling.tensor_job import TensorJob, TensorKind
+from fovea_server.scheduling.job import Job, TensorSource
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest
 
@@ -20,10 +20,10 @@ class Unused:
     steady = False
 
 
-def job(rows: int = 1, arrived_ns: int = 0, width: int = 4, name: str = "x") -> TensorJob:
+def job(rows: int = 1, arrived_ns: int = 0, width: int = 4, name: str = "x") -> Job:
     feeds = {name: np.zeros((rows, width), np.float32)}
-    kind = TensorKind(cast(Session, Unused()), DynamicBatching(8))
-    return TensorJob(kind, InferRequest("m", None, []), Checked(feeds, rows), arrived_ns)
+    source = TensorSource(cast(Session, Unused()), DynamicBatching(8))
+    return source.job(InferRequest("m", None, []), Checked(feeds, rows), arrived_ns)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_after_the_delay_more_than_a_preferred_size_goes() -> None:
 
 
 @pytest.mark.parametrize("other", [job(width=5), job(name="y")])
-def test_other_shapes_and_other_inputs_end_a_batch(other: TensorJob) -> None:
+def test_other_shapes_and_other_inputs_end_a_batch(other: Job) -> None:
     batching = DynamicBatching(8, delay_us=1_000_000)
 
     assert batching.decide([job(), job(), other, job()], 0) == Decision(2)

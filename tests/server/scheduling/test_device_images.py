@@ -26,7 +26,7 @@ from fovea_preprocess.errors import (
 )
 from fovea_preprocess.image import decode_image
 from fovea_server.models.opening import warm_up_images
-from fovea_server.scheduling import image_job
+from fovea_server.scheduling import job
 from fovea_server.settings import Settings
 from fovea_server.tensors.image_messages import ImageResult
 
@@ -170,13 +170,13 @@ def test_who_is_rejected_while_an_image_is_decoded_gets_the_error(
         policy = config.dynamic_batching.default_queue_policy
         policy.default_timeout_microseconds = 20_000
 
-    decode = image_job.decode_image
+    decode = job.decode_image
 
     def slow(*arguments: Any) -> Any:
         time.sleep(0.2)
         return decode(*arguments)
 
-    monkeypatch.setattr(image_job, "decode_image", slow)
+    monkeypatch.setattr(job, "decode_image", slow)
     with ExitStack() as exits:
         folder = shared / "data" / "triton" / "models" / "simple_prio"
         served = ServedImages(on_device, folder, exits, change=change)

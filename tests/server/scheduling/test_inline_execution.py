@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.server.scheduling.golden import Served, rows
 
 from fovea_engines.backends.registry import open_session
-from fovea_server.scheduling.inline import InlineExecution
+from fovea_server.scheduling.batching import InlineExecution
 from fovea_server.scheduling.job import Job
 
 pytestmark = pytest.mark.real
@@ -22,8 +22,10 @@ pytestmark = pytest.mark.real
 Serve = Callable[..., Served]
 
 QUICK, SLOW = 20_000, 500_000_000
-SMALL = [cast(Job, SimpleNamespace(nbytes=64))]
-LARGE = [cast(Job, SimpleNamespace(nbytes=4 << 20))]
+SMALL, LARGE = (
+    [cast(Job, SimpleNamespace(source=SimpleNamespace(nbytes=lambda job, size=size: size)))]
+    for size in (64, 4 << 20)
+)
 
 
 def opened(*, steady: bool = True) -> InlineExecution:

@@ -10,21 +10,21 @@ from fovea_engines.repository.model_config_scheduling import ModelDynamicBatchin
 from fovea_engines.session import Session
 from fovea_preprocess.errors import InvalidRequest, QueueFull
 from fovea_server.scheduling.batching import DynamicBatching
+from fovea_server.scheduling.job import Job, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
-from fovea_server.scheduling.tensor_job import TensorJob, TensorKind
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest
 
-KIND = TensorKind(cast(Session, SimpleNamespace(steady=False)), DynamicBatching(1))
+SOURCE = TensorSource(cast(Session, SimpleNamespace(steady=False)), DynamicBatching(1))
 
 
 def queue(limit: int) -> JobQueue:
     return JobQueue(ModelDynamicBatching(), limit=limit, side_by_side=1)
 
 
-def jobs(count: int, client: str = "") -> list[TensorJob]:
+def jobs(count: int, client: str = "") -> list[Job]:
     request = InferRequest("m", None, [], client=client)
-    return [TensorJob(KIND, request, Checked({}, 1), 0) for _ in range(count)]
+    return [SOURCE.job(request, Checked({}, 1), 0) for _ in range(count)]
 
 
 def test_all_or_none() -> None:
@@ -106,13 +106,13 @@ def test_what_never_fits_is_not_told_to_come_back() -> None:
         queue(4).enter(jobs(5))
 
 
-def test_a_batch_that_waits_for_more_does_not_hold_up_the_other_kind() -> None:
+def test_a_batch_that_waits_for_more_does_not_hold_up_the_other_source() -> None:
     waiting = JobQueue(ModelDynamicBatching(), limit=8, side_by_side=1)
-    patient = TensorKind(
+    patient = TensorSource(
         cast(Session, SimpleNamespace(steady=False)), DynamicBatching(4, delay_us=10_000_000)
     )
     request, now = InferRequest("m", None, []), time.monotonic_ns()
-    waits = TensorJob(patient, request, Checked({}, 1), now)
+    waits = patient.job(request, Checked({}, 1), now)
     waiting.enter([waits])
     assert waiting.next()[0] == []
     [other] = jobs(1)

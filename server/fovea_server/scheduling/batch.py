@@ -1,11 +1,11 @@
-"""One execution: jobs become a batch, the engine computes it, and each job takes its part."""
+"""One batch: jobs are joined, the engine computes them, and each job takes its part."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from fovea_preprocess.errors import FoveaError, InferenceFailed, NoMemory
@@ -17,72 +17,98 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Execution:
-    """The result of one execution.
+class Batch:
+    """Jobs that were taken from a queue together, and their execution.
 
     Attributes:
-        jobs: those that the engine computed, or failed on; the others have their own `error`, or
-            are not wanted any more.
+        jobs: each has its outcome, or its `error`, or is not wanted any more.
+        ran: the jobs that the engine computed, or failed on.
+        times: of the execution.
         cpu_ns: CPU time of the thread that ran it.
-        error: the engine's, which all its jobs have too.
+        error: the engine's, which all jobs that ran have too.
     """
 
     jobs: Sequence[Job]
-    spans: Spans
-    cpu_ns: int
+    ran: Sequence[Job] = ()
+    times: Spans = field(default_factory=Spans)
+    cpu_ns: int = 0
     error: FoveaError | None = None
 
+    @property
+    def rows(self) -> int:
+        """Rows that the engine computed."""
+        return sum(job.rows for job in self.ran)
 
-def execute(
+
+def run(
     name: str,
     jobs: Sequence[Job],
     alone: Callable[[Sequence[Job]], bool],
     computed: Callable[[], None] | None = None,
-) -> Execution:
-    """Execute jobs of one kind that fit each other; their errors are in them.
+) -> list[Batch]:
+    """Run jobs of one source that fit each other: in a batch, and each alone where that fails.
 
     Args:
         name: of the model.
         jobs: taken from its queue.
         alone: says of a batch that is made if it runs alone, as in `Session.infer`.
-        computed: called when the engine has computed.
+        computed: called when the engine has computed the batch.
     """
+    batch = _run(name, jobs, alone, computed)
+    if not isinstance(batch.error, InferenceFailed) or len(batch.ran) == 1:
+        return [batch]
+    # A single job may be the cause: run each alone, so that the others succeed.
+    single = []
+    for job in batch.ran:
+        job.error = None
+        single.append(_run(name, [job], alone))
+    return [Batch([job for job in jobs if job not in batch.ran]), *single]
+
+
+def _run(
+    name: str,
+    jobs: Sequence[Job],
+    alone: Callable[[Sequence[Job]], bool],
+    computed: Callable[[], None] | None = None,
+) -> Batch:
     began = computing = done = time.monotonic_ns()
     cpu_ns = time.thread_time_ns()
     for job in jobs:
         if not job.ahead:
             job.error = prepare(name, job)
-    jobs = [job for job in jobs if job.is_wanted]
+    ran = [job for job in jobs if job.is_wanted]
+    source = jobs[0].source
     error: FoveaError | None = None
     outputs: Outputs = {}
 
     def compute() -> None:
         nonlocal computing, done, outputs
-        call = jobs[0].kind.gather(jobs)
+        call = source.gather(ran)
         computing = time.monotonic_ns()
         try:
-            outputs = call(alone(jobs))
+            outputs = call(alone(ran))
         finally:
             done = time.monotonic_ns()
 
-    if jobs:
+    if ran:
         error = _error_of(compute, name)
     if computed is not None:
         computed()
-    row, rows = 0, sum(job.rows for job in jobs)
-    for job in jobs:
-        job.error = error or _error_of(partial(job.finish, outputs, row, rows), name)
+    row, rows = 0, sum(job.rows for job in ran)
+    for job in ran:
+        job.batch = rows
+        job.error = error or _error_of(partial(source.finish, job, outputs, row), name)
         row += job.rows
-    spans = Spans(0, computing - began, done - computing, time.monotonic_ns() - done)
-    for job in jobs:
+    times = Spans(0, computing - began, done - computing, time.monotonic_ns() - done)
+    for job in ran:
         if job.error is None:
-            job.times = job.spans(began, spans)
-    return Execution(jobs, spans, time.thread_time_ns() - cpu_ns, error)
+            job.times = source.times(job, began, times)
+    return Batch(jobs, ran, times, time.thread_time_ns() - cpu_ns, error)
 
 
 def prepare(name: str, job: Job) -> FoveaError | None:
     """Prepare a job, if somebody still waits for it; return what is wrong with it."""
-    return _error_of(job.prepare, name) if job.is_wanted else None
+    return _error_of(partial(job.source.prepare, job), name) if job.is_wanted else None
 
 
 def _error_of(call: Callable[[], None], name: str) -> FoveaError | None:

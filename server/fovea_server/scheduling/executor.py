@@ -1,0 +1,276 @@
+"""Executes what waits in the queue of a model: takes a batch, runs it, settles it.
+
+Short batches run on the event loop, others in threads. All are settled on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from fovea_engines.repository.model_config_scheduling import ModelQueuePolicy
+from fovea_preprocess.errors import (
+    BackendError,
+    DeadlineExceeded,
+    DeviceLost,
+    FoveaError,
+    ModelNotReady,
+    ShuttingDown,
+    Unavailable,
+)
+from fovea_server.scheduling.batch import Batch, prepare, run
+from fovea_server.scheduling.job import Job
+from fovea_server.scheduling.job_queue import JobQueue
+from fovea_server.statistics.model import FailureReason, ModelStatistics
+from fovea_server.tensors.image_messages import ImageRequest
+
+log = logging.getLogger(__name__)
+
+
+class Executor:
+    """Executes the jobs of a queue, and prepares them ahead where their source asks for that.
+
+    On a CPU, a thread that has computed a batch finishes it before it takes the next one. An engine
+    on another device gets the next batch at once, from another thread. `start` starts the threads.
+
+    Args:
+        name: of the model.
+        executing: number of threads for executions.
+        preparing: number of threads that prepare jobs.
+        offloads: as `Session.offloads`.
+
+    Attributes:
+        failure: the reason why nothing can be executed any more; None while it can.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queue: JobQueue,
+        statistics: ModelStatistics,
+        *,
+        executing: int,
+        preparing: int,
+        offloads: bool,
+    ) -> None:
+        self.failure: str | None = None
+        self._name = name
+        self._queue = queue
+        self._statistics = statistics
+        self._offloads = offloads
+        self._batches: SimpleQueue[list[Job]] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=work, name=f"{name}-{kind}", daemon=True)
+            for kind, work, count in (
+                ("infer", self._work, executing),
+                ("decode", self._prepare, preparing),
+            )
+            for _ in range(count)
+        ]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.Handle | None = None
+
+    def start(self) -> None:
+        """Start all threads; Unavailable: no more could be started, and the others have ended."""
+        started: list[threading.Thread] = []
+        for thread in self._threads:
+            try:
+                thread.start()
+            except RuntimeError as error:
+                count, self._threads = len(self._threads), started
+                self.close()
+                raise Unavailable(
+                    f"only {len(started)} of the {count} threads of model '{self._name}' could be "
+                    f"started ({error}): lower the count of its instance_group, unload other "
+                    "models, or raise the limits on processes (ulimit -u, pids.max) and memory"
+                ) from error
+            started.append(thread)
+
+    def close(self) -> None:
+        """End the threads, after what they do now; jobs that no thread has run fail."""
+        stopped = ShuttingDown("the server stopped before this request was done")
+        self._fail(self._queue.clear(close=True), stopped)
+        for _ in self._threads:
+            self._batches.put([])
+        for thread in self._threads:
+            thread.join()
+        with suppress(Empty):
+            while True:
+                self._fail(self._batches.get_nowait(), stopped)
+
+    def enter(self, jobs: Sequence[Job]) -> ModelQueuePolicy:
+        """Queue the jobs of one request; raises as `JobQueue.enter`."""
+        loop = self._loop = asyncio.get_running_loop()
+        for job in jobs:
+            job.future = loop.create_future()
+        try:
+            return self._queue.enter(jobs)
+        except FoveaError:
+            for job in jobs:
+                self._count_failure(job, FailureReason.REJECTED)
+            raise
+
+    def step(self) -> None:
+        """Take a batch, run it, settle it, on the event loop; threads run the slower ones."""
+        assert self._loop is not None, "somebody has entered"
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while True:
+            jobs, wait_s = self._queue.next()
+            if wait_s is not None:
+                self._timer = self._loop.call_later(wait_s, self.step)
+            if not jobs:
+                return
+            if self._queue.running == 1 and jobs[0].source.inline.takes(jobs):
+                break
+            self._batches.put(jobs)
+        batches = self._run(jobs)
+        self._queue.done()
+        self._settle(batches, here=True)
+        if self._queue:
+            # Other tasks of the event loop run before the next batch.
+            self._timer = self._loop.call_soon(self.step)
+
+    def run_at_once(self, job: Job) -> bool:
+        """Run a job that need not wait, and settle it; return False where a thread should."""
+        source = job.source
+        if self._queue.accepted or source.batching.waits or not source.inline.takes((job,)):
+            return False
+        self._settle(self._run((job,)), here=True)
+        return True
+
+    def _work(self) -> None:
+        """Take batches, and run each; in a thread."""
+        jobs: list[Job] = []
+        ran: list[Batch] = []
+        try:
+            while jobs := self._batches.get():
+                while jobs:
+                    ran += self._run(jobs)
+                    request, jobs = jobs[0].request, []
+                    failed = any(batch.error is not None for batch in ran)
+                    if not self._offloads and not failed:
+                        jobs = self._next()
+                    # A request is answered when all of it is done: the event loop is woken once.
+                    if not jobs or jobs[0].request is not request:
+                        self._post(partial(self._settle, ran))
+                        ran = []
+                    if not self._offloads and failed:
+                        jobs = self._next()
+        except BaseException:
+            self._die([*(job for batch in ran for job in batch.jobs), *jobs])
+            raise
+
+    def _prepare(self) -> None:
+        """Prepare jobs ahead of the engine; in a thread."""
+        while (job := self._queue.claim()) is not None:
+            try:
+                error = prepare(self._name, job)
+            except BaseException:
+                # The job is in the queue, and fails with all that are.
+                self._die(())
+                raise
+            job.prepared = error is None
+            # Where it has left the queue meanwhile, somebody else answers it.
+            if error is not None and self._queue.withdraw(job):
+                self._fail([job], error)
+            elif jobs := self._take():
+                self._batches.put(jobs)
+
+    def _take(self) -> list[Job]:
+        """Take the next batch; where it waits for more jobs, the event loop takes it later."""
+        jobs, wait_s = self._queue.next()
+        if wait_s is not None:
+            self._post(self.step)
+        return jobs
+
+    def _next(self) -> list[Job]:
+        """End an execution, and take the next batch."""
+        self._queue.done()
+        return self._take()
+
+    def _run(self, jobs: Sequence[Job]) -> list[Batch]:
+        computed = self._on_computed if self._offloads else None
+        batches = run(self._name, jobs, self._queue.is_alone, computed)
+        for batch in batches:
+            if isinstance(batch.error, DeviceLost):
+                self.failure = str(batch.error)
+                self._fail(self._queue.clear(), ModelNotReady(self.failure))
+        return batches
+
+    def _on_computed(self) -> None:
+        if jobs := self._next():
+            self._batches.put(jobs)
+
+    def _die(self, jobs: Sequence[Job]) -> None:
+        """Fail all jobs, and these, which are in no queue any more."""
+        self.failure = "one of its threads has died; the server's log says why; restart it"
+        log.critical("model %s: %s", self._name, self.failure)
+        self._fail([*self._queue.clear(), *jobs], ModelNotReady(self.failure))
+
+    def _fail(self, jobs: Sequence[Job], error: FoveaError) -> None:
+        """Answer jobs that are in no queue any more with an error; in any thread."""
+        for job in jobs:
+            job.error = error
+        if jobs:
+            self._post(partial(self._settle, [Batch(jobs)]))
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """Call on the event loop, from any thread."""
+        assert self._loop is not None, "somebody has entered"
+        # On a loop that is closed, nobody waits for an answer any more.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
+
+    def _settle(self, batches: Iterable[Batch], *, here: bool = False) -> None:
+        """Count batches, learn how long they take, and answer their jobs; on the event loop.
+
+        Those that have run `here` have run on the event loop.
+        """
+        for batch in batches:
+            if batch.ran and (here or batch.error is None):
+                inline = batch.ran[0].source.inline
+                inline.learn(batch.cpu_ns, sum(batch.times) if here else None)
+            if batch.ran and batch.error is None:
+                self._statistics.executed(batch.rows, batch.times)
+            for job in batch.jobs:
+                self.answer(job)
+
+    def answer(self, job: Job) -> None:
+        """Count a job that has its outcome, and tell who waits for it; on the event loop."""
+        job.answered = True
+        if job.expiry is not None:
+            job.expiry.cancel()
+        cancelled = False
+        if job.future is not None:
+            cancelled = job.future.done()
+            self._queue.answered(served=job.error is None and not cancelled)
+            if job.given_up is not None and not job.given_up.done():
+                job.given_up.set_result(None)
+            if not cancelled:
+                job.future.set_result(None)
+        if cancelled:
+            self._count_failure(job, FailureReason.CANCELED)
+        elif job.error is not None:
+            self._count_failure(job, _reason(job.error))
+        else:
+            total_ns = time.monotonic_ns() - job.arrived_ns
+            self._statistics.succeeded(job.rows, total_ns, job.times)
+            if isinstance(job.request, ImageRequest):
+                self._statistics.stages.observe(job.image.result.timing)
+
+    def _count_failure(self, job: Job, reason: FailureReason) -> None:
+        self._statistics.failed(time.monotonic_ns() - job.arrived_ns, reason)
+
+
+def _reason(error: FoveaError) -> FailureReason:
+    if isinstance(error, DeadlineExceeded):
+        return FailureReason.REJECTED
+    return FailureReason.BACKEND if isinstance(error, BackendError) else FailureReason.OTHER
