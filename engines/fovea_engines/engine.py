@@ -231,19 +231,26 @@ class Engine(Closing):
         options = self.resolve(options)
         if options.tile is not None:
             return self._predict_tiles(pixels, options, alone)
-        if (mosaic := self.mosaic(pixels.shape[:2])) is not None:
-            return self._predict_mosaic(pixels, mosaic, options, alone)
+        if self.makes_pictures:
+            return self._predict_mosaic(pixels, options, alone)
         return self._predict_whole(pixels, options, alone)
 
-    def mosaic(self, size: tuple[int, int]) -> Mosaic | None:
-        """Return how an image of (height, width) is cut, of which the model makes a picture.
+    @property
+    def makes_pictures(self) -> bool:
+        """True if it makes pictures of tiles; False if it sees an image as a whole, stretched."""
+        spec, head = self.card.preprocess, self.head
+        return (
+            head is not None
+            and head.task == "image"
+            and spec is not None
+            and spec.fit == "letterbox"
+        )
 
-        It is None for other models, and for those that see an image as a whole, stretched.
-        """
+    def mosaic(self, size: tuple[int, int]) -> Mosaic:
+        """Return how an image of (height, width) is cut, of which the model makes a picture."""
         spec = self.card.preprocess
-        if self.head is None or self.head.task != "image" or spec is None:
-            return None
-        return Mosaic(size, (spec.height, spec.width)) if spec.fit == "letterbox" else None
+        assert spec is not None, "the model takes images"
+        return Mosaic(size, (spec.height, spec.width))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
         """Decode the head of an image of a batch, as `Head.decode`; NotFinite if it cannot be read.
@@ -272,9 +279,9 @@ class Engine(Closing):
         return engine.decode(outputs, 0, options).to_source(back)
 
     def _predict_mosaic(
-        self, pixels: NDArray[np.uint8], mosaic: Mosaic, options: PredictOptions, alone: bool
+        self, pixels: NDArray[np.uint8], options: PredictOptions, alone: bool
     ) -> NewImage:
-        found: list[NewImage] = []
+        mosaic, found = self.mosaic((pixels.shape[0], pixels.shape[1])), list[NewImage]()
         for number, tiles in enumerate(mosaic.rows):
             parts = [self._predict_whole(mosaic.cut(pixels, t), options, alone) for t in tiles]
             found = [part for part in parts if isinstance(part, NewImage)]

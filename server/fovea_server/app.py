@@ -31,9 +31,11 @@ from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.reach import Reach
 from fovea_server.dataplane.service import Service
+from fovea_server.dataplane.tiles import Tiles
 from fovea_server.feature import Feature
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.json_text import JsonThread
+from fovea_server.models.opening import image_limits
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.traffic.traffic import Traffic
@@ -93,11 +95,12 @@ def build_app(
     budget = ByteBudget(settings.max_held_bytes)
     cores, most_pixels = settings.threads or usable_cores(), int(settings.max_megapixels * 1e6)
     room = PixelRoom(budget, cores=cores, most_pixels=most_pixels)
+    tiles = Tiles(image_limits(settings), settings.max_queue)
 
     canaries, tracks = Canaries(), Tracks(settings.track_idle_s)
     drift, shadows, capture = Drift(models), Shadows(models, settings), _capture(settings, models)
     observers: list[Observer] = [drift, shadows, *capture]
-    plane = DataPlane(models, extensions.trace, room, tracks, canaries, observers)
+    plane = DataPlane(models, extensions.trace, room, tiles, tracks, canaries, observers)
 
     service = Service(
         settings=settings,

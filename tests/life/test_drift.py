@@ -20,6 +20,8 @@ from fovea_server.app import build_app
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.prediction import PredictRequest
+from fovea_server.dataplane.tiles import Tiles
+from fovea_server.models.opening import image_limits
 from fovea_server.settings import Settings
 from fovea_streams.tracking.tracks import Tracks
 
@@ -83,6 +85,7 @@ def test_observers_see_answers_and_fail_none(demo_repository, caplog):
         models,
         app.service.extensions.trace,
         PixelRoom(app.service.budget, cores=1, most_pixels=10**8),
+        Tiles(image_limits(settings), settings.max_queue),
         Tracks(60),
         Canaries(),
         [Raising(), watch],

@@ -12,6 +12,8 @@ from fovea_life.promotion.canaries import Canaries
 from fovea_server.app import build_app
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.pixel_room import PixelRoom
+from fovea_server.dataplane.tiles import Tiles
+from fovea_server.models.opening import image_limits
 from fovea_server.settings import Settings
 from fovea_streams.streams.table import StreamTable
 from fovea_streams.tracking.tracks import Tracks
@@ -41,6 +43,7 @@ def test_the_newest_frame_and_the_ids_go_with_their_stream(uncollected, demo_rep
         service.models,
         service.extensions.trace,
         PixelRoom(service.budget, cores=1, most_pixels=10**8),
+        Tiles(image_limits(settings), settings.max_queue),
         tracks,
         Canaries(),
     )

@@ -28,6 +28,7 @@ from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.prediction import Prediction, PredictRequest
 from fovea_server.dataplane.recording import record_images, record_tensors
+from fovea_server.dataplane.tiles import Tiles
 from fovea_server.dataplane.top_classes import check_classes, replace_by_classes
 from fovea_server.models.model import ServedModel, State
 from fovea_server.statistics.stages import Timing
@@ -66,6 +67,7 @@ class DataPlane:
         models: to look them up.
         trace: chooses the requests whose timestamps are recorded.
         room: where images wait until their decoding fits.
+        tiles: cuts images.
         tracks: gives objects their ids over frames.
         canaries: that take a share of the requests.
         observers: see every answer for images.
@@ -76,12 +78,13 @@ class DataPlane:
         models: Models,
         trace: TraceSettings,
         room: PixelRoom,
+        tiles: Tiles,
         tracks: Tracks,
         canaries: Canaries,
         observers: Sequence[Observer] = (),
     ) -> None:
         self.models = models
-        self._trace, self._room, self._tracks = trace, room, tracks
+        self._trace, self._room, self._tiles, self._tracks = trace, room, tiles, tracks
         self._canaries, self._observers = canaries, observers
         self._fault = ""
 
@@ -137,6 +140,7 @@ class DataPlane:
             self._trace.sample(model.name, model.version, request.request_id),
             partial(self._room.place, CLIENT.get()),
             CLIENT.get(),
+            self._tiles.cut_of(model.name, engine, options),
         )
         answers: Iterator[ImageResult | FoveaError] = iter(())
         with turn or nullcontext():

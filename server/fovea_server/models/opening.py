@@ -85,14 +85,18 @@ def images_of(engine: Engine, config: ModelConfig, settings: Settings) -> ImageS
         return None
     batching = config.dynamic_batching or ModelDynamicBatching()
     delay_us = batching.max_queue_delay_microseconds or round(settings.max_queue_delay_ms * 1000)
-    limits = ImageLimits(
+    rows = min(engine.rows, config.max_batch_size or engine.rows)
+    return ImageSource(engine, image_limits(settings), max_rows=rows, delay_us=delay_us)
+
+
+def image_limits(settings: Settings) -> ImageLimits:
+    """Return the limits on images that clients send."""
+    return ImageLimits(
         settings.max_image_bytes,
         int(settings.max_megapixels * 1e6),
         "send it smaller, compress it more, or raise the server's --max-image-mb",
         "send it smaller, or raise the server's --max-megapixels",
     )
-    rows = min(engine.rows, config.max_batch_size or engine.rows)
-    return ImageSource(engine, limits, max_rows=rows, delay_us=delay_us)
 
 
 def _file(config: ModelConfig) -> str:

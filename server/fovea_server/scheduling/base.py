@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from fovea_preprocess.errors import FoveaError, ShuttingDown
 from fovea_server.tensors.check import request_prefix
@@ -14,6 +15,7 @@ from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 Request = InferRequest | ImageRequest
+T = TypeVar("T")
 
 
 class InflightGate:
@@ -198,3 +200,13 @@ def _stopped(request: Request) -> ShuttingDown:
         f"{request_prefix(request)}Server is stopping, scheduler for model has stopped accepting "
         "new inference requests"
     )
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Run a call in a thread; a cancelled caller waits for its end, as the thread cannot stop."""
+    running = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

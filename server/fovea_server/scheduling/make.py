@@ -15,10 +15,8 @@ from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.ensemble import EnsembleScheduler, FindScheduler
 from fovea_server.scheduling.job import ImageSource, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
-from fovea_server.scheduling.mosaic import MosaicScheduler
 from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
-from fovea_server.scheduling.tiled import TiledScheduler
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.signature import ImageSides, ModelSignature
 
@@ -74,7 +72,7 @@ def make_scheduler(
             preparing=(decoders or usable_cores()) if images is not None and images.ahead else 0,
             offloads=session.offloads,
         )
-        made = _wrapped(rows, config, images, max_queue)
+        made = _wrapped(rows, config)
     # The answers of a sequence depend on more than one request.
     if cache is not None and config.response_cache.enable and config.sequence_batching is None:
         made = CachedScheduler(made, contract, cache, statistics)
@@ -91,15 +89,8 @@ def _sides(images: ImageSource | None) -> dict[str, ImageSides]:
     return {card.inputs[0].name: ImageSides(card.preprocess.row_shape, card.preprocess.step)}
 
 
-def _wrapped(
-    rows: RowScheduler, config: ModelConfig, images: ImageSource | None, max_queue: int
-) -> Scheduler:
+def _wrapped(rows: RowScheduler, config: ModelConfig) -> Scheduler:
     made: Scheduler = rows
-    if images is not None:
-        if images.engine.mosaic((1, 1)) is not None:
-            made = MosaicScheduler(rows, images.engine, images.limits)
-        else:
-            made = TiledScheduler(rows, images.limits, max_queue)
     ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering
     if (sequences := config.sequence_batching) is not None:
         made = SequenceScheduler(rows, sequences, batched=config.max_batch_size > 0)

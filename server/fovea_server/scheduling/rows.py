@@ -9,13 +9,12 @@ from contextlib import suppress
 from functools import partial
 
 from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
-from fovea_server.scheduling.base import Scheduler
+from fovea_server.scheduling.base import Scheduler, in_thread
 from fovea_server.scheduling.batch import prepare
 from fovea_server.scheduling.contract import Contract, Outputs
 from fovea_server.scheduling.executor import Executor
 from fovea_server.scheduling.job import ImageSource, Job, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
-from fovea_server.scheduling.threads import in_thread
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place, SentImage
@@ -111,17 +110,19 @@ class RowScheduler(Scheduler):
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
         """Answer images."""
-        return await self.predict_parts(request, request.images)
+        with self.gate.open_for(request):
+            if request.cut is None:
+                return await self._predict(request, request.images)
+            return await request.cut(request, self._predict)
 
-    async def predict_parts(
+    async def _predict(
         self, request: ImageRequest, images: Sequence[SentImage]
     ) -> list[ImageResult | FoveaError]:
         """Answer images in place of those of a request, such as the tiles of one."""
         arrived_ns, source = time.monotonic_ns(), self._images
         assert source is not None, "only models that take images are asked"
-        with self.gate.open_for(request):
-            jobs = [source.job(request, data, arrived_ns) for data in images]
-            await self._run(jobs)
+        jobs = [source.job(request, data, arrived_ns) for data in images]
+        await self._run(jobs)
         if request.trace is not None:
             request.trace.computed(max((job.times for job in jobs), key=sum))
         return [job.image.result if job.error is None else job.error for job in jobs]

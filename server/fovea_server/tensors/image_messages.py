@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.session import Array
+from fovea_preprocess.errors import FoveaError
 from fovea_preprocess.image import DecodedImage
 from fovea_server.statistics.stages import Timing
 
@@ -46,6 +47,7 @@ class ImageRequest:
         encode: writes an answer in the form of the transport, in the thread that computed it.
         id, priority, timeout_us, trace, client: as in `InferRequest`.
         place_of: makes the place of an image that is large to decode; None for any other.
+        cut: answers its images part by part; None where each is run as it is.
     """
 
     images: Sequence[SentImage]
@@ -58,6 +60,7 @@ class ImageRequest:
     trace: TimedRequest | None = None
     place_of: Callable[[SentImage], Place | None] = lambda image: None
     client: str = ""
+    cut: Cut | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -85,3 +88,9 @@ class ImageResult:
     encoded: bytes = b""
     batch: int = 0
     stages: dict[str, float] | None = None
+
+
+RunParts = Callable[[ImageRequest, Sequence[SentImage]], Awaitable[list[ImageResult | FoveaError]]]
+"""Has an engine answer images in place of those of a request, such as the tiles of one."""
+Cut = Callable[[ImageRequest, RunParts], Awaitable[list[ImageResult | FoveaError]]]
+"""Answers the images of a request by their parts, which the function that it is given runs."""

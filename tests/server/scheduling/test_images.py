@@ -23,7 +23,10 @@ from fovea_preprocess.errors import (
     QueueFull,
 )
 from fovea_preprocess.image import DecodedImage, decode_image
+from fovea_server.dataplane.tiles import Tiles
+from fovea_server.models.opening import image_limits
 from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.settings import Settings
 from fovea_server.statistics.model import FailureReason
 from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.messages import InferRequest, InputTensor
@@ -79,8 +82,14 @@ def test_pixels_are_answered_as_the_file_that_they_were_decoded_from(
     # The cache tells a file from its pixels, and pixels of another shape.
     assert (cache.statistics.hits, len(cache)) == (1, 3)
     tiled = PredictOptions(tile="2x2")
-    whole, cut = (asyncio.run(served.predict(x, options=tiled))[0] for x in (SCENES[0], image))
-    assert found(whole) == found(cut)
+    cut = Tiles(image_limits(Settings()), 256).cut_of("simple_cache", served.engine, tiled)
+    of_file, of_pixels, kept = (
+        asyncio.run(served.predict(each, options=tiled, cut=cut))[0]
+        for each in (SCENES[0], image, image)
+    )
+    assert found(of_file) == found(of_pixels) == found(kept)
+    # The image is kept, and not its tiles.
+    assert (cache.statistics.hits, len(cache)) == (2, 5)
 
 
 def test_images_of_all_shapes_share_the_queue_of_an_engine_of_several_sizes(
@@ -322,7 +331,7 @@ def test_a_large_file_is_no_small_image(serve_images: ServeImages) -> None:
         threads.append(threading.current_thread().name)
         return b""
 
-    served.scheduler._rows._images.inline._open = True  # type: ignore[attr-defined]
+    served.scheduler._images.inline._open = True  # type: ignore[attr-defined]
     small = io.BytesIO()
     Image.new("RGB", (32, 32)).save(small, "JPEG")
     plain, comment = small.getvalue(), b"\xff\xfe\xff\xff" + bytes(65_533)

@@ -1,0 +1,196 @@
+"""Cuts images where a request or a model asks for it, and joins what is found on their parts."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import fields, replace
+from functools import partial
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.new_image import NewImage
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.detect.tiles import crop, cut, joined
+from fovea_engines.engine import Engine
+from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidOption, QueueFull
+from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
+from fovea_preprocess.plural import counted
+from fovea_server.scheduling.base import in_thread
+from fovea_server.statistics.stages import Timing
+from fovea_server.tensors.image_messages import Cut, ImageRequest, ImageResult, RunParts, SentImage
+
+# Requests of one model. Each holds the pixels of an image; or a picture that may be many times as
+# large as its image.
+_MOST_TILED, _MOST_PICTURES = 8, 4
+
+
+class Tiles:
+    """Answers images part by part: tiles of a request, and those of a model that makes pictures.
+
+    Images of one request are cut one after the other. All tiles of an image run together, or one
+    row of them after the other where the network makes pictures.
+
+    Args:
+        limits: on the encoded and the decoded image, and on the picture that is made of it.
+        most_tiles: of one image, the whole image included.
+    """
+
+    def __init__(self, limits: ImageLimits, most_tiles: int) -> None:
+        self._limits = limits
+        self._most_tiles = most_tiles
+        self._open: Counter[str] = Counter()
+
+    def cut_of(self, model: str, engine: Engine, options: PredictOptions) -> Cut | None:
+        """Return how a model answers images with these options in parts; None for whole images."""
+        if options.tile is not None:
+            return partial(self._by_tiles, model)
+        return partial(self._by_pictures, model, engine) if engine.makes_pictures else None
+
+    async def _by_tiles(
+        self, model: str, request: ImageRequest, run: RunParts
+    ) -> list[ImageResult | FoveaError]:
+        with self._counted(model, _MOST_TILED, "requests with tiles are being answered"):
+            return [await self._on_tiles(request, run, sent) for sent in request.images]
+
+    async def _on_tiles(
+        self, request: ImageRequest, run: RunParts, sent: SentImage
+    ) -> ImageResult | FoveaError:
+        """Find the objects on all tiles of an image."""
+        began = time.monotonic()
+        async with self._decoded(request, sent) as image:
+            if isinstance(image, FoveaError):
+                return image
+            size = image.height, image.width
+            try:
+                tiles = cut(request.options, size)
+                self._check_count(len(tiles), request.options, image)
+            except InvalidOption as error:
+                return error
+            decoded_s = time.monotonic() - began
+            crops = [DecodedImage(crop(image.pixels, tile), image.orientation) for tile in tiles]
+            found, timing = list[Detections](), Timing()
+            for answer in await run(_of_parts(request), crops):
+                if isinstance(answer, FoveaError):
+                    return answer
+                assert isinstance(answer.found, Detections), "other tasks take no tiles"
+                found.append(answer.found)
+                _lengthen(timing, answer.timing)
+            timing.decode += decoded_s
+            join = partial(joined, list(zip(tiles, found, strict=True)), size, request.options)
+            return await in_thread(partial(_answer, request, image, timing, join))
+
+    async def _by_pictures(
+        self, model: str, engine: Engine, request: ImageRequest, run: RunParts
+    ) -> list[ImageResult | FoveaError]:
+        return [await self._picture(model, engine, request, run, sent) for sent in request.images]
+
+    async def _picture(
+        self, model: str, engine: Engine, request: ImageRequest, run: RunParts, sent: SentImage
+    ) -> ImageResult | FoveaError:
+        """Make a picture of an image."""
+        began = time.monotonic()
+        async with self._decoded(request, sent) as image:
+            if isinstance(image, FoveaError):
+                return image
+            mosaic = engine.mosaic((image.height, image.width))
+            timing, found = Timing(decode=time.monotonic() - began), list[NewImage]()
+            most = _MOST_PICTURES if mosaic.tiled else None
+            with self._counted(model, most, "pictures of many tiles are being made"):
+                try:
+                    for number, tiles in enumerate(mosaic.rows):
+                        parts = [mosaic.cut(image.pixels, tile) for tile in tiles]
+                        crops = [DecodedImage(part, image.orientation) for part in parts]
+                        answers = await run(_of_parts(request), crops)
+                        found = [_new_image(answer, timing) for answer in answers]
+                        self._check_size(mosaic.size_of(found[0]))
+                        if mosaic.tiled:
+                            await in_thread(partial(mosaic.add, number, found))
+                    join = partial(mosaic.picture, found, image.pixels)
+                    return await in_thread(partial(_answer, request, image, timing, join))
+                except FoveaError as error:
+                    return error
+
+    @contextmanager
+    def _counted(self, model: str, most: int | None, what: str) -> Iterator[None]:
+        """Hold a place among the `most` that a model answers at a time; None for any number."""
+        if most is None:
+            yield
+            return
+        if self._open[model] >= most:
+            raise QueueFull(f"{most} {what}; send again later", retry_after_s=1.0)
+        self._open[model] += 1
+        try:
+            yield
+        finally:
+            self._open[model] -= 1
+
+    @asynccontextmanager
+    async def _decoded(
+        self, request: ImageRequest, sent: SentImage
+    ) -> AsyncIterator[DecodedImage | FoveaError]:
+        """Decode an image once there is room, which is held until it is answered."""
+        async with request.place_of(sent) or nullcontext() as place:
+            image: DecodedImage | FoveaError
+            try:
+                image = await in_thread(partial(self._decode, sent))
+            except FoveaError as error:
+                image = error
+            else:
+                if place is not None:
+                    place.decoded(image.pixels.nbytes)
+            yield image
+
+    def _decode(self, sent: SentImage) -> DecodedImage:
+        return sent if isinstance(sent, DecodedImage) else decode_image(sent, self._limits)
+
+    def _check_count(self, count: int, options: PredictOptions, image: DecodedImage) -> None:
+        if count > self._most_tiles:
+            raise InvalidOption(
+                f"tile={options.tile} cuts an image of {image.width} x {image.height} "
+                f"pixels into {counted(count, 'tile')}, and --max-queue allows "
+                f"{self._most_tiles}: ask for larger tiles"
+            )
+
+    def _check_size(self, size: tuple[int, int]) -> None:
+        if size[0] * size[1] > self._limits.max_pixels:
+            raise ImageTooLarge(
+                f"the picture would be {size[1]}x{size[0]}, over the limit of "
+                f"{self._limits.max_pixels / 1e6:g} megapixels: {self._limits.pixels_advice}"
+            )
+
+
+def _of_parts(request: ImageRequest) -> ImageRequest:
+    return replace(request, encode=None, keep_pixels=False)
+
+
+def _lengthen(timing: Timing, other: Timing) -> None:
+    """Keep the longest of each stage, as in a request with several images."""
+    for stage in fields(Timing):
+        longest = max(getattr(each, stage.name) for each in (timing, other))
+        setattr(timing, stage.name, longest)
+
+
+def _new_image(answer: ImageResult | FoveaError, timing: Timing) -> NewImage:
+    """Return the picture of a tile, and note its times."""
+    if isinstance(answer, FoveaError):
+        raise answer
+    _lengthen(timing, answer.timing)
+    assert isinstance(answer.found, NewImage), "the model makes pictures"
+    return answer.found
+
+
+def _answer(
+    request: ImageRequest, image: DecodedImage, timing: Timing, join: Callable[[], TaskResult]
+) -> ImageResult:
+    """Join what was found on the parts of an image, and write the answer."""
+    began = time.monotonic()
+    result = ImageResult(image.width, image.height, image.orientation, join(), timing=timing)
+    if request.keep_pixels:
+        result.pixels = image.pixels
+    if request.encode is not None:
+        result.encoded = request.encode(result)
+    timing.postprocess += time.monotonic() - began
+    return result
