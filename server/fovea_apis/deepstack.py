@@ -165,15 +165,15 @@ def _found(prediction: Prediction, command: str) -> bytes:
     result = result_of(prediction.images[0])
     assert isinstance(result.found, Detections), "the task of the model has boxes"
     count = len(result.found)
-    times = {stage: round(ms) for stage, ms in prediction.timing_ms.items()}
+    total_ms = round(prediction.total_ns / 1e6)
     return _answer(
         success=True,
         message=f"Found {counted(count, 'object')}",
         count=count,
         predictions=orjson.Fragment(result.encoded),
-        inferenceMs=times["infer"],
-        processMs=times["total"],
-        analysisRoundTripMs=times["total"],
+        inferenceMs=round(prediction.times.infer / 1e6),
+        processMs=total_ms,
+        analysisRoundTripMs=total_ms,
         code=200,
         command=command,
     )

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
-from fovea_server.statistics.model import Spans
+from fovea_server.statistics.stages import StageTimes
 from fovea_server.tensors.triton_json import as_list, as_string, leading_number
 
 log = logging.getLogger(__name__)
@@ -239,13 +239,13 @@ class TimedRequest:
         self._stamps: list[dict[str, Any]] = []
         self._mark("REQUEST_START", time.monotonic_ns())
 
-    def computed(self, spans: Spans) -> None:
+    def computed(self, times: StageTimes) -> None:
         """Record the times of the engine."""
         end = time.monotonic_ns()
-        output = end - spans.compute_output
-        infer = output - spans.compute_infer
-        start = infer - spans.compute_input
-        self._mark("QUEUE_START", start - spans.queue)
+        output = end - times.output
+        infer = output - times.infer
+        start = infer - times.input
+        self._mark("QUEUE_START", start - times.queue)
         self._mark("COMPUTE_START", start)
         self._mark("COMPUTE_INPUT_END", infer)
         self._mark("COMPUTE_OUTPUT_START", output)

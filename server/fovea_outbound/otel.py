@@ -100,10 +100,7 @@ class OtelTracer:
         # Stages are timed by the monotonic clock, and spans by the calendar.
         offset_ns = time.time_ns() - time.monotonic_ns()
 
-        def ns(seconds: float) -> int:
-            return offset_ns + int(seconds * 1e9)
-
-        ended = time.monotonic()
+        ended_ns = time.monotonic_ns()
         about = {"fovea.model": model, "fovea.request_id": span.id, **span.attributes}
         about |= _status_attributes(status)
         if error is not None:
@@ -112,17 +109,18 @@ class OtelTracer:
         if isinstance(span.caller, SpanContext):
             context = set_span_in_context(NonRecordingSpan(span.caller), context)
         server = self._tracer.start_span(
-            span.name, context, SpanKind.SERVER, about, start_time=ns(began)
+            span.name, context, SpanKind.SERVER, about, start_time=offset_ns + int(began * 1e9)
         )
         below = set_span_in_context(server, context)
         for stage in span.stages:
+            began_ns = offset_ns + stage.began_ns
             part = self._tracer.start_span(
-                stage.name, below, attributes=stage.attributes, start_time=ns(stage.began)
+                stage.name, below, attributes=stage.attributes, start_time=began_ns
             )
-            part.end(ns(stage.began) + round(stage.seconds * 1e9))
+            part.end(began_ns + stage.ns)
         if status in _FAULTS or (isinstance(status, int) and status >= 500):
             server.set_status(Status(StatusCode.ERROR, None if error is None else str(error)))
-        server.end(ns(ended))
+        server.end(offset_ns + ended_ns)
 
     def close(self) -> None:
         """Send the rest, for a limited time; blocks."""

@@ -58,7 +58,7 @@ class PipelineRun:
 
     async def __call__(self, request: ImageRequest) -> Answers:
         """Answer images, in order."""
-        began, (name, model) = time.monotonic(), self._first
+        began, (name, model) = time.monotonic_ns(), self._first
         cut: dict[int, _Image] = {}
 
         def keep_crops(result: ImageResult) -> bytes:
@@ -81,13 +81,13 @@ class PipelineRun:
         _, results = await self._asked(
             name, model, replace(request, keep_pixels=True, encode=keep_crops)
         )
-        stages = {name: time.monotonic() - began}
+        stages = {name: time.monotonic_ns() - began}
         images = {id(each): each for each in results if isinstance(each, ImageResult)}
         if cut:
             for stage in self._stages:
-                began = time.monotonic()
+                began = time.monotonic_ns()
                 await self._look(stage, list(cut.values()), request)
-                stages[stage.name] = time.monotonic() - began
+                stages[stage.name] = time.monotonic_ns() - began
             for key, image in cut.items():
                 write = partial(_encoded, request, images[key], image)
                 # Masks are written in milliseconds, and all else in microseconds.

@@ -111,7 +111,7 @@ async def _answered(
                 image = await drawn(service_of(request), prediction, "image/jpeg")
         if drawn_alone:
             return Response(image, media_type="image/jpeg")
-        seconds = prediction.timing_ms["total"] / 1e3
+        seconds = prediction.total_ns / 1e9
         responses = [
             response(result_of(each), prediction.words, seconds, image)
             for each in prediction.images

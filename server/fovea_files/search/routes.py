@@ -94,7 +94,7 @@ async def _search_words(
     call_of(request).enter()
     [read] = await service.plane.read_texts(model, version, [text], timeout_s=timeout_s)
     found = await run_in_threadpool(_nearest, index, read.unit, most, mending, thumbnails=pictures)
-    timing = {"total": 1e3 * (time.monotonic() - began)}
+    timing = {"total": round(1e3 * (time.monotonic() - began), 3)}
     return _answer(model.name, model.version, index_name, index, [found], timing)
 
 
@@ -104,7 +104,7 @@ def _answer(
     index_name: str,
     index: VectorIndex,
     matches: list[Any],
-    timing_ms: Mapping[str, float],
+    timing_ms: Mapping[str, object],
 ) -> Response:
     document = {
         "model": model,
@@ -112,7 +112,7 @@ def _answer(
         "index": index_name,
         "size": len(index.names),
         "images": matches,
-        "timing_ms": {stage: round(ms, 3) for stage, ms in timing_ms.items()},
+        "timing_ms": timing_ms,
     }
     return Response(orjson.dumps(document), media_type="application/json")
 
@@ -146,7 +146,7 @@ async def _search(request: Request, name: str, version: int | None, find: FindIn
         matches = await run_in_threadpool(
             _matches, index, found, most, mending, thumbnails=pictures
         )
-        return _answer(found.model, found.version, index_name, index, matches, found.timing_ms)
+        return _answer(found.model, found.version, index_name, index, matches, found.timing_ms())
 
     return await answered(request, work, timeout_s)
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -31,7 +31,7 @@ from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.dataplane.top_classes import check_classes, replace_by_classes
 from fovea_server.models.model import ServedModel, State
-from fovea_server.statistics.stages import Timing
+from fovea_server.statistics.stages import longest
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
 from fovea_server.tensors.messages import InferRequest, InferResponse
 from fovea_server.traffic.call import CLIENT
@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 _COUNTED = 65_536
 # Bytes that drawing takes for each of a pixel, measured: the original, a copy, and its encoding.
 _DRAWING = 4
-_STAGES = tuple(stage.name for stage in fields(Timing))
 
 T = TypeVar("T")
 
@@ -105,7 +104,7 @@ class DataPlane:
         )
 
     async def _predict(self, request: PredictRequest) -> Prediction:
-        started, model, options = time.monotonic(), request.model, request.options
+        started_ns, model, options = time.monotonic_ns(), request.model, request.options
         if model.state is not State.READY:
             # It was replaced while the request was arriving: the successor answers.
             model = self.models.get(model.name, request.version)
@@ -156,15 +155,16 @@ class DataPlane:
         if turn is not None and write is not None:
             await asyncio.to_thread(_write, results, write)
         if (span := SPAN.get()) is not None:
-            record_images(span, model, engine, results, started)
+            record_images(span, model, engine, results, started_ns)
         prediction = Prediction(
             model=model.name,
             version=model.version,
             task=task_with(options, model.task),
             words=words,
             images=tuple(results),
-            timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
-            stages_ms=_of_pipeline(results),
+            times=longest(each.times for each in results if isinstance(each, ImageResult)),
+            total_ns=time.monotonic_ns() - started_ns,
+            stages=_of_pipeline(results),
             options=run.options,
         )
         self._observed(model, request.images, prediction)
@@ -250,13 +250,13 @@ class DataPlane:
         request.client = CLIENT.get()
         request.trace = self._trace.sample(model.name, model.version, request.id)
         if (span := SPAN.get()) is not None:
-            request.spans, arrived = [], time.monotonic()
+            request.times, arrived_ns = [], time.monotonic_ns()
         if (size := model.expected_bytes(request.inputs)) >= _COUNTED:
             await reservation.reserve(size, 1e-6 * request.timeout_us)
         response = await model.scheduler.infer(request)
         model.answer_size.learn(response.outputs)
         if span is not None:
-            record_tensors(span, model, request, arrived)
+            record_tensors(span, model, request, arrived_ns)
         if classes:
             await replace_by_classes(response, classes, model)
         _correct(reservation, response)
@@ -292,17 +292,12 @@ def _write(results: Sequence[ImageResult | FoveaError], write: Write) -> None:
             result.encoded = write(result)
 
 
-def _slowest(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
-    timings = [r.timing for r in results if isinstance(r, ImageResult)] or [Timing()]
-    return {stage: 1e3 * max(getattr(t, stage) for t in timings) for stage in _STAGES}
-
-
-def _of_pipeline(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
-    stages: dict[str, float] = {}
+def _of_pipeline(results: Sequence[ImageResult | FoveaError]) -> dict[str, int]:
+    stages: dict[str, int] = {}
     for result in results:
         if isinstance(result, ImageResult) and result.stages is not None:
-            for name, seconds in result.stages.items():
-                stages[name] = max(stages.get(name, 0.0), 1e3 * seconds)
+            for name, ns in result.stages.items():
+                stages[name] = max(stages.get(name, 0), ns)
     return stages
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.model import ServedModel
+from fovea_server.statistics.stages import StageTimes
 from fovea_server.tensors.image_messages import ImageResult, SentImage
 
 Encode = Callable[[ImageResult, Vocabulary, PredictOptions], bytes]
@@ -52,8 +53,9 @@ class Prediction:
     Attributes:
         task: e.g. "detect"; "tensors" where the head is not recognised.
         images: a result for each image, in order; an error where only that image failed.
-        timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
-        stages_ms: the same of the stages of a pipeline, by their names; empty for a model alone.
+        times: of the slowest image in each stage.
+        total_ns: time from the request to the answer.
+        stages: nanoseconds of the stages of a pipeline, by their names; empty for a model alone.
         options: that the model followed.
     """
 
@@ -62,6 +64,19 @@ class Prediction:
     task: str
     words: Vocabulary
     images: tuple[ImageResult | FoveaError, ...]
-    timing_ms: dict[str, float]
-    stages_ms: dict[str, float] = field(default_factory=dict)
+    times: StageTimes
+    total_ns: int
+    stages: Mapping[str, int] = field(default_factory=dict)
     options: PredictOptions = field(default_factory=PredictOptions)
+
+    def timing_ms(self) -> dict[str, float | dict[str, float]]:
+        """Return milliseconds by stage, as /v1 answers them."""
+        timing: dict[str, float | dict[str, float]]
+        timing = {**_in_ms(self.times.of_image()), "total": round(self.total_ns / 1e6, 3)}
+        if self.stages:
+            timing["stages"] = _in_ms(self.stages)
+        return timing
+
+
+def _in_ms(times: Mapping[str, int]) -> dict[str, float]:
+    return {stage: round(ns / 1e6, 3) for stage, ns in times.items()}

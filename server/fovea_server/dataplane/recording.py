@@ -5,7 +5,7 @@ Only durations are known, and they are laid end to end from the arrival, in the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import FoveaError
@@ -14,37 +14,34 @@ from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.messages import InferRequest
 from fovea_server.traffic.spans import Attributes, RequestSpan, Stage
 
-_STAGES = ("queue", "decode", "letterbox", "infer", "postprocess")
-# Images for another device are decoded before they wait for their batch.
-_AHEAD = ("decode", "letterbox", "queue", "infer", "postprocess")
-_OF_TENSORS = ("queue", "input", "infer", "output")
-
 
 def record_images(
     span: RequestSpan,
     model: ServedModel,
     engine: Engine,
     results: Sequence[ImageResult | FoveaError],
-    arrived: float,
+    arrived_ns: int,
 ) -> None:
     """Note the stages of each image."""
     _describe(span, model)
     span.attributes["fovea.images"] = len(results)
-    order = _AHEAD if engine.session.offloads else _STAGES
     for index, result in enumerate(results):
         # An answer of the cache has no batch, and one of tiles has several.
         if isinstance(result, ImageResult):
-            seconds = [getattr(result.timing, stage) for stage in order]
-            _lay(span, order, seconds, arrived, result.batch, index)
+            stages = result.times.of_image()
+            # Images for another device are decoded before they wait for their batch.
+            if not engine.session.offloads:
+                stages = {"queue": result.times.queue} | stages
+            _lay(span, stages, arrived_ns, result.batch, {"fovea.image": index})
 
 
 def record_tensors(
-    span: RequestSpan, model: ServedModel, request: InferRequest, arrived: float
+    span: RequestSpan, model: ServedModel, request: InferRequest, arrived_ns: int
 ) -> None:
     """Note the stages of a request for tensors."""
     _describe(span, model)
-    for times in request.spans or ():
-        _lay(span, _OF_TENSORS, [ns / 1e9 for ns in times], arrived, request.batch)
+    for times in request.times or ():
+        _lay(span, times.of_tensors(), arrived_ns, request.batch, {})
 
 
 def _describe(span: RequestSpan, model: ServedModel) -> None:
@@ -56,18 +53,12 @@ def _describe(span: RequestSpan, model: ServedModel) -> None:
 
 
 def _lay(
-    span: RequestSpan,
-    names: Sequence[str],
-    seconds: Sequence[float],
-    arrived: float,
-    batch: int,
-    image: int | None = None,
+    span: RequestSpan, stages: Mapping[str, int], at_ns: int, batch: int, about: Attributes
 ) -> None:
     if batch:
         span.attributes["fovea.batch"] = max(batch, int(span.attributes.get("fovea.batch", 0)))
-    if not any(seconds):
+    if not any(stages.values()):
         return
-    about: Attributes = {} if image is None else {"fovea.image": image}
-    for name, each in zip(names, seconds, strict=True):
-        span.stages.append(Stage(name, arrived, each, about))
-        arrived += each
+    for name, ns in stages.items():
+        span.stages.append(Stage(name, at_ns, ns, about))
+        at_ns += ns

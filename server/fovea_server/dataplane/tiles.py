@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 from fovea_engines.detect.detections import Detections
@@ -19,7 +19,7 @@ from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidOption, Qu
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
 from fovea_preprocess.plural import counted
 from fovea_server.scheduling.base import in_thread
-from fovea_server.statistics.stages import Timing
+from fovea_server.statistics.stages import StageTimes, longest
 from fovea_server.tensors.image_messages import Cut, ImageRequest, ImageResult, RunParts, SentImage
 
 # Requests of one model. Each holds the pixels of an image; or a picture that may be many times as
@@ -59,7 +59,7 @@ class Tiles:
         self, request: ImageRequest, run: RunParts, sent: SentImage
     ) -> ImageResult | FoveaError:
         """Find the objects on all tiles of an image."""
-        began = time.monotonic()
+        began = time.monotonic_ns()
         async with self._decoded(request, sent) as image:
             if isinstance(image, FoveaError):
                 return image
@@ -69,18 +69,17 @@ class Tiles:
                 self._check_count(len(tiles), request.options, image)
             except InvalidOption as error:
                 return error
-            decoded_s = time.monotonic() - began
+            decode_ns = time.monotonic_ns() - began
             crops = [DecodedImage(crop(image.pixels, tile), image.orientation) for tile in tiles]
-            found, timing = list[Detections](), Timing()
+            found, times = list[Detections](), list[StageTimes]()
             for answer in await run(_of_parts(request), crops):
                 if isinstance(answer, FoveaError):
                     return answer
                 assert isinstance(answer.found, Detections), "other tasks take no tiles"
                 found.append(answer.found)
-                _lengthen(timing, answer.timing)
-            timing.decode += decoded_s
+                times.append(answer.times)
             join = partial(joined, list(zip(tiles, found, strict=True)), size, request.options)
-            return await in_thread(partial(_answer, request, image, timing, join))
+            return await in_thread(partial(_answer, request, image, decode_ns, times, join))
 
     async def _by_pictures(
         self, model: str, engine: Engine, request: ImageRequest, run: RunParts
@@ -91,12 +90,13 @@ class Tiles:
         self, model: str, engine: Engine, request: ImageRequest, run: RunParts, sent: SentImage
     ) -> ImageResult | FoveaError:
         """Make a picture of an image."""
-        began = time.monotonic()
+        began = time.monotonic_ns()
         async with self._decoded(request, sent) as image:
             if isinstance(image, FoveaError):
                 return image
             mosaic = engine.mosaic((image.height, image.width))
-            timing, found = Timing(decode=time.monotonic() - began), list[NewImage]()
+            decode_ns = time.monotonic_ns() - began
+            found, times = list[NewImage](), list[StageTimes]()
             most = _MOST_PICTURES if mosaic.tiled else None
             with self._counted(model, most, "pictures of many tiles are being made"):
                 try:
@@ -104,12 +104,13 @@ class Tiles:
                         parts = [mosaic.cut(image.pixels, tile) for tile in tiles]
                         crops = [DecodedImage(part, image.orientation) for part in parts]
                         answers = await run(_of_parts(request), crops)
-                        found = [_new_image(answer, timing) for answer in answers]
+                        found = [_new_image(answer, times) for answer in answers]
                         self._check_size(mosaic.size_of(found[0]))
                         if mosaic.tiled:
                             await in_thread(partial(mosaic.add, number, found))
                     join = partial(mosaic.picture, found, image.pixels)
-                    return await in_thread(partial(_answer, request, image, timing, join))
+                    joining = partial(_answer, request, image, decode_ns, times, join)
+                    return await in_thread(joining)
                 except FoveaError as error:
                     return error
 
@@ -166,31 +167,31 @@ def _of_parts(request: ImageRequest) -> ImageRequest:
     return replace(request, encode=None, keep_pixels=False)
 
 
-def _lengthen(timing: Timing, other: Timing) -> None:
-    """Keep the longest of each stage, as in a request with several images."""
-    for stage in fields(Timing):
-        longest = max(getattr(each, stage.name) for each in (timing, other))
-        setattr(timing, stage.name, longest)
-
-
-def _new_image(answer: ImageResult | FoveaError, timing: Timing) -> NewImage:
+def _new_image(answer: ImageResult | FoveaError, times: list[StageTimes]) -> NewImage:
     """Return the picture of a tile, and note its times."""
     if isinstance(answer, FoveaError):
         raise answer
-    _lengthen(timing, answer.timing)
+    times.append(answer.times)
     assert isinstance(answer.found, NewImage), "the model makes pictures"
     return answer.found
 
 
 def _answer(
-    request: ImageRequest, image: DecodedImage, timing: Timing, join: Callable[[], TaskResult]
+    request: ImageRequest,
+    image: DecodedImage,
+    decode_ns: int,
+    parts: Sequence[StageTimes],
+    join: Callable[[], TaskResult],
 ) -> ImageResult:
-    """Join what was found on the parts of an image, and write the answer."""
-    began = time.monotonic()
-    result = ImageResult(image.width, image.height, image.orientation, join(), timing=timing)
+    """Join what was found on the parts of an image, which took these times; write the answer."""
+    began = time.monotonic_ns()
+    result = ImageResult(image.width, image.height, image.orientation, join())
     if request.keep_pixels:
         result.pixels = image.pixels
     if request.encode is not None:
         result.encoded = request.encode(result)
-    timing.postprocess += time.monotonic() - began
+    # As in a request with several images: of the slowest.
+    times = longest(parts)
+    output_ns = times.output + time.monotonic_ns() - began
+    result.times = times._replace(decode=times.decode + decode_ns, output=output_ns)
     return result

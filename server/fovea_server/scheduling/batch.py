@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from fovea_preprocess.errors import FoveaError, InferenceFailed, NoMemory
 from fovea_server.scheduling.contract import Outputs
 from fovea_server.scheduling.job import Job
-from fovea_server.statistics.model import Spans
+from fovea_server.statistics.stages import NO_TIMES, StageTimes
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Batch:
 
     jobs: Sequence[Job]
     ran: Sequence[Job] = ()
-    times: Spans = field(default_factory=Spans)
+    times: StageTimes = NO_TIMES
     cpu_ns: int = 0
     error: FoveaError | None = None
 
@@ -99,7 +99,8 @@ def _run(
         job.batch = rows
         job.error = error or _error_of(partial(source.finish, job, outputs, row), name)
         row += job.rows
-    times = Spans(0, computing - began, done - computing, time.monotonic_ns() - done)
+    ended = time.monotonic_ns()
+    times = StageTimes(0, 0, computing - began, done - computing, ended - done)
     for job in ran:
         if job.error is None:
             job.times = source.times(job, began, times)

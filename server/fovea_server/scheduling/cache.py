@@ -22,7 +22,7 @@ from fovea_preprocess.image import DecodedImage
 from fovea_server.scheduling.base import Scheduler, SchedulerWrapper
 from fovea_server.scheduling.contract import Contract
 from fovea_server.statistics.model import Duration, ModelStatistics
-from fovea_server.statistics.stages import Timing
+from fovea_server.statistics.stages import NO_TIMES
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
 from fovea_server.tensors.wire import wire
@@ -135,7 +135,7 @@ def _own(answer: InferResponse | ImageResult) -> InferResponse | ImageResult:
     """Return an answer with memory of its own: a row must not keep its whole batch alive."""
     if isinstance(answer, ImageResult):
         # The results for an image are no views, and how it was asked for is no part of them.
-        return replace(answer, timing=Timing(), encoded=b"")
+        return replace(answer, times=NO_TIMES, encoded=b"")
     outputs = [
         replace(tensor, array=tensor.array if tensor.array.base is None else tensor.array.copy())
         for tensor in answer.outputs
@@ -228,7 +228,7 @@ async def _again(
     """Return a kept answer as one of its own to this request."""
     if not isinstance(found, ImageResult):
         return None
-    answer = replace(found, timing=Timing(), batch=0)
+    answer = replace(found, times=NO_TIMES, batch=0)
     if request.encode is not None:
         # Boxes are written in microseconds, and raw outputs of any size are not.
         heavy = answer.tensors is not None

@@ -18,7 +18,8 @@ from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InvalidRequest
 from fovea_preprocess.plural import counted
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.contract import Contract, Outputs
-from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
+from fovea_server.statistics.model import FailureReason, ModelStatistics
+from fovea_server.statistics.stages import StageTimes
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 from fovea_server.tensors.messages import (
     InferRequest,
@@ -69,25 +70,21 @@ class EnsembleScheduler(Scheduler):
         with self.gate.open_for(request):
             checked = await self._contract.checked(request)
             began_ns = time.monotonic_ns()
-            parts: list[Spans] = []
+            parts: list[StageTimes] = []
             try:
-                outputs = await self._outputs(replace(request, spans=parts))
+                outputs = await self._outputs(replace(request, times=parts))
             except (FoveaError, asyncio.CancelledError) as error:
                 known = isinstance(error, FoveaError)
                 reason = FailureReason.OTHER if known else FailureReason.CANCELED
                 self._statistics.failed(time.monotonic_ns() - arrived_ns, reason)
                 raise
         # The times of the models, without their queues, as in Triton's core.
-        spans = Spans(
-            began_ns - arrived_ns,
-            sum(part.compute_input for part in parts),
-            sum(part.compute_infer for part in parts),
-            sum(part.compute_output for part in parts),
-        )
-        self._statistics.executed(checked.rows, spans)
-        self._statistics.succeeded(checked.rows, time.monotonic_ns() - arrived_ns, spans)
-        if request.spans is not None:
-            request.spans.append(spans)
+        _, *stages = map(sum, zip(StageTimes(), *parts, strict=True))
+        times = StageTimes(began_ns - arrived_ns, *stages)
+        self._statistics.executed(checked.rows, times)
+        self._statistics.succeeded(checked.rows, time.monotonic_ns() - arrived_ns, times)
+        if request.times is not None:
+            request.times.append(times)
         return self._contract.respond(request, outputs)
 
     async def _outputs(self, request: InferRequest) -> Outputs:
@@ -218,13 +215,13 @@ class CompositeScheduler(Scheduler):
             if isinstance(result, FoveaError):
                 self._statistics.failed(total_ns, _reason(result))
                 continue
-            timing = result.timing
-            seconds = timing.queue, timing.decode + timing.letterbox, timing.infer
-            queue, made, ran = (round(1e9 * each) for each in seconds)
-            spans = Spans(queue, made, ran, max(0, total_ns - queue - made - ran))
-            self._statistics.executed(1, spans)
-            self._statistics.succeeded(1, total_ns, spans)
-            self._statistics.stages.observe(timing)
+            stages = result.times
+            # All that the other models take is output.
+            output_ns = max(0, total_ns - stages.queue - stages.input - stages.infer)
+            times = stages._replace(output=output_ns)
+            self._statistics.executed(1, times)
+            self._statistics.succeeded(1, total_ns, times)
+            self._statistics.stages.observe(stages)
         return results
 
 

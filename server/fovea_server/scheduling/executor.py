@@ -162,6 +162,8 @@ class Executor:
                     if not jobs or jobs[0].request is not request:
                         self._post(partial(self._settle, ran))
                         ran = []
+                    # While it waits, this thread keeps no images.
+                    del request
                     if not self._offloads and failed:
                         jobs = self._next()
         except BaseException:
@@ -264,7 +266,7 @@ class Executor:
             total_ns = time.monotonic_ns() - job.arrived_ns
             self._statistics.succeeded(job.rows, total_ns, job.times)
             if isinstance(job.request, ImageRequest):
-                self._statistics.stages.observe(job.image.result.timing)
+                self._statistics.stages.observe(job.times)
 
     def _count_failure(self, job: Job, reason: FailureReason) -> None:
         self._statistics.failed(time.monotonic_ns() - job.arrived_ns, reason)

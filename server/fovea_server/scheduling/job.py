@@ -23,7 +23,7 @@ from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_server.scheduling.batching import QUICK_IMAGE_NS, DynamicBatching, InlineExecution
 from fovea_server.scheduling.contract import Outputs
-from fovea_server.statistics.model import Spans
+from fovea_server.statistics.stages import NO_TIMES, StageTimes
 from fovea_server.tensors.check import Checked, request_prefix
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place, SentImage
 from fovea_server.tensors.messages import InferRequest
@@ -78,7 +78,7 @@ class Job:
         self.claimed = not source.ahead
         self.prepared = not self.ahead
         self.error: FoveaError | None = None
-        self.times = Spans()
+        self.times = NO_TIMES
         self.answered = False
         self.given_up: asyncio.Future[None] | None = None
         self.feeds: dict[str, Array] = {}
@@ -159,7 +159,7 @@ class Source(ABC):
         """Keep the part of a job, from `row` on, of the outputs of its batch."""
 
     @abstractmethod
-    def times(self, job: Job, began_ns: int, batch: Spans) -> Spans:
+    def times(self, job: Job, began_ns: int, batch: StageTimes) -> StageTimes:
         """Return the times of a job; the execution of its batch began then, and took these."""
 
 
@@ -215,7 +215,7 @@ class TensorSource(Source):
         if job.batch > job.rows:
             job.outputs = {name: array[row : row + job.rows] for name, array in outputs.items()}
 
-    def times(self, job: Job, began_ns: int, batch: Spans) -> Spans:
+    def times(self, job: Job, began_ns: int, batch: StageTimes) -> StageTimes:
         """Return the times of the batch, and the wait for it."""
         return batch._replace(queue=began_ns - job.arrived_ns)
 
@@ -239,10 +239,14 @@ class ImageWork:
         row: letterboxed, [1, ...]; None where the device letterboxes.
         placed: on such a device; None elsewhere.
         back: leads from the pixels of the network to those of the image.
+        decode_ns, prepare_ns, output_ns: how long these stages took.
         result: complete once the job is answered.
     """
 
-    __slots__ = ("back", "engine", "placed", "result", "row", "sent")
+    __slots__ = (
+        *("back", "decode_ns", "engine", "output_ns", "placed", "prepare_ns", "result", "row"),
+        "sent",
+    )
 
     def __init__(self, sent: SentImage, engine: Engine) -> None:
         self.sent = sent
@@ -250,6 +254,7 @@ class ImageWork:
         self.row: Array | None = None
         self.placed: PlacedImage | None = None
         self.back: LetterboxMap
+        self.decode_ns = self.prepare_ns = self.output_ns = 0
         self.result: ImageResult
 
     @property
@@ -309,14 +314,14 @@ class ImageSource(Source):
 
     def prepare(self, job: Job) -> None:
         """Decode and letterbox the image; raises as `decode_image`."""
-        began, work = time.monotonic(), job.image
+        began, work = time.monotonic_ns(), job.image
         sent = work.sent
         image = sent if isinstance(sent, DecodedImage) else decode_image(sent, self.limits)
         result = work.result = ImageResult(image.width, image.height, image.orientation)
         assert isinstance(job.request, ImageRequest), "it is a job of this source"
         if job.request.keep_pixels:
             result.pixels = np.ascontiguousarray(image.pixels)
-        decoded = time.monotonic()
+        decoded = time.monotonic_ns()
         engine = work.engine = self.engine.for_image(image.pixels)
         if engine.images is not None:
             work.placed, work.back = engine.images.place(image.pixels)
@@ -324,8 +329,7 @@ class ImageSource(Source):
             assert engine.preprocessor is not None, "the model takes images"
             work.row = self._take_row(engine.preprocessor.spec)
             work.back = engine.preprocessor(image.pixels, work.row[0])
-        timing = result.timing
-        timing.decode, timing.letterbox = decoded - began, time.monotonic() - decoded
+        work.decode_ns, work.prepare_ns = decoded - began, time.monotonic_ns() - decoded
 
     def _take_row(self, spec: PreprocessSpec) -> Array:
         """Take a buffer for the row of one image, [1, ...]."""
@@ -356,7 +360,7 @@ class ImageSource(Source):
 
     def finish(self, job: Job, outputs: Outputs, row: int) -> None:
         """Decode the head, and write the answer."""
-        began, work, request = time.monotonic(), job.image, job.request
+        began, work, request = time.monotonic_ns(), job.image, job.request
         assert isinstance(request, ImageRequest), "it is a job of this source"
         result, engine = work.result, work.engine
         if work.row is not None:
@@ -373,15 +377,13 @@ class ImageSource(Source):
             result.found = engine.decode(outputs, row, request.options).to_source(work.back)
         if request.encode is not None:
             result.encoded = request.encode(result)
-        result.timing.postprocess = time.monotonic() - began
+        work.output_ns = time.monotonic_ns() - began
 
-    def times(self, job: Job, began_ns: int, batch: Spans) -> Spans:
-        """Return its times by stage: decode and letterbox are input, the head is output."""
-        timing = job.image.result.timing
-        timing.infer = batch.compute_infer / 1e9
-        prepared_ns = int(1e9 * (timing.decode + timing.letterbox))
-        queue_ns = began_ns - job.arrived_ns
+    def times(self, job: Job, began_ns: int, batch: StageTimes) -> StageTimes:
+        """Return its own times, but that of the engine, which is the batch's."""
+        work, queue_ns = job.image, began_ns - job.arrived_ns
         if job.ahead:
-            queue_ns = max(0, queue_ns - prepared_ns)
-        timing.queue = queue_ns / 1e9
-        return Spans(queue_ns, prepared_ns, batch.compute_infer, int(1e9 * timing.postprocess))
+            queue_ns = max(0, queue_ns - work.decode_ns - work.prepare_ns)
+        own = work.decode_ns, work.prepare_ns, batch.infer, work.output_ns
+        times = work.result.times = StageTimes(queue_ns, *own)
+        return times

@@ -103,8 +103,8 @@ class RowScheduler(Scheduler):
             raise job.error
         if request.trace is not None:
             request.trace.computed(job.times)
-        if request.spans is not None:
-            request.spans.append(job.times)
+        if request.times is not None:
+            request.times.append(job.times)
             request.batch = job.batch
         return job.outputs
 

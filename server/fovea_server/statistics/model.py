@@ -10,9 +10,8 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
 
-from fovea_server.statistics.stages import Stages
+from fovea_server.statistics.stages import Stages, StageTimes
 
 
 class FailureReason(StrEnum):
@@ -35,18 +34,6 @@ class Duration:
         """Add an event."""
         self.count += 1
         self.ns += ns
-
-
-class Spans(NamedTuple):
-    """The times of one request or execution, nanoseconds; the queue's is 0 for executions.
-
-    Input is making the batch, infer the engine, output splitting the results.
-    """
-
-    queue: int = 0
-    compute_input: int = 0
-    compute_infer: int = 0
-    compute_output: int = 0
 
 
 @dataclass(slots=True)
@@ -78,25 +65,25 @@ class ModelStatistics:
         self.failures: Counter[FailureReason] = Counter()
         self.stages = Stages()
 
-    def executed(self, rows: int, spans: Spans) -> None:
+    def executed(self, rows: int, times: StageTimes) -> None:
         """Count one execution of a batch of `rows`."""
         with self._lock:
             self.execution_count += 1
             batch = self.batches[rows]
-            batch.compute_input.add(spans.compute_input)
-            batch.compute_infer.add(spans.compute_infer)
-            batch.compute_output.add(spans.compute_output)
+            batch.compute_input.add(times.input)
+            batch.compute_infer.add(times.infer)
+            batch.compute_output.add(times.output)
 
-    def succeeded(self, rows: int, total_ns: int, spans: Spans) -> None:
+    def succeeded(self, rows: int, total_ns: int, times: StageTimes) -> None:
         """Count a request of `rows` that the engine answered."""
         with self._lock:
             self.last_inference_ms = time.time_ns() // 1_000_000
             self.inference_count += rows
             self.success.add(total_ns)
-            self.queue.add(spans.queue)
-            self.compute_input.add(spans.compute_input)
-            self.compute_infer.add(spans.compute_infer)
-            self.compute_output.add(spans.compute_output)
+            self.queue.add(times.queue)
+            self.compute_input.add(times.input)
+            self.compute_infer.add(times.infer)
+            self.compute_output.add(times.output)
 
     def failed(self, total_ns: int, reason: FailureReason) -> None:
         """Count a request that failed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.session import Array
 from fovea_preprocess.errors import FoveaError
 from fovea_preprocess.image import DecodedImage
-from fovea_server.statistics.stages import Timing
+from fovea_server.statistics.stages import NO_TIMES, StageTimes
 
 if TYPE_CHECKING:
     from fovea_extensions.trace import TimedRequest
@@ -74,7 +74,8 @@ class ImageResult:
         tensors: the raw output rows, by name, where the head is not recognised; else None.
         pixels: the upright image, uint8 [h, w, 3] RGB, if the request keeps it.
         batch: rows of the execution that computed it; 0 for none, or several.
-        stages: seconds of each stage of a pipeline, by its name.
+        times: of the longest of its tiles, where it was cut into some.
+        stages: nanoseconds of each stage of a pipeline, by its name.
         encoded: the result of the request's `encode`, if it has that.
     """
 
@@ -84,10 +85,10 @@ class ImageResult:
     found: TaskResult | None = None
     tensors: dict[str, Array] | None = None
     pixels: NDArray[np.uint8] | None = None
-    timing: Timing = field(default_factory=Timing)
+    times: StageTimes = NO_TIMES
     encoded: bytes = b""
     batch: int = 0
-    stages: dict[str, float] | None = None
+    stages: dict[str, int] | None = None
 
 
 RunParts = Callable[[ImageRequest, Sequence[SentImage]], Awaitable[list[ImageResult | FoveaError]]]

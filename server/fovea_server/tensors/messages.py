@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fovea_engines.session import Array
-from fovea_server.statistics.model import Spans
+from fovea_server.statistics.stages import StageTimes
 
 if TYPE_CHECKING:
     from fovea_extensions.trace import TimedRequest
@@ -52,8 +52,8 @@ class InferRequest:
         timeout_us: longest time in the queue; 0 for the model's default.
         sequence_id: 0 or "" for none.
         trace: records its timestamps; None for nearly all.
-        spans: collects the engine's times, for an ensemble or a trace; None for nearly all.
-        batch: rows of the execution that answered it, where `spans` are collected.
+        times: collects those of the engines, for an ensemble or a trace; None for nearly all.
+        batch: rows of the execution that answered it, where `times` are collected.
         client: takes turns with others in the queue; "" where it is not known.
     """
 
@@ -69,7 +69,7 @@ class InferRequest:
     sequence_start: bool = False
     sequence_end: bool = False
     trace: TimedRequest | None = None
-    spans: list[Spans] | None = None
+    times: list[StageTimes] | None = None
     batch: int = 0
     client: str = ""
 

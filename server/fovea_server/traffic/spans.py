@@ -13,11 +13,11 @@ Attributes = dict[str, str | int]
 
 
 class Stage(NamedTuple):
-    """A part of the work on a request; `began` by `time.monotonic`."""
+    """A part of the work on a request; it began at this time of `time.monotonic_ns`."""
 
     name: str
-    began: float
-    seconds: float
+    began_ns: int
+    ns: int
     attributes: Attributes
 
 

@@ -19,7 +19,7 @@ from fovea_server.metrics.metrics import (
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.family import Family, gauge, label_name, render
 from fovea_server.statistics.histogram import Durations
-from fovea_server.statistics.stages import Stages, Timing, stage_family
+from fovea_server.statistics.stages import Stages, StageTimes, stage_family
 
 ABBREVIATIONS = set(
     ["s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d"]
@@ -65,8 +65,8 @@ def families(monkeypatch) -> list[Family]:
     gpu = dict.fromkeys(machine._GPU_METRICS, 5.0) | {"nv_gpu_utilization": 0.5}
     monkeypatch.setattr(machine, "read_gpus", lambda: {"GPU-1": gpu})
     stages, family = Stages(), stage_family()
-    for seconds in (0.0001, 0.004, 0.004, 9.0):
-        stages.observe(Timing(seconds, seconds, seconds, seconds, seconds))
+    for ns in (100_000, 4_000_000, 4_000_000, 9_000_000_000):
+        stages.observe(StageTimes(ns, ns, ns, ns, ns))
     stages.add_to(family, {"model": "m", "version": "1"})
     batches = batch_family()
     add_batches(batches, {"model": "m", "version": "1"}, {1: 5, 3: 2, 500: 1})

@@ -55,8 +55,8 @@ def test_answers_under_load_are_those_of_one_image_at_a_time(serve_images: Serve
         assert np.array_equal(answer.found.class_ids, expected[n % 2].class_ids)
         assert np.allclose(answer.found.boxes, expected[n % 2].boxes, atol=0.05)
         assert np.allclose(answer.found.scores, expected[n % 2].scores, atol=1e-4)
-        assert answer.timing.decode > 0
-        assert answer.timing.infer > 0
+        assert answer.times.decode > 0
+        assert answer.times.infer > 0
     assert served.scheduler.gate.inside == served.scheduler.pending == 0
     statistics = served.statistics
     assert statistics.inference_count == statistics.execution_count == 32

@@ -84,9 +84,12 @@ def test_the_ratio_is_that_of_requests_without_a_caller(exporter):
 
 def test_a_span_has_its_caller_its_stages_and_its_facts(tracer, exporter):
     span = tracer.begin(SAMPLED, "vendor=value")
-    now = time.monotonic()
+    began_ns = time.monotonic_ns() - 400_000_000
     span.attributes |= {"fovea.version": "2", "fovea.batch": 4}
-    span.stages += [Stage("queue", now - 0.4, 0.1, {}), Stage("infer", now - 0.3, 0.25, {"n": 1})]
+    span.stages += [
+        Stage("queue", began_ns, 100_000_000, {}),
+        Stage("infer", began_ns + 100_000_000, 250_000_000, {"n": 1}),
+    ]
     queue, infer, server = end(tracer, exporter, span)
     assert (server.name, server.kind) == ("POST /v1/models/{model}/predict", SpanKind.SERVER)
     assert f"{server.context.trace_id:032x}" == TRACE

@@ -75,16 +75,13 @@ def prediction_json(prediction: Prediction) -> bytes:
         error_json(image) if isinstance(image, FoveaError) else image.encoded
         for image in prediction.images
     ]
-    timing: dict[str, Any] = {name: round(ms, 3) for name, ms in prediction.timing_ms.items()}
-    if prediction.stages_ms:
-        timing["stages"] = {name: round(ms, 3) for name, ms in prediction.stages_ms.items()}
     return orjson.dumps(
         {
             "model": prediction.model,
             "version": str(prediction.version),
             "task": prediction.task,
             "images": list(map(orjson.Fragment, images)),
-            "timing_ms": timing,
+            "timing_ms": prediction.timing_ms(),
         }
     )
 

@@ -14,7 +14,6 @@ from fovea_server.http.v1.predict import PredictRoute
 from fovea_server.http.v1.schemas import ImageAnswer
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.settings import Settings
-from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.image_messages import ImageResult
 
 
@@ -64,7 +63,7 @@ def test_other_addresses_are_fastapis(target):
 
 def result(**found: object) -> ImageResult:
     given = {"found": None, "tensors": None} | found
-    return ImageResult(640, 480, 6, timing=Timing(), pixels=None, **given)
+    return ImageResult(640, 480, 6, pixels=None, **given)
 
 
 def words(labels: tuple[str, ...] | None, reason: str = "") -> Vocabulary:
