@@ -66,6 +66,7 @@ class Engine(Closing):
         head: None when the engine serves tensors only; of that size, too.
         labels: class names by id; None where unknown.
         num_classes: None where unknown.
+        makes_pictures: of an image, tile by tile; False if it sees an image as a whole, stretched.
         words: its half that reads texts; None where it reads none.
     """
 
@@ -99,6 +100,8 @@ class Engine(Closing):
                 found = recognise(card.inputs, card.outputs, card.metadata, card.family)
             self.head = open_head(found, inputs)
             self.num_classes = found.num_classes or self.num_classes
+        pictures = self.head is not None and self.head.task == "image"
+        self.makes_pictures = pictures and spec is not None and spec.fit == "letterbox"
 
     @classmethod
     def open(
@@ -234,17 +237,6 @@ class Engine(Closing):
         if self.makes_pictures:
             return self._predict_mosaic(pixels, options, alone)
         return self._predict_whole(pixels, options, alone)
-
-    @property
-    def makes_pictures(self) -> bool:
-        """True if it makes pictures of tiles; False if it sees an image as a whole, stretched."""
-        spec, head = self.card.preprocess, self.head
-        return (
-            head is not None
-            and head.task == "image"
-            and spec is not None
-            and spec.fit == "letterbox"
-        )
 
     def mosaic(self, size: tuple[int, int]) -> Mosaic:
         """Return how an image of (height, width) is cut, of which the model makes a picture."""

@@ -87,7 +87,7 @@ class DataPlane:
         self._canaries, self._observers = canaries, observers
         self._fault = ""
 
-    async def predict(self, request: PredictRequest) -> Prediction:
+    def predict(self, request: PredictRequest) -> Coroutine[Any, Any, Prediction]:
         """Run a model on images.
 
         Raises:
@@ -95,26 +95,21 @@ class DataPlane:
                 of the request as a whole.
             OutOfOrder: with `track`, the frame does not follow the last of its stream.
         """
-        canary = self._canaries.get(request.model.name) if request.version is None else None
-        if canary is None:
-            return await self._predict(request)
-        return await canary.ask(
-            request.model,
-            lambda one: self._predict(replace(request, model=one, version=one.version)),
-        )
+        pinned = request.version is not None
+        if pinned or (canary := self._canaries.get(request.model.name)) is None:
+            return self._predict(request)
+
+        def predict(one: ServedModel) -> Coroutine[Any, Any, Prediction]:
+            return self._predict(replace(request, model=one, version=one.version))
+
+        return canary.ask(request.model, predict)
 
     async def _predict(self, request: PredictRequest) -> Prediction:
         started_ns, model, options = time.monotonic_ns(), request.model, request.options
         if model.state is not State.READY:
             # It was replaced while the request was arriving: the successor answers.
             model = self.models.get(model.name, request.version)
-        scheduler, engine = model.scheduler, model.engine
-        if engine is None or engine.preprocessor is None:
-            reason = f" ({engine.card.reason})" if engine else ""
-            raise InvalidRequest(
-                f"model '{model.name}' takes tensors, not images{reason}; see `fovea inspect` for "
-                "its inputs"
-            )
+        scheduler, engine = model.scheduler, _image_engine(model)
         charge(model, request.images.__len__)
         words = engine.vocabulary(options.labels)
         if options.labels is None:
@@ -126,6 +121,9 @@ class DataPlane:
         turn = None
         if options.track is not None:
             turn = self._tracks.turn_of(model.name, options, len(request.images))
+        cut = None
+        if options.tile is not None or engine.makes_pictures:
+            cut = self._tiles.cut_of(model.name, engine, options)
         encode = request.encode
         write: Write | None = encode and (lambda result: encode(result, words, resolved))
         run = ImageRequest(
@@ -139,7 +137,7 @@ class DataPlane:
             self._trace.sample(model.name, model.version, request.request_id),
             partial(self._room.place, CLIENT.get()),
             CLIENT.get(),
-            self._tiles.cut_of(model.name, engine, options),
+            cut,
         )
         answers: Iterator[ImageResult | FoveaError] = iter(())
         with turn or nullcontext():
@@ -299,6 +297,17 @@ def _of_pipeline(results: Sequence[ImageResult | FoveaError]) -> dict[str, int]:
             for name, ns in result.stages.items():
                 stages[name] = max(stages.get(name, 0), ns)
     return stages
+
+
+def _image_engine(model: ServedModel) -> Engine:
+    engine = model.engine
+    if engine is None or engine.preprocessor is None:
+        reason = f" ({engine.card.reason})" if engine else ""
+        raise InvalidRequest(
+            f"model '{model.name}' takes tensors, not images{reason}; see `fovea inspect` for "
+            "its inputs"
+        )
+    return engine
 
 
 def _resolved(model: ServedModel, engine: Engine, options: PredictOptions) -> PredictOptions:

@@ -43,11 +43,11 @@ class Tiles:
         self._most_tiles = most_tiles
         self._open: Counter[str] = Counter()
 
-    def cut_of(self, model: str, engine: Engine, options: PredictOptions) -> Cut | None:
-        """Return how a model answers images with these options in parts; None for whole images."""
+    def cut_of(self, model: str, engine: Engine, options: PredictOptions) -> Cut:
+        """Return how a model answers images by tiles that are asked for, or by its pictures."""
         if options.tile is not None:
             return partial(self._by_tiles, model)
-        return partial(self._by_pictures, model, engine) if engine.makes_pictures else None
+        return partial(self._by_pictures, model, engine)
 
     async def _by_tiles(
         self, model: str, request: ImageRequest, run: RunParts
