@@ -71,8 +71,8 @@ class Prediction:
 
     def timing_ms(self) -> dict[str, float | dict[str, float]]:
         """Return milliseconds by stage, as /v1 answers them."""
-        timing: dict[str, float | dict[str, float]]
-        timing = {**_in_ms(self.times.of_image()), "total": round(self.total_ns / 1e6, 3)}
+        timing: dict[str, float | dict[str, float]] = {}
+        timing |= _in_ms(self.times.of_image() | {"total": self.total_ns})
         if self.stages:
             timing["stages"] = _in_ms(self.stages)
         return timing

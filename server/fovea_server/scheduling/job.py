@@ -57,7 +57,11 @@ class Job:
         image: of an image: what is made of it.
     """
 
-    image: ImageWork
+    __slots__ = (
+        *("answered", "arrived_ns", "batch", "claimed", "error", "expiry", "feeds", "future"),
+        *("given_up", "image", "outputs", "place", "prepared", "request", "rows", "source"),
+        *("times", "turn"),
+    )
 
     def __init__(
         self,
@@ -84,6 +88,7 @@ class Job:
         self.feeds: dict[str, Array] = {}
         self.outputs: Outputs = {}
         self.batch = 0
+        self.image: ImageWork
 
     @property
     def ahead(self) -> bool:
@@ -254,7 +259,9 @@ class ImageWork:
         self.row: Array | None = None
         self.placed: PlacedImage | None = None
         self.back: LetterboxMap
-        self.decode_ns = self.prepare_ns = self.output_ns = 0
+        self.decode_ns: int
+        self.prepare_ns: int
+        self.output_ns: int
         self.result: ImageResult
 
     @property

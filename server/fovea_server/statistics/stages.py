@@ -69,8 +69,8 @@ class Stages:
 
     def observe(self, times: StageTimes) -> None:
         """Add the times of an image."""
-        for stage, ns in times.of_image().items():
-            self._histograms[stage].observe(ns / 1e9)
+        for histogram, ns in zip(self._histograms.values(), times.of_image().values(), strict=True):
+            histogram.observe(ns / 1e9)
 
     def add_to(self, family: Family, labels: Labels) -> None:
         """Add the histograms to the `stage_family`, each with its stage as a label."""
