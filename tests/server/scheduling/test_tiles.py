@@ -1,0 +1,117 @@
+"""Images that the data plane cuts, in the queue of a model."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.server.scheduling.served_images import SCENES, ServedImages
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_preprocess.errors import InvalidImage, InvalidOption, QueueFull, ShuttingDown
+from fovea_preprocess.image import decode_image
+from fovea_server.dataplane.tiles import Tiles
+from fovea_server.models.opening import image_limits
+from fovea_server.settings import Settings
+from fovea_server.tensors.image_messages import ImageResult
+
+pytestmark = pytest.mark.real
+
+FOUR = PredictOptions(tile="2x2")
+PARTS = 5
+"""The tiles of an image, and the whole of it."""
+
+
+class Cutting:
+    """Asks for tiles of images."""
+
+    def __init__(self, served: ServedImages, most_tiles: int = 64) -> None:
+        self.served = served
+        tiles = Tiles(image_limits(Settings()), most_tiles)
+        self._cut = tiles.cut_of("digits", served.engine, FOUR)
+
+    async def ask(self, *images: bytes, **fields: Any) -> list[Any]:
+        return await self.served.predict(*images, options=FOUR, cut=self._cut, **fields)
+
+
+@pytest.fixture
+def gated(serve_images: Callable[..., ServedImages]) -> Cutting:
+    return Cutting(serve_images("simple", gated=True))
+
+
+def test_tiles_are_one_request_and_each_is_counted(
+    serve_images: Callable[..., ServedImages],
+) -> None:
+    served = serve_images("simple")
+    expected = served.engine.detect(decode_image(SCENES[0]).pixels, FOUR)
+    written: list[ImageResult] = []
+
+    def encode(result: ImageResult) -> bytes:
+        written.append(result)
+        return b"written"
+
+    answers = asyncio.run(Cutting(served).ask(*SCENES, b"no image", encode=encode))
+
+    assert written == answers[:2]
+    assert isinstance(answers[2], InvalidImage)
+    assert [answer.encoded for answer in answers[:2]] == [b"written"] * 2
+    assert np.allclose(answers[0].found.boxes, expected.boxes, atol=0.05)
+    assert min(answers[0].times) > 0
+    assert served.statistics.inference_count == 2 * PARTS
+    assert served.scheduler.gate.inside == served.scheduler.accepted == 0
+
+
+def test_more_tiles_than_a_queue_takes_are_refused(
+    serve_images: Callable[..., ServedImages],
+) -> None:
+    few = Cutting(serve_images("simple"), most_tiles=PARTS - 1)
+
+    [answer] = asyncio.run(few.ask(SCENES[0]))
+
+    assert isinstance(answer, InvalidOption)
+    assert "--max-queue allows 4" in str(answer)
+
+
+def test_few_requests_are_cut_at_a_time_and_who_gives_up_makes_room(gated: Cutting) -> None:
+    async def ask() -> None:
+        tasks = [asyncio.create_task(gated.ask(SCENES[n % 2])) for n in range(8)]
+        while gated.served.scheduler.accepted < 8 * PARTS:
+            await asyncio.sleep(0.01)
+        with pytest.raises(QueueFull, match="8 requests with tiles"):
+            await gated.ask(SCENES[0])
+        tasks[7].cancel()
+        await asyncio.wait(tasks[7:])
+        assert tasks[7].cancelled()
+        tasks[7] = asyncio.create_task(gated.ask(SCENES[1]))
+        await asyncio.sleep(0)
+        gated.served.gate.open.set()
+        for [answer] in await asyncio.gather(*tasks):
+            assert isinstance(answer, ImageResult)
+
+    asyncio.run(ask())
+
+
+def test_a_request_that_has_begun_is_answered_whole_before_the_model_is_gone(
+    gated: Cutting,
+) -> None:
+    scheduler = gated.served.scheduler
+
+    async def ask() -> list[Any]:
+        begun = asyncio.create_task(gated.ask(*SCENES))
+        while scheduler.accepted < PARTS:
+            await asyncio.sleep(0.01)
+        closing = asyncio.create_task(asyncio.to_thread(scheduler.close, 60))
+        while True:
+            try:
+                await asyncio.wait_for(gated.served.predict(SCENES[0]), 0.01)
+            except ShuttingDown:
+                break
+            except TimeoutError:
+                continue
+        gated.served.gate.open.set()
+        answers = await begun
+        await closing
+        return answers
+
+    assert [type(answer) for answer in asyncio.run(ask())] == [ImageResult] * 2
