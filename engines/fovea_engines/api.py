@@ -37,7 +37,6 @@ from fovea_engines.detect.heads.evidence import (
     no_shares,
 )
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.masks import Masks
 from fovea_engines.detect.new_image import NewImage
@@ -51,6 +50,7 @@ from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import BuilderOptions, Plugin
 from fovea_engines.session import Array, Closing, ImageSession, Session, TensorSpec
+from fovea_heads.yolo_dense import YoloV8
 from fovea_preprocess.errors import (
     BackendError,
     BackendUnavailable,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,14 @@ from fovea_preprocess.plural import counted
 _ROUNDING = 0.02
 
 
-@dataclass(frozen=True, slots=True)
 class AttributesHead(Head):
     """Decodes outputs [batch, classes] or [batch, classes, 1, 1], each a softmax of its own."""
 
-    family: ClassVar[str] = "attributes"
-    task: ClassVar[str] = "attributes"
+    family = "attributes"
+    task = "attributes"
     exclusive: ClassVar[bool] = True
-    preprocess: ClassVar[Mapping[str, Any]] = STRETCHED
-    guessed: ClassVar[str] = STRETCHED_MOSTLY
+    preprocess = STRETCHED
+    guessed = STRETCHED_MOSTLY
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -92,24 +91,22 @@ class AttributesHead(Head):
         return numbers
 
 
-@dataclass(frozen=True, slots=True)
 class SigmoidAttributes(AttributesHead):
     """Decodes outputs with a sigmoid for each class: an image has any number of them."""
 
-    family: ClassVar[str] = "attributes-sigmoid"
-    exclusive: ClassVar[bool] = False
+    family = "attributes-sigmoid"
+    exclusive = False
 
 
-@dataclass(frozen=True, slots=True)
 class AttributeLogits(AttributesHead):
     """Decodes logits, whose softmax are the probabilities; metadata or the user say so."""
 
-    family: ClassVar[str] = "attributes-logits"
+    family = "attributes-logits"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
         """Check as for probabilities."""
-        fit = super(AttributeLogits, cls).fit(signature)
+        fit = super().fit(signature)
         if isinstance(fit, str) or fit.strength is Strength.METADATA:
             return fit
         return replace(fit, strength=Strength.ASKED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -24,7 +23,6 @@ LEVELS = {128: {8: 2, 16: 6}, 192: {4: 1}, 256: {16: 2, 32: 6}}
 _NAMES = ("regressors", "classificators")
 
 
-@dataclass(frozen=True, slots=True)
 class BlazeFace(ScoredBoxes):
     """Decodes x y w h and six points [batch, boxes, 16], and a logit [batch, boxes, 1].
 
@@ -32,15 +30,15 @@ class BlazeFace(ScoredBoxes):
     MediaPipe blends boxes of one face by their scores; here the best is kept.
     """
 
-    family: ClassVar[str] = "blazeface"
-    labels: ClassVar[tuple[str, ...]] = ("face",)
+    family = "blazeface"
+    labels = ("face",)
     preprocess: ClassVar[Mapping[str, Any]] = {
         "pad": 0,
         "scale": 1.0,
         "mean": (127.5, 127.5, 127.5),
         "std": (127.5, 127.5, 127.5),
     }
-    sized: ClassVar[bool] = True
+    sized = True
     points: ClassVar[Skeleton] = Skeleton(
         ("right eye", "left eye", "nose", "mouth", "right ear", "left ear")
     )
@@ -68,7 +66,7 @@ class BlazeFace(ScoredBoxes):
         """Exclude scores after a sigmoid."""
         if (reason := no_logits(outputs[self.outputs[1]][0])) is not None:
             return f"of the scores, {reason}"
-        return super(BlazeFace, self).contradiction(outputs)
+        return super().contradiction(outputs)
 
     @np.errstate(over="ignore")
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:

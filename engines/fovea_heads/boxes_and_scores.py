@@ -1,15 +1,21 @@
-"""Decodes two tensors, corners and probabilities: PP-YOLOE, YOLO-NAS and DAMO-YOLO."""
+"""Decodes two tensors over a grid, corners and probabilities, before suppression.
+
+    yolo-nas     YOLO-NAS: [n, cells, 4], [n, cells, classes]
+    ppyoloe      PP-YOLOE and PP-YOLOE+: [n, cells, 4], [n, cells, classes] or [n, classes, cells]
+    damo-yolo    DAMO-YOLO: [n, cells, classes], [n, cells, 4]
+
+Where names and metadata do not tell them apart, a build asks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.heads.base import IMAGENET
+from fovea_engines.detect.heads.base import STRETCHED, Head
 from fovea_engines.detect.heads.evidence import fractions, no_corners
 from fovea_engines.detect.heads.grid import off_grid
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
@@ -18,12 +24,8 @@ from fovea_heads.scored_boxes import Level, ScoredBoxes
 from fovea_preprocess.plural import counted
 
 
-@dataclass(frozen=True, slots=True)
-class YoloNas(ScoredBoxes):
+class BoxesAndScores(ScoredBoxes):
     """Decodes boxes [batch, cells, 4], corners in pixels, and scores [batch, cells, classes].
-
-    Training pads around images of 636 pixels at most. Here they fill the input of 640, which is
-    less than a percent larger.
 
     Attributes:
         named: what the metadata calls the family.
@@ -32,9 +34,7 @@ class YoloNas(ScoredBoxes):
         box_columns: numbers of a box.
     """
 
-    family: ClassVar[str] = "yolo-nas"
-    preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
-    named: ClassVar[str] = "yolonas"
+    named: ClassVar[str]
     boxes_first: ClassVar[bool] = True
     transposed: ClassVar[bool] = False
     box_columns: ClassVar[int] = 4
@@ -79,7 +79,7 @@ class YoloNas(ScoredBoxes):
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what is no probability, and boxes of another form."""
-        if (reason := super(YoloNas, self).contradiction(outputs)) is not None:
+        if (reason := super().contradiction(outputs)) is not None:
             return reason
         boxes = outputs[self.outputs[0]][0]
         return fractions(boxes) or off_grid(boxes, corners=True) or no_corners(boxes)
@@ -94,28 +94,24 @@ class YoloNas(ScoredBoxes):
         return values
 
 
-@dataclass(frozen=True, slots=True)
-class PpYoloE(YoloNas):
-    """Decodes what PP-YOLOE and PP-YOLOE+ give before their suppression."""
-
-    family: ClassVar[str] = "ppyoloe"
-    preprocess: ClassVar[Mapping[str, Any]] = {
-        "fit": "stretch",
-        **IMAGENET,
-    }
-    guessed: ClassVar[str] = "PP-YOLOE takes mean and std of ImageNet, and PP-YOLOE+ takes neither"
-    variants: ClassVar[tuple[str, ...]] = ("0-to-1",)
-    named: ClassVar[str] = "ppyoloe"
-    transposed: ClassVar[bool] = True
-
-
-@dataclass(frozen=True, slots=True)
-class DamoYolo(YoloNas):
-    """Decodes what DAMO-YOLO exports without its suppression: scores, boxes."""
-
-    family: ClassVar[str] = "damo-yolo"
-    preprocess: ClassVar[Mapping[str, Any]] = {"scale": 1.0, "anchor": "top-left", "pad": 0}
-    guessed: ClassVar[str] = "DAMO-YOLO keeps the aspect and pads, or stretches, by its config"
-    variants: ClassVar[tuple[str, ...]] = ("stretched",)
-    named: ClassVar[str] = "damoyolo"
-    boxes_first: ClassVar[bool] = False
+HEADS: tuple[type[Head], ...] = (
+    # Training pads around images of 636 pixels at most. Here they fill the input of 640, which is
+    # less than a percent larger.
+    BoxesAndScores.variant("yolo-nas", named="yolonas", preprocess={"unscale": "ratio"}),
+    BoxesAndScores.variant(
+        "ppyoloe",
+        named="ppyoloe",
+        transposed=True,
+        preprocess=STRETCHED,
+        guessed="PP-YOLOE takes mean and std of ImageNet, and PP-YOLOE+ takes neither",
+        variants=("0-to-1",),
+    ),
+    BoxesAndScores.variant(
+        "damo-yolo",
+        named="damoyolo",
+        boxes_first=False,
+        preprocess={"scale": 1.0, "anchor": "top-left", "pad": 0},
+        guessed="DAMO-YOLO keeps the aspect and pads, or stretches, by its config",
+        variants=("stretched",),
+    ),
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +16,6 @@ from fovea_engines.session import Array
 from fovea_heads.scored_boxes import Level, ScoredBoxes
 
 
-@dataclass(frozen=True, slots=True)
 class CenterFace(ScoredBoxes):
     """Decodes probabilities, log h w in cells and offsets y x in cells, [batch, 1 or 2, h, w].
 
@@ -25,11 +23,11 @@ class CenterFace(ScoredBoxes):
     one first, and offsets are from the middle of a cell.
     """
 
-    family: ClassVar[str] = "centerface"
-    labels: ClassVar[tuple[str, ...]] = ("face",)
+    family = "centerface"
+    labels = ("face",)
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", "scale": 1.0}
-    sized: ClassVar[bool] = True
-    strides: ClassVar[tuple[int, ...]] = (4,)
+    sized = True
+    strides = (4,)
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -47,7 +45,7 @@ class CenterFace(ScoredBoxes):
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude other scores, sizes and offsets."""
-        if (reason := super(CenterFace, self).contradiction(outputs)) is not None:
+        if (reason := super().contradiction(outputs)) is not None:
             return reason
         [(_, values, _)] = self.levels(outputs, 0)
         if (reason := far_off(values[:, 2:])) is not None:

@@ -1,15 +1,21 @@
-"""Decodes CenterNet: a heat map of centres for each class, sizes and offsets at stride 4."""
+"""Decodes CenterNet: a heat map of centres for each class, sizes and offsets at stride 4.
+
+    centernet          probabilities [n, classes, h, w], sizes and offsets in cells [n, 2, h, w]
+    centernet-logits   the same with the heat map before its sigmoid, as the original has it
+
+A box is where a probability is the largest of its 3 x 3 cells, so that nothing is suppressed
+("Objects as Points", arXiv 1904.07850).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Detector, corners
+from fovea_engines.detect.heads.base import Detector, Head, corners
 from fovea_engines.detect.heads.dense import best_class
 from fovea_engines.detect.heads.evidence import far_off, no_logits, no_probabilities
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
@@ -18,31 +24,26 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
 from fovea_preprocess.plural import counted
 
-STRIDE = 4
+_STRIDE = 4
 _NEAR = np.arange(-1, 2)
 
 
-@dataclass(frozen=True, slots=True)
 class CenterNet(Detector):
-    """Decodes probabilities [batch, classes, h, w], sizes and offsets in cells [batch, 2, h, w].
-
-    A box is where a probability is the largest of its 3 x 3 cells, so that nothing is suppressed
-    ("Objects as Points", arXiv 1904.07850).
+    """Decodes a heat map, sizes and offsets.
 
     Attributes:
         logits: the heat map is taken before its sigmoid.
     """
 
-    family: ClassVar[str] = "centernet"
     preprocess: ClassVar[Mapping[str, Any]] = {
         "pad": 0,
         "channels": "BGR",
         "mean": (0.408, 0.447, 0.47),
         "std": (0.289, 0.274, 0.278),
     }
-    logits: ClassVar[bool] = False
-    guessed: ClassVar[str] = "MMDetection's CenterNet takes RGB, and another mean and std"
-    variants: ClassVar[tuple[str, ...]] = ("mean-std",)
+    guessed = "MMDetection's CenterNet takes RGB, and another mean and std"
+    variants = ("mean-std",)
+    logits: ClassVar[bool]
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -55,7 +56,7 @@ class CenterNet(Detector):
         places = {tensor.shape[2:] for tensor in signature.outputs}
         if len(places) != 1 or not size.shape[1] == offset.shape[1] == 2:
             return OTHERS
-        if isinstance(evidence := signature.at_stride(places.pop(), STRIDE), str):
+        if isinstance(evidence := signature.at_stride(places.pop(), _STRIDE), str):
             return evidence
         if isinstance(classes := signature.count_classes(heat.shape[1]), str):
             return classes
@@ -86,7 +87,7 @@ class CenterNet(Detector):
         peak = values >= heat[class_ids[:, None, None], rows, columns].max(axis=(1, 2))
         y, x, class_ids = y[peak], x[peak], class_ids[peak]
         cells = np.stack([x, y]).astype(np.float32) + offset[:, y, x]
-        boxes = corners(np.concatenate([cells, size[:, y, x]]).T * np.float32(STRIDE))
+        boxes = corners(np.concatenate([cells, size[:, y, x]]).T * np.float32(_STRIDE))
         scores = values[peak].astype(np.float32)
         if self.logits:
             scores = 1 / (1 + np.exp(-scores))
@@ -99,9 +100,7 @@ class CenterNet(Detector):
         return table
 
 
-@dataclass(frozen=True, slots=True)
-class CenterNetLogits(CenterNet):
-    """Decodes a heat map before its sigmoid, as the original model returns it."""
-
-    family: ClassVar[str] = "centernet-logits"
-    logits: ClassVar[bool] = True
+HEADS: tuple[type[Head], ...] = (
+    CenterNet.variant("centernet", logits=False),
+    CenterNet.variant("centernet-logits", logits=True),
+)

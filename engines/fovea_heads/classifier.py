@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,14 +23,13 @@ _ROUNDING = 0.02
 _IMAGENET = {1000, 1001, 10450, 11221, 21841, 21843}
 
 
-@dataclass(frozen=True, slots=True)
 class Classifier(Head):
     """Decodes probabilities [batch, classes] or [batch, classes, 1, 1], which add up to 1."""
 
-    family: ClassVar[str] = "classifier"
-    task: ClassVar[str] = "classify"
-    preprocess: ClassVar[Mapping[str, Any]] = CROPPED
-    guessed: ClassVar[str] = (
+    family = "classifier"
+    task = "classify"
+    preprocess = CROPPED
+    guessed = (
         "torchvision and timm cut out the middle, and take mean and std of ImageNet; others differ"
     )
 
@@ -81,11 +80,10 @@ class Classifier(Head):
         return f"{self.outputs[0]} has {counted(shape[0], 'row')} for one image"
 
 
-@dataclass(frozen=True, slots=True)
 class ClassifierLogits(Classifier):
     """Decodes logits, whose softmax is the probabilities."""
 
-    family: ClassVar[str] = "classifier-logits"
+    family = "classifier-logits"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -120,13 +118,12 @@ class ClassifierLogits(Classifier):
         return best_classes(powers / powers.sum(where=finite), options)
 
 
-@dataclass(frozen=True, slots=True)
 class YoloClassifier(Classifier):
     """Decodes the classifiers of YOLOv5, v8, v11 and v26, trained on 0 to 1 without a mean."""
 
-    family: ClassVar[str] = "yolo-classifier"
+    family = "yolo-classifier"
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "center-crop"}
-    guessed: ClassVar[str] = ""
+    guessed = ""
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +16,6 @@ from fovea_engines.session import Array
 _NAMES = ("predicted_depth", "depth")
 
 
-@dataclass(frozen=True, slots=True)
 class Depth(Head):
     """Decodes a map [batch, h, w] or [batch, 1, h, w] without a unit: Depth Anything, MiDaS, DPT.
 
@@ -26,13 +24,11 @@ class Depth(Head):
         corners: outermost cells lie on outermost pixels, see `smooth`.
     """
 
-    family: ClassVar[str] = "depth"
-    task: ClassVar[str] = "depth"
-    nameless: ClassVar[bool] = True
+    family = "depth"
+    task = "depth"
+    nameless = True
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", **IMAGENET}
-    guessed: ClassVar[str] = (
-        "Depth Anything and MiDaS's small model have ImageNet's mean and std; others differ"
-    )
+    guessed = "Depth Anything and MiDaS's small model have ImageNet's mean and std; others differ"
     metres: ClassVar[bool] = False
     corners: ClassVar[bool] = False
 
@@ -70,15 +66,14 @@ class Depth(Head):
         return DepthMap(values, self.metres, self.corners)
 
 
-@dataclass(frozen=True, slots=True)
 class YoloDepth(Depth):
     """Decodes YOLO26's depth, in metres."""
 
-    family: ClassVar[str] = "yolo-depth"
+    family = "yolo-depth"
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch"}
-    guessed: ClassVar[str] = ""
-    metres: ClassVar[bool] = True
-    corners: ClassVar[bool] = True
+    guessed = ""
+    metres = True
+    corners = True
 
     @classmethod
     def _strength(cls, signature: Signature) -> Strength:

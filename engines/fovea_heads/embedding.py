@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,15 +27,14 @@ _PLAUSIBLE = 16
 _ROUNDING = 0.02
 
 
-@dataclass(frozen=True, slots=True)
 class EmbeddingHead(Head):
     """Decodes a vector [batch, n] or [batch, n, 1, 1], beside which there may be others."""
 
-    family: ClassVar[str] = "embedding"
-    task: ClassVar[str] = "embed"
-    nameless: ClassVar[bool] = True
-    preprocess: ClassVar[Mapping[str, Any]] = STRETCHED
-    guessed: ClassVar[str] = STRETCHED_MOSTLY
+    family = "embedding"
+    task = "embed"
+    nameless = True
+    preprocess = STRETCHED
+    guessed = STRETCHED_MOSTLY
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

@@ -1,14 +1,25 @@
-"""Decodes boxes, scores and class ids as tensors of their own, and the number of rows."""
+"""Decodes boxes, scores and class ids as tensors of their own, and the number of rows.
+
+    efficientnms       NVIDIA's plugin EfficientNMS_TRT and its stand-ins: YOLOv6 and v7 end to end,
+                       YOLOv8-TensorRT, YOLO-NAS "batch", TensorRT-YOLO
+                       [n, k, 4] in pixels, scores [n, k], class ids [n, k], and their number [n, 1]
+    tf-detection       TensorFlow's object detection API (its exporter and `standard_fields`)
+                       y1 x1 y2 x2 as fractions, classes from 1, and their number [n], in float32
+    tflite-detection   the operator TFLite_Detection_PostProcess
+                       the same with classes from 0
+
+n is the batch.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.session import Array, TensorSpec
 from fovea_heads.suppressed import Rows, Suppressed
@@ -20,7 +31,6 @@ _PIXELS = (
     ("pred_boxes", "pred_scores", "pred_classes", "num_predictions"),  # super-gradients, "batch"
 )
 _API = ("detection_boxes", "detection_scores", "detection_classes", "num_detections")
-_TFLITE = tuple(f"TFLite_Detection_PostProcess{part}" for part in ("", ":2", ":1", ":3"))
 # tf2onnx may call the API's eight outputs by their place in the alphabet.
 _UNNAMED_API = ("Identity_1", "Identity_4", "Identity_2", "Identity_5")
 _MORE_OF_API = re.compile("raw_detection_|detection_(anchor_indices|multiclass_scores)$|Identity")
@@ -28,45 +38,25 @@ _IN_PIXELS = "boxes in pixels of the input, with scores and class ids, and their
 _ADDED = re.compile(r"^graph\d_|:0$")
 
 
-@dataclass(frozen=True, slots=True)
 class EfficientNms(Suppressed):
-    """Decodes pixels of the input, as NVIDIA's EfficientNMS_TRT and stand-ins for it do.
+    """Decodes x1 y1 x2 y2 in pixels of the input."""
 
-    Boxes are [batch, k, 4], scores and class ids [batch, k], and their number [batch, 1].
-    """
-
-    family: ClassVar[str] = "efficientnms"
+    family = "efficientnms"
     preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
-    guessed: ClassVar[str] = (
-        "families differ that end in these; most take RGB from 0 to 1, letterboxed"
-    )
-    variants: ClassVar[tuple[str, ...]] = ("mean-std",)
+    guessed = "families differ that end in these; most take RGB from 0 to 1, letterboxed"
+    variants = ("mean-std",)
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
         """Check for the four tensors, of names that mean pixels or of no known names."""
         for names in _PIXELS:
             if found := _named(signature, names):
-                return _fit(
-                    signature,
-                    found,
-                    _IN_PIXELS,
-                    Strength.NAMES,
-                )
+                return _fit(signature, found, _IN_PIXELS, Strength.NAMES)
         if found := _named(signature, _API):
             strength = Strength.SHAPE if _floats(found) else Strength.NAMES
-            return _fit(
-                signature,
-                found,
-                _IN_PIXELS,
-                strength,
-            )
+            return _fit(signature, found, _IN_PIXELS, strength)
         if found := _shaped(signature, scores_first=True):
-            return _fit(
-                signature,
-                found,
-                _IN_PIXELS,
-            )
+            return _fit(signature, found, _IN_PIXELS)
         return OTHERS
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
@@ -74,12 +64,12 @@ class EfficientNms(Suppressed):
         boxes, _, _, count = (outputs[name][0] for name in self.outputs)
         if not 0 <= _whole(count) <= len(boxes):
             return f"{self.outputs[3]} is {_whole(count)}, and there are {len(boxes)} rows"
-        return super(EfficientNms, self).contradiction(outputs)
+        return super().contradiction(outputs)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
         """Yield the number of rows, and what is in them."""
         yield f"output {self.outputs[3]}", outputs[self.outputs[3]][row : row + 1]
-        yield from super(EfficientNms, self).numbers(outputs, row)
+        yield from super().numbers(outputs, row)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
         """Return as many of an image's rows as the model counts."""
@@ -88,69 +78,33 @@ class EfficientNms(Suppressed):
         return Rows(boxes[:counted], scores[:counted], class_ids[:counted])
 
 
-@dataclass(frozen=True, slots=True)
 class TensorFlowDetection(EfficientNms):
-    """Decodes TensorFlow's object detection API: y1 x1 y2 x2 as fractions, classes from 1.
+    """Decodes y1 x1 y2 x2 as fractions of the input.
 
-    Values are float32, the number of rows [batch]. Format: its exporter and `standard_fields`.
+    Attributes:
+        operator: the names of the outputs that the family's own operator has.
+        of_api: how surely float32 outputs of the API's names are of the family.
     """
 
-    family: ClassVar[str] = "tf-detection"
-    preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", "scale": 1.0}
-    guessed: ClassVar[str] = (
-        "SSD stretches the image; EfficientDet and Faster R-CNN keep its aspect, which is letterbox"
-    )
-    variants: ClassVar[tuple[str, ...]] = ("letterboxed",)
-    sized: ClassVar[bool] = True
-    y_first: ClassVar[bool] = True
-    normalised: ClassVar[bool] = True
-    first_class: ClassVar[int] = 1
+    sized = True
+    y_first = True
+    normalised = True
+    operator: ClassVar[tuple[str, ...]] = ()
+    of_api: ClassVar[Strength]
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the API's names and types; others are for the numbers to tell."""
+        """Check for the names and types of the operator or the API; others are for the numbers."""
         why = f"y1 x1 y2 x2 as fractions, classes from {cls.first_class}"
+        if cls.operator and (found := _named(signature, cls.operator)):
+            return _fit(signature, found, why, Strength.NAMES)
         if found := _named(signature, _API) or _named(signature, _UNNAMED_API):
-            return _fit(signature, found, why, cls._of_api(_floats(found)))
+            # The plug-in for suppression uses these names too, with integers.
+            strength = cls.of_api if _floats(found) else Strength.RARE
+            return _fit(signature, found, why, strength)
         if found := _shaped(signature, scores_first=False):
             return _fit(signature, found, why) if _floats(found) else OTHERS
         return OTHERS
-
-    @classmethod
-    def _of_api(cls, floats: bool) -> Strength:
-        # The plug-in for suppression uses these names too, with integers.
-        return Strength.NAMES if floats else Strength.RARE
-
-
-@dataclass(frozen=True, slots=True)
-class TfLiteDetection(TensorFlowDetection):
-    """Decodes the operator TFLite_Detection_PostProcess: as the API, with classes from 0.
-
-    Models of floats take -1 to 1, by the API's guide to mobile devices.
-    """
-
-    family: ClassVar[str] = "tflite-detection"
-    preprocess: ClassVar[Mapping[str, Any]] = {
-        "fit": "stretch",
-        "scale": 1.0,
-        "mean": (127.5, 127.5, 127.5),
-        "std": (127.5, 127.5, 127.5),
-    }
-    guessed: ClassVar[str] = "most such models stretch the image; those of floats take -1 to 1"
-    variants: ClassVar[tuple[str, ...]] = ("0-to-1",)
-    first_class: ClassVar[int] = 0
-
-    @classmethod
-    def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the operator's names."""
-        if found := _named(signature, _TFLITE):
-            why = "y1 x1 y2 x2 as fractions, classes from 0"
-            return _fit(signature, found, why, Strength.NAMES)
-        return super(TfLiteDetection, cls).fit(signature)
-
-    @classmethod
-    def _of_api(cls, floats: bool) -> Strength:
-        return Strength.RARE
 
 
 def _named(signature: Signature, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
@@ -198,3 +152,31 @@ def _fit(
     strength: Strength = Strength.SHAPE,
 ) -> Fit:
     return Fit(tuple(one.name for one in found), signature.num_labels, why, strength)
+
+
+HEADS: tuple[type[Head], ...] = (
+    EfficientNms,
+    TensorFlowDetection.variant(
+        "tf-detection",
+        of_api=Strength.NAMES,
+        first_class=1,
+        preprocess={"fit": "stretch", "scale": 1.0},
+        guessed="SSD stretches the image; EfficientDet and Faster R-CNN keep its aspect, which is "
+        "letterbox",
+        variants=("letterboxed",),
+    ),
+    # Models of floats take -1 to 1, by the API's guide to mobile devices.
+    TensorFlowDetection.variant(
+        "tflite-detection",
+        operator=tuple(f"TFLite_Detection_PostProcess{part}" for part in ("", ":2", ":1", ":3")),
+        of_api=Strength.RARE,
+        preprocess={
+            "fit": "stretch",
+            "scale": 1.0,
+            "mean": (127.5, 127.5, 127.5),
+            "std": (127.5, 127.5, 127.5),
+        },
+        guessed="most such models stretch the image; those of floats take -1 to 1",
+        variants=("0-to-1",),
+    ),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +26,6 @@ _POINTS = len(PERSON.names)
 _SURE = 0.1
 
 
-@dataclass(frozen=True, slots=True)
 class _MoveNet(Detector):
     """Decodes y x and a score of each keypoint, as fractions of the input.
 
@@ -34,10 +33,10 @@ class _MoveNet(Detector):
         shape: of the output, without the batch.
     """
 
-    task: ClassVar[str] = "pose"
-    labels: ClassVar[tuple[str, ...]] = ("person",)
+    task = "pose"
+    labels = ("person",)
     preprocess: ClassVar[Mapping[str, Any]] = {"pad": 0, "scale": 1.0}
-    sized: ClassVar[bool] = True
+    sized = True
     shape: ClassVar[tuple[int, ...]]
 
     @classmethod
@@ -73,15 +72,14 @@ class _MoveNet(Detector):
         return replace(found, keypoints=keypoints(points[kept] * np.append(side, np.float32(1))))
 
 
-@dataclass(frozen=True, slots=True)
 class MoveNet(_MoveNet):
     """Decodes the keypoints [batch, 1, 17, 3] of one person.
 
     The box is around those that are sure, and their mean score is the person's.
     """
 
-    family: ClassVar[str] = "movenet"
-    shape: ClassVar[tuple[int, ...]] = (1, _POINTS, 3)
+    family = "movenet"
+    shape = (1, _POINTS, 3)
 
     def people(self, outputs: Mapping[str, Array], row: int) -> tuple[Array, Rows]:
         """Return the person, or none where no keypoint is sure."""
@@ -93,12 +91,11 @@ class MoveNet(_MoveNet):
         return _rows(points, box[None], sure[:, 2].mean(keepdims=True))
 
 
-@dataclass(frozen=True, slots=True)
 class MoveNetMultiPose(_MoveNet):
     """Decodes rows [batch, 6, 56]: keypoints, a box y1 x1 y2 x2 and a score of each person."""
 
-    family: ClassVar[str] = "movenet-multipose"
-    shape: ClassVar[tuple[int, ...]] = (6, 3 * _POINTS + 5)
+    family = "movenet-multipose"
+    shape = (6, 3 * _POINTS + 5)
 
     def people(self, outputs: Mapping[str, Array], row: int) -> tuple[Array, Rows]:
         """Return all six."""

@@ -1,4 +1,10 @@
-"""Decodes distances as distributions: NanoDet, NanoDet-Plus and PicoDet.
+"""Decodes distances as distributions: NanoDet, NanoDet-Plus and PicoDet, before suppression.
+
+    nanodet          the first NanoDet-m: scores [n, cells, classes] of each of three levels, then
+                     their logits [n, cells, 32]
+    picodet-raw      PicoDet: the same of four levels
+    nanodet-joined   later versions of NanoDet-m: [n, cells, classes + 32] of three levels
+    nanodet-plus     NanoDet-Plus: the same of four levels
 
 Follows Generalized Focal Loss (arXiv 2006.04388): the distance of a side from the cell's centre is
 the expectation of a softmax over 0 to 7, times the stride.
@@ -7,13 +13,12 @@ the expectation of a softmax over 0 to 7, times the stride.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.heads.base import IMAGENET, MMDETECTION
+from fovea_engines.detect.heads.base import MMDETECTION, STRETCHED, Head
 from fovea_engines.detect.heads.evidence import no_logits
 from fovea_engines.detect.heads.grid import around
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
@@ -28,29 +33,17 @@ SIDES = 4 * len(BINS)
 """Columns of the logits of left, top, right and bottom."""
 
 
-@dataclass(frozen=True, slots=True)
-class NanoDet(ScoredBoxes):
+class Distributions(ScoredBoxes):
     """Decodes scores [batch, cells, classes] and logits [batch, cells, 32] of each level.
-
-    So the first NanoDet-m was exported: scores of all levels, then logits of all levels. Its cells
-    have their centre at (stride - 1) / 2, which is half a pixel less than those of later versions.
 
     Attributes:
         centre: of a cell, in strides from its corner.
         shift: of the centre of a cell, pixels.
     """
 
-    family: ClassVar[str] = "nanodet"
-    preprocess: ClassVar[Mapping[str, Any]] = {
-        "pad": 0,
-        "resample": "area",
-        **MMDETECTION,
-    }
-    guessed: ClassVar[str] = "NanoDet keeps the aspect and pads, or stretches, by its config"
-    variants: ClassVar[tuple[str, ...]] = ("stretched",)
-    sized: ClassVar[bool] = True
+    sized = True
     centre: ClassVar[float] = 0.5
-    shift: ClassVar[float] = -0.5
+    shift: ClassVar[float] = 0.0
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -75,7 +68,7 @@ class NanoDet(ScoredBoxes):
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what is no probability, and what is no logit."""
-        if (reason := super(NanoDet, self).contradiction(outputs)) is not None:
+        if (reason := super().contradiction(outputs)) is not None:
             return reason
         logits = np.concatenate([logits for _, logits in self.levels(outputs, 0)])
         reasons = [no_logits(column[:, None]) for column in logits.T]
@@ -97,27 +90,8 @@ class NanoDet(ScoredBoxes):
         return around((places + self.centre) * strides + self.shift, distances * strides)
 
 
-@dataclass(frozen=True, slots=True)
-class PicoDetRaw(NanoDet):
-    """Decodes what PicoDet gives before its suppression: four levels."""
-
-    family: ClassVar[str] = "picodet-raw"
-    preprocess: ClassVar[Mapping[str, Any]] = {
-        "fit": "stretch",
-        **IMAGENET,
-    }
-    guessed: ClassVar[str] = ""
-    variants: ClassVar[tuple[str, ...]] = ()
-    strides: ClassVar[tuple[int, ...]] = (8, 16, 32, 64)
-    shift: ClassVar[float] = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class NanoDetJoined(NanoDet):
-    """Decodes what later versions of NanoDet-m export: [batch, cells, classes + 32]."""
-
-    family: ClassVar[str] = "nanodet-joined"
-    shift: ClassVar[float] = 0.0
+class JoinedDistributions(Distributions):
+    """Decodes scores and logits in one tensor, [batch, cells, classes + 32]."""
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -138,11 +112,23 @@ class NanoDetJoined(NanoDet):
         return [(table[:, :-SIDES], table[:, -SIDES:])]
 
 
-@dataclass(frozen=True, slots=True)
-class NanoDetPlus(NanoDetJoined):
-    """Decodes NanoDet-Plus: four levels, and distances from the corner of a cell."""
+_NANODET: Mapping[str, Any] = {
+    "preprocess": {"pad": 0, "resample": "area", **MMDETECTION},
+    "guessed": "NanoDet keeps the aspect and pads, or stretches, by its config",
+    "variants": ("stretched",),
+}
+_FOUR = (8, 16, 32, 64)
 
-    family: ClassVar[str] = "nanodet-plus"
-    preprocess: ClassVar[Mapping[str, Any]] = {**NanoDet.preprocess, "fit": "stretch"}
-    strides: ClassVar[tuple[int, ...]] = (8, 16, 32, 64)
-    centre: ClassVar[float] = 0.0
+HEADS: tuple[type[Head], ...] = (
+    # The centre of a cell is at (stride - 1) / 2, half a pixel less than that of later versions.
+    Distributions.variant("nanodet", shift=-0.5, **_NANODET),
+    Distributions.variant("picodet-raw", strides=_FOUR, preprocess=STRETCHED),
+    JoinedDistributions.variant("nanodet-joined", **_NANODET),
+    # Distances are those from the corner of a cell.
+    JoinedDistributions.variant(
+        "nanodet-plus",
+        strides=_FOUR,
+        centre=0.0,
+        **{**_NANODET, "preprocess": {**_NANODET["preprocess"], "fit": "stretch"}},
+    ),
+)

@@ -26,8 +26,8 @@ from fovea_engines.graph.wiring import rebuild
 from fovea_engines.graph.writer import Writer
 from fovea_engines.session import TensorSpec
 from fovea_heads.candidates import Candidates, Decoded, write_candidates, write_gather
+from fovea_heads.end_to_end import YoloV10
 from fovea_heads.traced import Traced
-from fovea_heads.yolov10 import YoloV10
 from fovea_preprocess.errors import UnsupportedModel
 
 MAX_CANDIDATES = 512

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,22 +12,21 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.dense import best_class
 from fovea_engines.detect.heads.evidence import no_sizes
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
-from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_engines.detect.nms import rotated_detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import bounds, regular
 from fovea_engines.session import Array
+from fovea_heads.end_to_end import YoloV10
 from fovea_heads.suppressed import Rows
-from fovea_heads.yolov10 import YoloV10
+from fovea_heads.yolo_dense import YoloV8
 
 
-@dataclass(frozen=True, slots=True)
 class YoloV8Obb(YoloV8):
     """Decodes the columns of YOLOv8, with boxes as in their own frame, then the angle."""
 
-    family: ClassVar[str] = "yolov8-obb"
-    task: ClassVar[str] = "obb"
-    extras: ClassVar[bool] = True
+    family = "yolov8-obb"
+    task = "obb"
+    extras = True
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -56,13 +54,12 @@ class YoloV8Obb(YoloV8):
         return rotated_detections(rotated, classes.max(axis=0), classes.argmax(axis=0), options)
 
 
-@dataclass(frozen=True, slots=True)
 class YoloV10Obb(YoloV10):
     """Decodes cx cy w h, score, class, angle of YOLOv26, and of exports that include NMS."""
 
-    family: ClassVar[str] = "yolov10-obb"
-    task: ClassVar[str] = "obb"
-    order: ClassVar[str] = "cx cy w h score class"
+    family = "yolov10-obb"
+    task = "obb"
+    order = "cx cy w h score class"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

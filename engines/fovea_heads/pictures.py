@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,6 @@ _BELOW, _ABOVE = -2.0, 3.0
 _DARK = 0.02
 
 
-@dataclass(frozen=True, slots=True)
 class Pictures(Head):
     """Decodes pictures [batch, 3, h, w] or [batch, 1, h, w], as large as the input or n times.
 
@@ -31,11 +30,11 @@ class Pictures(Head):
         strength: of a picture larger than the input; of one as large, a user must say so.
     """
 
-    family: ClassVar[str] = "image"
-    task: ClassVar[str] = "image"
-    nameless: ClassVar[bool] = True
+    family = "image"
+    task = "image"
+    nameless = True
     preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left", "max_scale": 1.0}
-    guessed: ClassVar[str] = "most such networks take RGB from 0 to 1; others differ"
+    guessed = "most such networks take RGB from 0 to 1; others differ"
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = 1.0
     strength: ClassVar[Strength] = Strength.SHAPE
@@ -105,19 +104,18 @@ class Pictures(Head):
         return NewImage(np.moveaxis(levels, 0, 2))
 
 
-@dataclass(frozen=True, slots=True)
 class SuperResolution(Pictures):
     """Decodes Open Model Zoo's: 0 to 255 in BGR, and 0 to 1 out; some take it enlarged, too."""
 
-    family: ClassVar[str] = "super-resolution"
+    family = "super-resolution"
     preprocess: ClassVar[Mapping[str, Any]] = {
         **Pictures.preprocess,
         "scale": 1.0,
         "channels": "BGR",
     }
-    guessed: ClassVar[str] = ""
-    strength: ClassVar[Strength] = Strength.RARE
-    channels: ClassVar[tuple[int, ...]] = (3,)
+    guessed = ""
+    strength = Strength.RARE
+    channels = (3,)
 
     @classmethod
     def _takes(cls, signature: Signature) -> bool:
@@ -128,45 +126,42 @@ class SuperResolution(Pictures):
         return self._beyond(outputs)
 
 
-@dataclass(frozen=True, slots=True)
 class GreySuperResolution(SuperResolution):
     """Decodes the luma of a picture, of a network that takes that of RGB."""
 
-    family: ClassVar[str] = "super-resolution-grey"
+    family = "super-resolution-grey"
     preprocess: ClassVar[Mapping[str, Any]] = {**Pictures.preprocess, "scale": 1.0}
-    channels: ClassVar[tuple[int, ...]] = (1,)
+    channels = (1,)
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> NewImage:
         """Return the luma, which gets the colours of its image where that is at hand."""
-        found = super(GreySuperResolution, self).decode(outputs, row, options)
+        found = super().decode(outputs, row, options)
         return replace(found, luma=True)
 
 
-@dataclass(frozen=True, slots=True)
 class Pictures255(Pictures):
     """Decodes levels of 0 to 255 of such an image: neural style."""
 
-    family: ClassVar[str] = "image-255"
+    family = "image-255"
     preprocess: ClassVar[Mapping[str, Any]] = {**Pictures.preprocess, "scale": 1.0}
-    guessed: ClassVar[str] = "most such networks take RGB from 0 to 255; others differ"
-    high: ClassVar[float] = 255.0
-    strength: ClassVar[Strength] = Strength.ASKED
+    guessed = "most such networks take RGB from 0 to 255; others differ"
+    high = 255.0
+    strength = Strength.ASKED
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude numbers that are no levels; of 0 to 1, as others take them, all is black."""
         return self._beyond(outputs)
 
 
-@dataclass(frozen=True, slots=True)
 class SignedPictures(Pictures255):
     """Decodes levels of -1 to 1 of such an image: GANs, with a tanh at the end."""
 
-    family: ClassVar[str] = "image-signed"
+    family = "image-signed"
     preprocess: ClassVar[Mapping[str, Any]] = {
         **Pictures.preprocess,
         "mean": (0.5, 0.5, 0.5),
         "std": (0.5, 0.5, 0.5),
     }
-    guessed: ClassVar[str] = "most such networks take RGB from -1 to 1; others differ"
-    low: ClassVar[float] = -1.0
-    high: ClassVar[float] = 1.0
+    guessed = "most such networks take RGB from -1 to 1; others differ"
+    low = -1.0
+    high = 1.0

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,21 +12,20 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.evidence import fractions, no_probability
 from fovea_engines.detect.heads.metadata import skeleton_from_metadata
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
-from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import PERSON, Skeleton
 from fovea_engines.session import Array
+from fovea_heads.end_to_end import YoloV10
 from fovea_heads.keypoints import keypoints
-from fovea_heads.yolov10 import YoloV10
+from fovea_heads.yolo_dense import YoloV8
 
 
-@dataclass(frozen=True, slots=True)
 class YoloV8Pose(YoloV8):
     """Decodes the columns of YOLOv8, then x y of each keypoint, mostly with its probability."""
 
-    family: ClassVar[str] = "yolov8-pose"
-    task: ClassVar[str] = "pose"
-    extras: ClassVar[bool] = True
+    family = "yolov8-pose"
+    task = "pose"
+    extras = True
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -42,7 +40,6 @@ class YoloV8Pose(YoloV8):
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude keypoints that are no pixels, and scores that are no probabilities."""
-        # The class's own `super` is gone, as dataclasses with slots are made anew.
         if (reason := YoloV8.contradiction(self, outputs)) is not None:
             return reason
         columns = outputs[self.outputs[0]][0][self._end :].T
@@ -54,12 +51,11 @@ class YoloV8Pose(YoloV8):
         return replace(found, keypoints=_points(columns, self.skeleton))
 
 
-@dataclass(frozen=True, slots=True)
 class YoloV10Pose(YoloV10):
     """Decodes pose models with suppression inside: YOLOv26's, and exports that include NMS."""
 
-    family: ClassVar[str] = "yolov10-pose"
-    task: ClassVar[str] = "pose"
+    family = "yolov10-pose"
+    task = "pose"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

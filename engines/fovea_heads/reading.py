@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,15 +21,14 @@ from fovea_preprocess.plural import counted
 _ROUNDING = 0.02
 
 
-@dataclass(frozen=True, slots=True)
 class Ctc(Head):
     """Decodes probabilities [batch, steps, characters], the first of no character, as PP-OCR's.
 
     Of each step the best is taken; equal ones that follow each other are one character.
     """
 
-    family: ClassVar[str] = "ctc"
-    task: ClassVar[str] = "read"
+    family = "ctc"
+    task = "read"
     axis: ClassVar[int] = 2
     blank_last: ClassVar[bool] = False
     preprocess: ClassVar[Mapping[str, Any]] = {
@@ -39,7 +38,7 @@ class Ctc(Head):
         "mean": (0.5, 0.5, 0.5),
         "std": (0.5, 0.5, 0.5),
     }
-    guessed: ClassVar[str] = "PaddleOCR fits a line in at the left, in BGR, -1 to 1; others differ"
+    guessed = "PaddleOCR fits a line in at the left, in BGR, -1 to 1; others differ"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -92,11 +91,10 @@ class Ctc(Head):
         return steps
 
 
-@dataclass(frozen=True, slots=True)
 class CtcLogits(Ctc):
     """Decodes logits, whose softmax are the probabilities."""
 
-    family: ClassVar[str] = "ctc-logits"
+    family = "ctc-logits"
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude probabilities."""
@@ -107,16 +105,15 @@ class CtcLogits(Ctc):
         return softmax(steps)
 
 
-@dataclass(frozen=True, slots=True)
 class LprNet(CtcLogits):
     """Decodes logits [batch, characters, steps], the last of no character, of plates.
 
     LPRNet stretches plates to 24 x 94, in BGR, less 127.5 and over 128.
     """
 
-    family: ClassVar[str] = "lprnet"
-    axis: ClassVar[int] = 1
-    blank_last: ClassVar[bool] = True
+    family = "lprnet"
+    axis = 1
+    blank_last = True
     preprocess: ClassVar[Mapping[str, Any]] = {
         "fit": "stretch",
         "channels": "BGR",
@@ -124,4 +121,4 @@ class LprNet(CtcLogits):
         "mean": (127.5, 127.5, 127.5),
         "std": (128.0, 128.0, 128.0),
     }
-    guessed: ClassVar[str] = "LPRNet stretches plates, in BGR, -1 to 1; others differ"
+    guessed = "LPRNet stretches plates, in BGR, -1 to 1; others differ"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -28,7 +27,6 @@ CENTRE_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
 """Factors of the offsets, which SSD's implementation has beside its paper (arXiv 1512.02325)."""
 
 
-@dataclass(frozen=True, slots=True)
 class RetinaFace(ScoredBoxes):
     """Decodes offsets [batch, priors, 4] and softmax of background and face [batch, priors, 2].
 
@@ -40,8 +38,8 @@ class RetinaFace(ScoredBoxes):
         points: the landmarks.
     """
 
-    family: ClassVar[str] = "retinaface"
-    labels: ClassVar[tuple[str, ...]] = ("face",)
+    family = "retinaface"
+    labels = ("face",)
     preprocess: ClassVar[Mapping[str, Any]] = {
         "anchor": "top-left",
         "pad": 0,
@@ -49,10 +47,10 @@ class RetinaFace(ScoredBoxes):
         "scale": 1.0,
         "mean": (104.0, 117.0, 123.0),
     }
-    guessed: ClassVar[str] = "programs that use RetinaFace pad, or stretch, each in its own way"
-    variants: ClassVar[tuple[str, ...]] = ("stretched",)
-    sized: ClassVar[bool] = True
-    per_cell: ClassVar[int] = 2
+    guessed = "programs that use RetinaFace pad, or stretch, each in its own way"
+    variants = ("stretched",)
+    sized = True
+    per_cell = 2
     priors: ClassVar[tuple[tuple[int, ...], ...]] = ((16, 32), (64, 128), (256, 512))
     points: ClassVar[Skeleton] = FACE
 
@@ -87,7 +85,7 @@ class RetinaFace(ScoredBoxes):
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude scores that are no softmax, and sizes that are no logarithms."""
-        if (reason := super(RetinaFace, self).contradiction(outputs)) is not None:
+        if (reason := super().contradiction(outputs)) is not None:
             return reason
         offsets, scores, _ = (outputs[name][0] for name in self.outputs)
         if (reason := no_shares(scores)) is not None:
@@ -143,34 +141,31 @@ class RetinaFace(ScoredBoxes):
         return (places + 0.5) * strides, _sides(self.size, self.strides, self.priors)[found]
 
 
-@dataclass(frozen=True, slots=True)
 class RetinaFace1Mb(RetinaFace):
     """Decodes the detectors of Face-Detector-1MB-with-landmark, whose priors are smaller."""
 
-    family: ClassVar[str] = "retinaface-1mb"
-    priors: ClassVar[tuple[tuple[int, ...], ...]] = ((10, 20), (32, 64), (128, 256))
+    family = "retinaface-1mb"
+    priors = ((10, 20), (32, 64), (128, 256))
 
 
-@dataclass(frozen=True, slots=True)
 class RetinaPlate(RetinaFace):
     """Decodes RetinaFace for licence plates, with their corners: Pytorch_Retina_License_Plate.
 
     The corners are in the order of CCPD's annotations (ECCV 2018), of which it is trained.
     """
 
-    family: ClassVar[str] = "retinaface-plate"
-    labels: ClassVar[tuple[str, ...]] = ("plate",)
-    points: ClassVar[Skeleton] = Skeleton(
+    family = "retinaface-plate"
+    labels = ("plate",)
+    points = Skeleton(
         ("bottom right", "bottom left", "top left", "top right"), ((0, 1), (1, 2), (2, 3), (3, 0))
     )
 
 
-@dataclass(frozen=True, slots=True)
 class RetinaPlateLarge(RetinaPlate):
     """Decodes the detectors of License-Plate-Detector (zeusees), whose priors are larger."""
 
-    family: ClassVar[str] = "retinaface-plate-large"
-    priors: ClassVar[tuple[tuple[int, ...], ...]] = ((24, 48), (96, 192), (384, 768))
+    family = "retinaface-plate-large"
+    priors = ((24, 48), (96, 192), (384, 768))
 
 
 @lru_cache(maxsize=64)

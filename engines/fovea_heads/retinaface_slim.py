@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +14,13 @@ from fovea_engines.session import Array
 from fovea_heads.retinaface import RetinaFace
 
 
-@dataclass(frozen=True, slots=True)
 class RetinaFaceSlim(RetinaFace):
     """Decodes priors that are three, two, two and three for each cell of the levels."""
 
-    family: ClassVar[str] = "retinaface-slim"
-    strides: ClassVar[tuple[int, ...]] = (8, 16, 32, 64)
-    per_cell: ClassVar[int] = 1  # of the levels together, of which none is a multiple
-    priors: ClassVar[tuple[tuple[int, ...], ...]] = (
+    family = "retinaface-slim"
+    strides = (8, 16, 32, 64)
+    per_cell = 1  # of the levels together, of which none is a multiple
+    priors = (
         *((10, 16, 24), (32, 48)),
         *((64, 96), (128, 192, 256)),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,16 +18,15 @@ from fovea_engines.session import Array
 _LEVELS = 7
 
 
-@dataclass(frozen=True, slots=True)
 class U2Net(Head):
     """Decodes probabilities [batch, 1, h, w], the first of one or of several maps.
 
     They are stretched so that the least is 0 and the greatest is 1, as rembg does.
     """
 
-    family: ClassVar[str] = "u2net"
-    task: ClassVar[str] = "saliency"
-    nameless: ClassVar[bool] = True
+    family = "u2net"
+    task = "saliency"
+    nameless = True
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", "resample": "lanczos", **IMAGENET}
 
     @classmethod
@@ -49,11 +47,10 @@ class U2Net(Head):
         return SoftMask((values - low) / (high - low) if high > low else np.zeros_like(values))
 
 
-@dataclass(frozen=True, slots=True)
 class IsNet(U2Net):
     """Decodes IS-Net (DIS), RMBG and others of their preprocessing."""
 
-    family: ClassVar[str] = "isnet"
+    family = "isnet"
     preprocess: ClassVar[Mapping[str, Any]] = {
         "fit": "stretch",
         "resample": "lanczos",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -29,7 +29,6 @@ for a model with landmarks the encoded landmarks [boxes, m]."""
 _SURE = 0.5
 
 
-@dataclass(frozen=True, slots=True)
 class ScoredBoxes(Detector):
     """Decodes levels of scores and boxes, the finest first.
 
@@ -38,7 +37,7 @@ class ScoredBoxes(Detector):
         per_cell: boxes of each cell.
     """
 
-    duplicates: ClassVar[bool] = True
+    duplicates = True
     strides: ClassVar[tuple[int, ...]] = (8, 16, 32)
     per_cell: ClassVar[int] = 1
 

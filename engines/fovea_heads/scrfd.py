@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +16,6 @@ from fovea_engines.session import Array
 from fovea_heads.scored_boxes import Level, ScoredBoxes
 
 
-@dataclass(frozen=True, slots=True)
 class Scrfd(ScoredBoxes):
     """Decodes, for each of two anchors a cell, a score and distances in strides.
 
@@ -25,8 +23,8 @@ class Scrfd(ScoredBoxes):
     no batch dimension where the exporter has fixed it at one image.
     """
 
-    family: ClassVar[str] = "scrfd"
-    labels: ClassVar[tuple[str, ...]] = ("face",)
+    family = "scrfd"
+    labels = ("face",)
     preprocess: ClassVar[Mapping[str, Any]] = {
         "anchor": "top-left",
         "pad": 0,
@@ -34,8 +32,8 @@ class Scrfd(ScoredBoxes):
         "mean": (127.5, 127.5, 127.5),
         "std": (128.0, 128.0, 128.0),
     }
-    sized: ClassVar[bool] = True
-    per_cell: ClassVar[int] = 2
+    sized = True
+    per_cell = 2
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -61,7 +59,7 @@ class Scrfd(ScoredBoxes):
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude scores that are none, and distances in pixels."""
-        reason = super(Scrfd, self).contradiction(outputs)
+        reason = super().contradiction(outputs)
         distances = [level[1] for level in self.levels(outputs, 0)]
         return reason or no_distances(np.concatenate(distances)) or moving(self.moved(outputs))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,34 +12,30 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.dense import Dense
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
-from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_engines.detect.masks import Masks
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
-from fovea_heads.yolov5 import YoloV5
-from fovea_heads.yolov10 import YoloV10
+from fovea_heads.end_to_end import YoloV10
+from fovea_heads.yolo_dense import YoloV5, YoloV8
 
 
-@dataclass(frozen=True, slots=True)
 class _Segmenter(Detector):
     """Has prototypes in its last output."""
 
-    task: ClassVar[str] = "segment"
-    sized: ClassVar[bool] = True
+    task = "segment"
+    sized = True
 
     def tables(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return columns of boxes, and prototypes."""
         first: Array = outputs[self.outputs[-1]][0]
-        # The class's own `super` is gone, as dataclasses with slots are made anew.
-        rows = super(_Segmenter, self).tables(outputs)
+        rows = super().tables(outputs)
         return rows | {"prototypes": first.reshape(len(first), -1)}
 
 
-@dataclass(frozen=True, slots=True)
 class _DenseSegmenter(_Segmenter, Dense):
     """Decodes the columns of a detector, then a weight of each prototype."""
 
-    extras: ClassVar[bool] = True
+    extras = True
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -67,25 +62,22 @@ class _DenseSegmenter(_Segmenter, Dense):
         return replace(found, masks=masks)
 
 
-@dataclass(frozen=True, slots=True)
 class YoloV8Segment(_DenseSegmenter, YoloV8):
     """Decodes the segmenters of YOLOv8, v9, v11, v12 and v26."""
 
-    family: ClassVar[str] = "yolov8-seg"
+    family = "yolov8-seg"
 
 
-@dataclass(frozen=True, slots=True)
 class YoloV5Segment(_DenseSegmenter, YoloV5):
     """Decodes the segmenters of YOLOv5 and v7."""
 
-    family: ClassVar[str] = "yolov5-seg"
+    family = "yolov5-seg"
 
 
-@dataclass(frozen=True, slots=True)
 class YoloV10Segment(_Segmenter, YoloV10):
     """Decodes segmenters with suppression inside: YOLOv26's, and exports that include NMS."""
 
-    family: ClassVar[str] = "yolov10-seg"
+    family = "yolov10-seg"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

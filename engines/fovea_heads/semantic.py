@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,20 +21,17 @@ _MOST_CHANNELS = 8
 _STRIDES = (1, 2, 4, 8, 16)
 
 
-@dataclass(frozen=True, slots=True)
 class Semantic(Head):
     """Decodes logits or probabilities [batch, classes, h, w] over the whole input."""
 
-    family: ClassVar[str] = "semantic"
-    task: ClassVar[str] = "semantic"
+    family = "semantic"
+    task = "semantic"
     preprocess: ClassVar[Mapping[str, Any]] = {
         "fit": "stretch",
         "resample": "antialias",
         **IMAGENET,
     }
-    guessed: ClassVar[str] = (
-        "models of Hugging Face and torchvision have ImageNet's mean and std, others differ"
-    )
+    guessed = "models of Hugging Face and torchvision have ImageNet's mean and std, others differ"
     axis: ClassVar[int] = 1
 
     @classmethod
@@ -84,29 +80,25 @@ class Semantic(Head):
         return ClassMap(ids, logits[np.unique(ids)], _kept(options))
 
 
-@dataclass(frozen=True, slots=True)
 class DeepLab(Semantic):
     """Decodes logits [batch, h, w, classes], as TensorFlow's DeepLab has them."""
 
-    family: ClassVar[str] = "deeplab"
+    family = "deeplab"
     preprocess: ClassVar[Mapping[str, Any]] = {
         "fit": "stretch",
         "scale": 1 / 127.5,
         "mean": (1.0, 1.0, 1.0),
     }
-    guessed: ClassVar[str] = "models of TensorFlow differ in mean and std"
-    axis: ClassVar[int] = 3
+    guessed = "models of TensorFlow differ in mean and std"
+    axis = 3
 
 
-@dataclass(frozen=True, slots=True)
 class ClassIds(Head):
     """Decodes whole numbers [batch, h, w] or [batch, 1, h, w]: the classes themselves."""
 
-    family: ClassVar[str] = "class-map"
-    task: ClassVar[str] = "semantic"
-    guessed: ClassVar[str] = (
-        "Ultralytics letterboxes RGB from 0 to 1; others stretch, with another mean and std"
-    )
+    family = "class-map"
+    task = "semantic"
+    guessed = "Ultralytics letterboxes RGB from 0 to 1; others stretch, with another mean and std"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -37,7 +36,6 @@ class Rows(NamedTuple):
     class_ids: Array
 
 
-@dataclass(frozen=True, slots=True)
 class Suppressed(Detector):
     """Decodes outputs of boxes, scores and class ids, [batch, rows, ...].
 
@@ -116,7 +114,6 @@ class Suppressed(Detector):
         return boxes[:, [1, 0, 3, 2]] if self.y_first else boxes
 
 
-@dataclass(frozen=True, slots=True)
 class Columns(Suppressed):
     """Decodes one output, [batch, rows, columns].
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import cv2
@@ -32,7 +32,6 @@ Rectangle = tuple[tuple[float, float], tuple[float, float], float]
 """Of OpenCV: centre, sides and angle in degrees."""
 
 
-@dataclass(frozen=True, slots=True)
 class PpOcrDetection(Head):
     """Decodes probabilities [batch, 1, h, w] of PP-OCR's detectors and other DB networks.
 
@@ -41,9 +40,9 @@ class PpOcrDetection(Head):
     moves a rectangle, so that engines are compared by their maps.
     """
 
-    family: ClassVar[str] = "ppocr-det"
-    task: ClassVar[str] = "text"
-    labels: ClassVar[tuple[str, ...]] = ("text",)
+    family = "ppocr-det"
+    task = "text"
+    labels = ("text",)
     # As PaddleOCR trains: beside grey, or with another mean, many photographs are one large text.
     preprocess: ClassVar[Mapping[str, Any]] = {
         "anchor": "top-left",
@@ -51,7 +50,7 @@ class PpOcrDetection(Head):
         "channels": "BGR",
         **IMAGENET,
     }
-    guessed: ClassVar[str] = "PaddleOCR has ImageNet's mean and std and RapidOCR .5, both in BGR"
+    guessed = "PaddleOCR has ImageNet's mean and std and RapidOCR .5, both in BGR"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,19 +17,18 @@ PRIORS = {8: 3, 16: 2, 32: 2, 64: 3}
 """Boxes of a cell by stride."""
 
 
-@dataclass(frozen=True, slots=True)
 class UltraFace(ScoredBoxes):
     """Decodes softmax of background and face [batch, boxes, 2] and corners [batch, boxes, 4]."""
 
-    family: ClassVar[str] = "ultraface"
-    labels: ClassVar[tuple[str, ...]] = ("face",)
+    family = "ultraface"
+    labels = ("face",)
     preprocess: ClassVar[Mapping[str, Any]] = {
         "fit": "stretch",
         "scale": 1.0,
         "mean": (127.0, 127.0, 127.0),
         "std": (128.0, 128.0, 128.0),
     }
-    sized: ClassVar[bool] = True
+    sized = True
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -52,7 +50,7 @@ class UltraFace(ScoredBoxes):
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude scores that are no softmax, and boxes of another form."""
-        if (reason := super(UltraFace, self).contradiction(outputs)) is not None:
+        if (reason := super().contradiction(outputs)) is not None:
             return reason
         boxes, scores = (outputs[name][0] for name in self.outputs)
         if (reason := no_shares(scores)) is not None:

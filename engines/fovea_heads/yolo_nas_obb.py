@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,19 +15,19 @@ from fovea_engines.detect.nms import rotated_detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import iou
 from fovea_engines.session import Array
-from fovea_heads.boxes_and_scores import YoloNas
+from fovea_heads.boxes_and_scores import BoxesAndScores
 from fovea_heads.obb import no_angles
 from fovea_heads.scored_boxes import ScoredBoxes
 
 
-@dataclass(frozen=True, slots=True)
-class YoloNasObb(YoloNas):
+class YoloNasObb(BoxesAndScores):
     """Decodes YOLO-NAS-R: boxes cx cy w h angle [batch, cells, 5] and scores, both of a grid."""
 
-    family: ClassVar[str] = "yolo-nas-obb"
-    task: ClassVar[str] = "obb"
+    family = "yolo-nas-obb"
+    task = "obb"
+    named = "yolonas"
     preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left", "channels": "BGR"}
-    box_columns: ClassVar[int] = 5
+    box_columns = 5
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what is no probability, no box and no angle."""

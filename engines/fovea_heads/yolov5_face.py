@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,14 +21,13 @@ COLUMNS = 16
 """Centre, size, objectness, five landmarks, face."""
 
 
-@dataclass(frozen=True, slots=True)
 class YoloV5Face(ScoredBoxes):
     """Decodes columns cx cy w h in pixels of the input; the score is objectness x face."""
 
-    family: ClassVar[str] = "yolov5-face"
-    labels: ClassVar[tuple[str, ...]] = ("face",)
+    family = "yolov5-face"
+    labels = ("face",)
     preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
-    per_cell: ClassVar[int] = 3
+    per_cell = 3
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -25,7 +24,6 @@ _CENTRE, _SIZE = 0.1, 0.2
 _NAMES_2021 = ("loc", "conf", "iou")
 
 
-@dataclass(frozen=True, slots=True)
 class YuNet(ScoredBoxes):
     """Decodes columns offset x y in cells, log w h in strides; the score is class x objectness.
 
@@ -33,15 +31,15 @@ class YuNet(ScoredBoxes):
     with the square root of that product: its threshold t is the threshold t x t here.
     """
 
-    family: ClassVar[str] = "yunet"
-    labels: ClassVar[tuple[str, ...]] = ("face",)
+    family = "yunet"
+    labels = ("face",)
     preprocess: ClassVar[Mapping[str, Any]] = {
         "anchor": "top-left",
         "pad": 0,
         "channels": "BGR",
         "scale": 1.0,
     }
-    sized: ClassVar[bool] = True
+    sized = True
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -62,7 +60,7 @@ class YuNet(ScoredBoxes):
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude scores that are none, and boxes that go with their cells."""
-        return super(YuNet, self).contradiction(outputs) or moving(self.moved(outputs))
+        return super().contradiction(outputs) or moving(self.moved(outputs))
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
         """Return score, box and landmarks of each level."""
@@ -84,7 +82,6 @@ class YuNet(ScoredBoxes):
         return (places[:, None] + values.reshape(-1, 5, 2)) * strides[:, None]
 
 
-@dataclass(frozen=True, slots=True)
 class YuNet2021(ScoredBoxes):
     """Decodes YuNet of 2021: offsets [priors, 14], softmax [priors, 2] and overlap [priors, 1].
 
@@ -94,10 +91,10 @@ class YuNet2021(ScoredBoxes):
     boxes have other widths.
     """
 
-    family: ClassVar[str] = "yunet-2021"
-    labels: ClassVar[tuple[str, ...]] = YuNet.labels
-    preprocess: ClassVar[Mapping[str, Any]] = YuNet.preprocess
-    sized: ClassVar[bool] = True
+    family = "yunet-2021"
+    labels = YuNet.labels
+    preprocess = YuNet.preprocess
+    sized = True
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

@@ -13,14 +13,14 @@ from fovea_engines.build.build import build
 from fovea_engines.build.gate import check_agreement
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.skeleton import PERSON
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.identity import IdentityCheck, compare_detections
 from fovea_engines.evaluate.reference import Sample
+from fovea_heads.end_to_end import YoloV10
 from fovea_heads.pose import YoloV10Pose
-from fovea_heads.rfdetr_more import RfDetrSegment
 from fovea_heads.segment import YoloV10Segment
-from fovea_heads.yolov10 import YoloV10
 from fovea_preprocess.errors import Disagreement
 
 pytestmark = pytest.mark.real
@@ -200,7 +200,7 @@ def test_masks_of_queries_are_compared():
     boxes = np.array([[[0.3, 0.3, 0.4, 0.4], [0.6, 0.7, 0.3, 0.3]]], np.float32)
     logits = np.array([[[3, -9], [-9, 2]]], np.float32)
     masks = random.normal(size=(1, 2, 8, 8)).astype(np.float32)
-    head = RfDetrSegment(("labels", "dets", "masks"), size=(64, 64))
+    head = FAMILIES["rfdetr-seg"](("labels", "dets", "masks"), size=(64, 64))
     want = {"labels": logits, "dets": boxes, "masks": masks}
     _check(head, want, want)
     _check(head, want, {name: array[:, ::-1] for name, array in want.items()})

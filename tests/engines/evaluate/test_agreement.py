@@ -15,7 +15,7 @@ from fovea_engines.evaluate.reference import Sample
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.figures import WorstImage
 from fovea_heads.classifier import ClassifierLogits
-from fovea_heads.yolov10 import YoloV10
+from fovea_heads.end_to_end import YoloV10
 
 HEAD = YoloV10(("out",))
 SQUARE = (10, 10, 50, 50)

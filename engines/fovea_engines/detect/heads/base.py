@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -68,9 +69,12 @@ class Layout:
         return 5 if self.objectness else 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Head(ABC):
     """Decodes one family's outputs. Immutable, so threads share it.
+
+    A family is a class whose class variables describe it. A subclass needs no `dataclass` of its
+    own; families that differ only in these variables are a `variant` each of one class.
 
     Attributes:
         family: name in `FAMILIES`.
@@ -102,6 +106,20 @@ class Head(ABC):
     size: tuple[int, int] | None = None
     num_classes: int | None = None
     skeleton: Skeleton | None = None
+
+    @classmethod
+    def variant(cls, family: str, **values: Any) -> type[Self]:
+        """Return the class of another family, which has these values of class variables.
+
+        TypeError for a name that is no variable of the class.
+        """
+        known = {name for one in cls.__mro__ for name in get_annotations(one)}
+        if unknown := sorted(values.keys() - known):
+            raise TypeError(f"{cls.__name__} has no class variable {', '.join(unknown)}")
+        own = {"family": family, "__module__": cls.__module__, "__doc__": cls.__doc__}
+        make: Any = type(cls)
+        kind: type[Self] = make(f"{cls.__name__}[{family}]", (cls,), own | values)
+        return kind
 
     @classmethod
     @abstractmethod
@@ -166,7 +184,6 @@ class Head(ABC):
         """
 
 
-@dataclass(frozen=True, slots=True)
 class Detector(Head):
     """Decodes objects with boxes.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +30,6 @@ from fovea_engines.session import Array
 _ANGLE_ROUNDING = 1e-2
 
 
-@dataclass(frozen=True, slots=True)
 class Dense(Detector):
     """Decodes one output whose columns are those of its `layout`, boxes in pixels of the input.
 

@@ -18,7 +18,7 @@ from fovea_engines.evaluate import samples
 from fovea_engines.evaluate.agreement.overlap import iou
 from fovea_engines.evaluate.observe import recognise_graph
 from fovea_engines.evaluate.samples import read_image
-from fovea_heads.flat_rows import spelled
+from fovea_heads.end_to_end import spelled
 from fovea_preprocess.errors import InvalidOption
 
 MORE, HEADS = SHARED / "models" / "more", SHARED / "models" / "heads"

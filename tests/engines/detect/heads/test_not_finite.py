@@ -6,9 +6,9 @@ from tests.engines.detect.heads.expected import File
 
 from fovea_engines.detect.heads.base import is_sound
 from fovea_engines.detect.heads.recognise import open_head
+from fovea_heads.end_to_end import YoloV10
 from fovea_heads.four_tensors import EfficientNms
 from fovea_heads.suppressed import Suppressed
-from fovea_heads.yolov10 import YoloV10
 
 pytestmark = pytest.mark.real
 
