@@ -31,6 +31,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -406,7 +407,7 @@ def main() -> None:
                 with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                     try:
                         found = runs[scenario] = pool.submit(measure, run).result()
-                    except FoveaError as error:
+                    except (BrokenProcessPool, FoveaError) as error:
                         raise SystemExit(f"{title}, {scenario}: {error}") from None
                 name, value = found["figure"].values()
                 print(f"{title}, {scenario}: {name}: {value}; {found['faults'] or 'valid'}")

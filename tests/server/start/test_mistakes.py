@@ -105,6 +105,24 @@ def test_paths_that_lead_out(start, triton, tmp_path):
     assert not (tmp_path / "new/models/digits.txt").exists()
 
 
+def test_nothing_is_written_outside_of_the_model(start, tmp_path):
+    """Paths lead out of the folder of a model, and back into the repository."""
+    back = f"../../../../../../../../../..{tmp_path}/triton"
+    labels = f'output [{{ name: "y" label_filename: "{back}/labelled/names" }}]\n'
+    code, out, _ = start(
+        labelled=relu() | {"config.pbtxt": labels, "names": "a\n"},
+        named=relu() | {"config.pbtxt": f'default_model_filename: "{back}/labelled/1/model.onnx"'},
+    )
+    assert code == 0
+    labelled, named = json.loads(out)["networks"]
+    assert labelled["files"] == [
+        "repository/labelled/1/model.onnx",
+        "repository/labelled/config.pbtxt",
+    ]
+    assert named["files"] == []
+    assert "leads out of the repository" in named["left"][0]
+
+
 def test_a_pipe_and_a_circle_of_links_are_not_read(start, triton):
     folder = triton(pre={"config.pbtxt": PYTHON}, post={"config.pbtxt": PYTHON}, digits=NETWORK)
     os.mkfifo(folder / "pre/1/model.py")
