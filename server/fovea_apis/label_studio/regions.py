@@ -148,7 +148,8 @@ def _brushes(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Ite
 
 def _keypoints(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
     assert isinstance(found, Detections)
-    assert found.keypoints is not None
+    if found.keypoints is None:
+        return  # a capture without an object does not have them
     assert words.skeleton is not None
     for index, points in enumerate(found.keypoints):
         places = _percent(points[:, :2], size)
@@ -180,7 +181,8 @@ def _bitmaps(
                 yield class_name(words.labels, class_id), None, Bitmap(0, 0, pixels), _NOBODY
         return
     assert isinstance(found, Detections)
-    assert found.masks is not None
+    if found.masks is None:
+        return  # a capture without an object does not have them
     for index, bitmap in enumerate(found.masks.bitmaps()):
         yield _name(found, words, index), _score(found, index), bitmap, index
 
