@@ -88,3 +88,6 @@ def _is_vector(tensor: TensorSpec) -> bool:
         and (tensor.shape[1] >= _LEAST or tensor.shape[1] == -1)
         and tensor.dtype.startswith("float")
     )
+
+
+HEADS: tuple[type[Head], ...] = (EmbeddingHead,)

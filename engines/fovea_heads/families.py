@@ -6,102 +6,49 @@ from fovea_engines.detect.heads.base import Head
 from fovea_heads import (
     boxes_and_scores,
     centernet,
+    classifier,
     detr,
+    embedding,
     end_to_end,
+    faces,
     four_tensors,
     frameworks,
+    maps,
     nanodet,
+    obb,
+    pictures,
+    pose,
+    retinaface,
     rfdetr,
+    segment,
+    text,
     yolo_dense,
     yolo_fastest,
     yolo_raw,
 )
-from fovea_heads.attributes import AttributeLogits, AttributesHead, SigmoidAttributes
-from fovea_heads.blazeface import BlazeFace
-from fovea_heads.centerface import CenterFace
-from fovea_heads.classifier import Classifier, ClassifierLogits, YoloClassifier
-from fovea_heads.depth import Depth, YoloDepth
-from fovea_heads.embedding import EmbeddingHead
-from fovea_heads.movenet import MoveNet, MoveNetMultiPose
-from fovea_heads.obb import YoloV8Obb, YoloV10Obb
-from fovea_heads.pictures import (
-    GreySuperResolution,
-    Pictures,
-    Pictures255,
-    SignedPictures,
-    SuperResolution,
-)
-from fovea_heads.pose import YoloV8Pose, YoloV10Pose
-from fovea_heads.reading import Ctc, CtcLogits, LprNet
-from fovea_heads.retinaface import RetinaFace, RetinaFace1Mb, RetinaPlate, RetinaPlateLarge
-from fovea_heads.retinaface_slim import RetinaFaceSlim
-from fovea_heads.saliency import IsNet, U2Net
-from fovea_heads.scrfd import Scrfd
-from fovea_heads.segment import YoloV5Segment, YoloV8Segment, YoloV10Segment
-from fovea_heads.semantic import ClassIds, DeepLab, Semantic
-from fovea_heads.text import PpOcrDetection
-from fovea_heads.ultraface import UltraFace
-from fovea_heads.yolo_nas_obb import YoloNasObb
-from fovea_heads.yolov5_face import YoloV5Face
-from fovea_heads.yunet import YuNet, YuNet2021
 
 _HEADS: tuple[type[Head], ...] = (
     *boxes_and_scores.HEADS,
     *centernet.HEADS,
+    *classifier.HEADS,
     *detr.HEADS,
+    *embedding.HEADS,
     *end_to_end.HEADS,
+    *faces.HEADS,
     *four_tensors.HEADS,
     *frameworks.HEADS,
+    *maps.HEADS,
     *nanodet.HEADS,
+    *obb.HEADS,
+    *pictures.HEADS,
+    *pose.HEADS,
+    *retinaface.HEADS,
     *rfdetr.HEADS,
+    *segment.HEADS,
+    *text.HEADS,
     *yolo_dense.HEADS,
     *yolo_fastest.HEADS,
     *yolo_raw.HEADS,
-    AttributeLogits,
-    AttributesHead,
-    SigmoidAttributes,
-    BlazeFace,
-    CenterFace,
-    Classifier,
-    ClassifierLogits,
-    YoloClassifier,
-    Depth,
-    YoloDepth,
-    EmbeddingHead,
-    MoveNet,
-    MoveNetMultiPose,
-    YoloV8Obb,
-    YoloV10Obb,
-    GreySuperResolution,
-    Pictures,
-    Pictures255,
-    SignedPictures,
-    SuperResolution,
-    YoloV8Pose,
-    YoloV10Pose,
-    Ctc,
-    CtcLogits,
-    LprNet,
-    RetinaFace,
-    RetinaFace1Mb,
-    RetinaPlate,
-    RetinaPlateLarge,
-    RetinaFaceSlim,
-    IsNet,
-    U2Net,
-    Scrfd,
-    YoloV5Segment,
-    YoloV8Segment,
-    YoloV10Segment,
-    ClassIds,
-    DeepLab,
-    Semantic,
-    PpOcrDetection,
-    UltraFace,
-    YoloNasObb,
-    YoloV5Face,
-    YuNet,
-    YuNet2021,
 )
 
 _ORDER = (

@@ -1,22 +1,35 @@
-"""Decodes rotated boxes: YOLO's columns or rows with an angle, and YOLO-NAS-R's two tensors."""
+"""Decodes rotated boxes, cx cy w h in pixels of the input and an angle in radians.
+
+    yolov8-obb     YOLOv8, 11, 12: [n, 5 + classes, cells] cx cy w h, classes, angle
+    yolov10-obb    YOLO26, exports of Ultralytics with nms=True: [n, k, 7] cx cy w h, score, class,
+                   angle
+    yolo-nas-obb   YOLO-NAS-R: [n, cells, 5] cx cy w h angle, and scores [n, cells, classes]
+
+`fovea_engines.detect.rotated` defines the angle.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.dense import best_class
-from fovea_engines.detect.heads.evidence import no_sizes
+from fovea_engines.detect.heads.evidence import fractions, no_sizes
+from fovea_engines.detect.heads.grid import off_grid
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.nms import rotated_detections
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.rotated import bounds, regular
+from fovea_engines.detect.rotated import bounds, iou, regular
 from fovea_engines.session import Array
+from fovea_heads.boxes_and_scores import BoxesAndScores
 from fovea_heads.end_to_end import YoloV10
+from fovea_heads.scored_boxes import ScoredBoxes
 from fovea_heads.suppressed import Rows
 from fovea_heads.yolo_dense import YoloV8
 
@@ -41,7 +54,7 @@ class YoloV8Obb(YoloV8):
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what is no probability, no box and no angle."""
         table = outputs[self.outputs[0]][0]
-        return YoloV8.contradiction(self, outputs) or no_angles(table[-1], len(table) - 1)
+        return super().contradiction(outputs) or no_angles(table[-1], len(table) - 1)
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
@@ -77,9 +90,7 @@ class YoloV10Obb(YoloV10):
         table = outputs[self.outputs[0]][0]
         sure = table[table[:, 4] > 0]
         return (
-            YoloV10.contradiction(self, outputs)
-            or no_sizes(sure[:, 2:4], 2)
-            or no_angles(sure[:, 6], 6)
+            super().contradiction(outputs) or no_sizes(sure[:, 2:4], 2) or no_angles(sure[:, 6], 6)
         )
 
     @np.errstate(invalid="ignore", over="ignore")
@@ -92,6 +103,35 @@ class YoloV10Obb(YoloV10):
     def split(self, table: Array) -> Rows:
         """Return the rows of a table [rows, 7], with the upright boxes around the rotated."""
         return Rows(bounds(_rotated(table)), table[:, self.score], table[:, self.class_id])
+
+
+class YoloNasObb(BoxesAndScores):
+    """Decodes YOLO-NAS-R: boxes cx cy w h angle [batch, cells, 5] and scores, both of a grid."""
+
+    family = "yolo-nas-obb"
+    task = "obb"
+    named = "yolonas"
+    preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left", "channels": "BGR"}
+    box_columns = 5
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what is no probability, no box and no angle."""
+        boxes = outputs[self.outputs[0]][0]
+        return (
+            ScoredBoxes.contradiction(self, outputs)
+            or fractions(boxes[:, :4])
+            or no_sizes(boxes[:, 2:4], 2)
+            or off_grid(boxes, corners=False)
+            or no_angles(boxes[:, 4], 4)
+        )
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        [(scores, boxes)] = self.levels(outputs, row)
+        found = np.flatnonzero(best_class(scores.T) >= options.conf)
+        rotated, few = (each[found].astype(np.float32, copy=False) for each in (boxes, scores))
+        return rotated_detections(rotated, few.max(axis=1), few.argmax(axis=1), options, iou)
 
 
 def _rotated(table: Array) -> NDArray[np.float32]:
@@ -107,3 +147,6 @@ def no_angles(column: Array, number: int) -> str | None:
     if len(values) and np.median(values) > 2 * np.pi:
         return f"column {number} is no angle: most are over {np.median(values):.3g}"
     return None
+
+
+HEADS: tuple[type[Head], ...] = (YoloV8Obb, YoloV10Obb, YoloNasObb)

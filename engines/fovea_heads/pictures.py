@@ -1,9 +1,17 @@
-"""Decodes images that networks make of images: enlarged, sharper, without noise, in colour."""
+"""Decodes images that networks make of images: enlarged, sharper, without noise, in colour.
+
+    image                   levels of 0 to 1 of an image of 0 to 1
+    super-resolution        Open Model Zoo: levels of 0 to 1 of BGR from 0 to 255
+    super-resolution-grey   the same of a luma
+    image-255               neural style: levels of 0 to 255 of an image of 0 to 255
+    image-signed            GANs, with a tanh at the end: levels of -1 to 1 of an image of -1 to 1
+
+All are [n, 3, h, w] or [n, 1, h, w].
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,17 +36,21 @@ class Pictures(Head):
     Attributes:
         low, high: the numbers of black and of white.
         strength: of a picture larger than the input; of one as large, a user must say so.
+        channels: how many a picture may have.
+        enlarged: the network may take a second input, the image enlarged.
+        dark: that a photograph becomes black speaks against the family.
+        luma: the picture has no colours, and gets those of its image.
     """
 
-    family = "image"
     task = "image"
     nameless = True
-    preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left", "max_scale": 1.0}
-    guessed = "most such networks take RGB from 0 to 1; others differ"
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = 1.0
-    strength: ClassVar[Strength] = Strength.SHAPE
+    strength: ClassVar[Strength]
     channels: ClassVar[tuple[int, ...]] = (1, 3)
+    enlarged: ClassVar[bool] = False
+    dark: ClassVar[bool] = False
+    luma: ClassVar[bool] = False
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -53,7 +65,7 @@ class Pictures(Head):
         factor = output.shape[2] // signature.size[0]
         if output.shape[2:] != tuple(side * factor for side in signature.size):
             return OTHERS
-        if not 1 <= factor <= _LARGEST or not cls._takes(signature):
+        if not 1 <= factor <= _LARGEST or (signature.beside and not cls.enlarged):
             return OTHERS
         why = f"a picture of {counted(output.shape[1], 'channel')}, {factor} times as large"
         if signature.task is not None:
@@ -66,16 +78,12 @@ class Pictures(Head):
         return Fit((output.name,), None, why, Strength.ASKED)
 
     @classmethod
-    def _takes(cls, signature: Signature) -> bool:
-        return not signature.beside
-
-    @classmethod
     def _told(cls) -> Strength:
         return Strength.METADATA if cls.strength is Strength.SHAPE else cls.strength
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude numbers that are no levels."""
-        return self._beyond(outputs) or self._dark(outputs)
+        return self._beyond(outputs) or (self._dark(outputs) if self.dark else None)
 
     def _beyond(self, outputs: Mapping[str, Array]) -> str | None:
         numbers = outputs[self.outputs[0]].astype(np.float32)
@@ -101,67 +109,46 @@ class Pictures(Head):
         """Return one picture, with the channels as the network has them."""
         planes = outputs[self.outputs[0]][row].astype(np.float32)
         levels = (planes - np.float32(self.low)) / np.float32(self.high - self.low)
-        return NewImage(np.moveaxis(levels, 0, 2))
+        return NewImage(np.moveaxis(levels, 0, 2), luma=self.luma)
 
 
-class SuperResolution(Pictures):
-    """Decodes Open Model Zoo's: 0 to 255 in BGR, and 0 to 1 out; some take it enlarged, too."""
+_FITTED: Mapping[str, Any] = {"anchor": "top-left", "max_scale": 1.0}
 
-    family = "super-resolution"
-    preprocess: ClassVar[Mapping[str, Any]] = {
-        **Pictures.preprocess,
-        "scale": 1.0,
-        "channels": "BGR",
-    }
-    guessed = ""
-    strength = Strength.RARE
-    channels = (3,)
-
-    @classmethod
-    def _takes(cls, signature: Signature) -> bool:
-        return True
-
-    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude numbers that are no levels; of 0 to 1, as others take them, all is black."""
-        return self._beyond(outputs)
-
-
-class GreySuperResolution(SuperResolution):
-    """Decodes the luma of a picture, of a network that takes that of RGB."""
-
-    family = "super-resolution-grey"
-    preprocess: ClassVar[Mapping[str, Any]] = {**Pictures.preprocess, "scale": 1.0}
-    channels = (1,)
-
-    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> NewImage:
-        """Return the luma, which gets the colours of its image where that is at hand."""
-        found = super().decode(outputs, row, options)
-        return replace(found, luma=True)
-
-
-class Pictures255(Pictures):
-    """Decodes levels of 0 to 255 of such an image: neural style."""
-
-    family = "image-255"
-    preprocess: ClassVar[Mapping[str, Any]] = {**Pictures.preprocess, "scale": 1.0}
-    guessed = "most such networks take RGB from 0 to 255; others differ"
-    high = 255.0
-    strength = Strength.ASKED
-
-    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude numbers that are no levels; of 0 to 1, as others take them, all is black."""
-        return self._beyond(outputs)
-
-
-class SignedPictures(Pictures255):
-    """Decodes levels of -1 to 1 of such an image: GANs, with a tanh at the end."""
-
-    family = "image-signed"
-    preprocess: ClassVar[Mapping[str, Any]] = {
-        **Pictures.preprocess,
-        "mean": (0.5, 0.5, 0.5),
-        "std": (0.5, 0.5, 0.5),
-    }
-    guessed = "most such networks take RGB from -1 to 1; others differ"
-    low = -1.0
-    high = 1.0
+HEADS: tuple[type[Head], ...] = (
+    Pictures.variant(
+        "image",
+        strength=Strength.SHAPE,
+        dark=True,
+        preprocess=_FITTED,
+        guessed="most such networks take RGB from 0 to 1; others differ",
+    ),
+    Pictures.variant(
+        "super-resolution",
+        strength=Strength.RARE,
+        channels=(3,),
+        enlarged=True,
+        preprocess={**_FITTED, "scale": 1.0, "channels": "BGR"},
+    ),
+    Pictures.variant(
+        "super-resolution-grey",
+        strength=Strength.RARE,
+        channels=(1,),
+        enlarged=True,
+        luma=True,
+        preprocess={**_FITTED, "scale": 1.0},
+    ),
+    Pictures.variant(
+        "image-255",
+        strength=Strength.ASKED,
+        high=255.0,
+        preprocess={**_FITTED, "scale": 1.0},
+        guessed="most such networks take RGB from 0 to 255; others differ",
+    ),
+    Pictures.variant(
+        "image-signed",
+        strength=Strength.ASKED,
+        low=-1.0,
+        preprocess={**_FITTED, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
+        guessed="most such networks take RGB from -1 to 1; others differ",
+    ),
+)

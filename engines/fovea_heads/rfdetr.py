@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import IMAGENET, Head
+from fovea_engines.detect.heads.base import IMAGENET, Head, keypoints
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import PERSON
 from fovea_engines.session import Array
-from fovea_heads.keypoints import keypoints
 from fovea_heads.queries import COCO_IDS, QueryMasks, SeparateQueries
 
 _FAMILY = "rfdetr"

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Detector
+from fovea_engines.detect.heads.base import Detector, keypoints
 from fovea_engines.detect.heads.dense import best_class
 from fovea_engines.detect.heads.evidence import no_probabilities, usual
 from fovea_engines.detect.heads.grid import grid, movement
 from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
-from fovea_heads.keypoints import keypoints
 
 Level = tuple[Array, ...]
 """One level of one image: scores [boxes, classes], the encoded boxes [boxes, n], and

@@ -1,4 +1,12 @@
-"""Decodes YOLO's segmenters: objects with weights of prototypes, and the prototypes."""
+"""Decodes YOLO's segmenters: objects with weights of prototypes, and the prototypes.
+
+    yolov8-seg    YOLOv8, 9, 11, 12: [n, 4 + classes + k, cells]
+    yolov5-seg    YOLOv5, v7: [n, 3 x cells, 5 + classes + k]
+    yolov10-seg   YOLO26, exports of Ultralytics with nms=True: [n, rows, 6 + k]
+
+All have k prototypes [n, k, h, w] over the whole input. A mask is a sum of them (YOLACT, arXiv
+1904.02689).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Detector
+from fovea_engines.detect.heads.base import Detector, Head
 from fovea_engines.detect.heads.dense import Dense
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
 from fovea_engines.detect.masks import Masks
@@ -126,7 +134,7 @@ def prototype_masks(
     boxes: NDArray[np.float32],
     size: tuple[int, int],
 ) -> Masks:
-    """Return the masks of objects: sums of prototypes (YOLACT, arXiv 1904.02689) in their boxes.
+    """Return the masks of objects: sums of prototypes in their boxes.
 
     Args:
         prototypes: [k, h, w] over the whole input.
@@ -149,3 +157,6 @@ def prototype_masks(
         windows.append(sums.reshape(part.shape[1:]).astype(np.float32, copy=False))
     places = np.concatenate([first, last], axis=1) * pixels
     return Masks(tuple(windows), places, boxes.astype(np.float64), size)
+
+
+HEADS: tuple[type[Head], ...] = (YoloV5Segment, YoloV8Segment, YoloV10Segment)

@@ -1,4 +1,14 @@
-"""Decodes text detection: how surely each pixel is of a line of text."""
+"""Decodes text: where its lines are, and what a line says.
+
+    ppocr-det    PP-OCR and other DB networks: how surely a pixel is of text, [n, 1, h, w]
+    ctc          PP-OCR: probabilities [n, steps, characters], the first of no character
+    ctc-logits   the same before the softmax
+    lprnet       LPRNet, for plates: logits [n, characters, steps], the last of no character
+
+Lines follow DB (Liao et al., arXiv 1911.08947): every connected piece of text is a rectangle,
+which is grown by as much as lines were shrunk in training. Characters follow CTC (Graves et al.,
+2006): of each step the best is taken, and equal ones that follow each other are one character.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import IMAGENET, Head
-from fovea_engines.detect.heads.evidence import no_probability
-from fovea_engines.detect.heads.signature import Fit, Signature
+from fovea_engines.detect.heads.base import IMAGENET, Head, softmax
+from fovea_engines.detect.heads.evidence import no_logits, no_probability
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.reading import ReadText
 from fovea_engines.detect.rotated import bounds, regular
 from fovea_engines.session import Array
-from fovea_heads.saliency import one_channel
+from fovea_heads.maps import one_channel
+from fovea_preprocess.plural import counted
 
 # As in PaddleOCR's and RapidOCR's programs: a pixel of text, the least side of a line, and most
 # lines of an image.
@@ -27,17 +39,18 @@ _LEAST_SIDE = 3
 _MOST_LINES = 1000
 # Networks are trained on lines that are shrunk, by their area over their length, times this.
 _SHRUNK = 1.6
+# The sum of a softmax in float16 is so far off 1.
+_ROUNDING = 0.02
 
 Rectangle = tuple[tuple[float, float], tuple[float, float], float]
 """Of OpenCV: centre, sides and angle in degrees."""
 
 
 class PpOcrDetection(Head):
-    """Decodes probabilities [batch, 1, h, w] of PP-OCR's detectors and other DB networks.
+    """Decodes probabilities into lines.
 
-    Follows DB (Liao et al., arXiv 1911.08947): every connected piece of text is a rectangle, which
-    is grown by as much as lines were shrunk in training. It is no `Detector`: a pixel more or less
-    moves a rectangle, so that engines are compared by their maps.
+    It is no `Detector`: a pixel more or less moves a rectangle, so that engines are compared by
+    their maps.
     """
 
     family = "ppocr-det"
@@ -78,6 +91,78 @@ class PpOcrDetection(Head):
         return replace(take(boxes, scores, ids, kept), rotated=regular(rotated[kept]))
 
 
+class Ctc(Head):
+    """Decodes the characters of a line.
+
+    Attributes:
+        axis: dimension of the characters.
+        blank_last: the last stands for no character, and not the first.
+        logits: the softmax is still to be computed.
+    """
+
+    task = "read"
+    preprocess: ClassVar[Mapping[str, Any]] = {
+        "anchor": "top-left",
+        "pad": 127,
+        "channels": "BGR",
+        "mean": (0.5, 0.5, 0.5),
+        "std": (0.5, 0.5, 0.5),
+    }
+    guessed = "PaddleOCR fits a line in at the left, in BGR, -1 to 1; others differ"
+    axis: ClassVar[int] = 2
+    blank_last: ClassVar[bool] = False
+    logits: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for one output whose columns are as many as the dictionary says."""
+        if len(signature.outputs) != 1 or len(signature.outputs[0].shape) != 3:
+            return OTHERS
+        [output] = signature.outputs
+        if not output.dtype.startswith("float") or (columns := output.shape[cls.axis]) < 2:
+            return OTHERS
+        characters = columns - 1
+        why = f"{counted(columns, 'column')} for characters and for none"
+        fit = Fit((output.name,), characters, why, Strength.ASKED)
+        if (named := signature.num_labels) is not None:
+            # PaddleOCR adds a space to the characters of the file.
+            if named not in (characters, characters - 1):
+                return (
+                    f"{counted(columns, 'column')}: one stands for no character, so --labels or "
+                    f"the metadata must name {characters}, and they name {named}"
+                )
+            fit = replace(fit, num_classes=named)
+        if signature.task is not None:
+            return replace(fit, strength=Strength.METADATA, why=f"{why}; the task is read")
+        if "character" in signature.metadata and named is not None:
+            why += "; the metadata have a dictionary"
+            return replace(fit, strength=Strength.METADATA, why=why)
+        return fit
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what is no softmax at each step, or is one where logits are taken."""
+        if self.logits:
+            return no_logits(outputs[self.outputs[0]])
+        numbers = outputs[self.outputs[0]][0].astype(np.float32)
+        if numbers.min() < -_ROUNDING:
+            return f"its numbers are no probabilities: they go from {numbers.min():.3g}"
+        sums = numbers.sum(axis=self.axis - 1)
+        if np.abs(sums - 1).max() > _ROUNDING:
+            return f"the probabilities of a step add up to {sums.max():.3g} and not to 1"
+        return None
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> ReadText:
+        """Return the text of one image."""
+        numbers = outputs[self.outputs[0]][row].astype(np.float32)
+        steps = numbers if self.axis == 2 else numbers.T
+        steps = softmax(steps) if self.logits else steps
+        best = steps.argmax(axis=1)
+        blank = steps.shape[1] - 1 if self.blank_last else 0
+        kept = (best != blank) & np.concatenate([[True], best[1:] != best[:-1]])
+        ids = best[kept] - (0 if self.blank_last else 1)
+        return ReadText(ids.astype(np.int32), steps[kept, best[kept]])
+
+
 def _pieces(text: NDArray[np.bool_]) -> list[Rectangle]:
     """Return the smallest rectangles around the largest connected pieces of a map."""
     # OpenCV joins the middles of outermost pixels. Dilated by one to the right and down, these are
@@ -98,3 +183,25 @@ def _mean(values: NDArray[np.float32], rectangle: Rectangle) -> float:
     inside = np.zeros(window.shape, np.uint8)
     cv2.fillPoly(inside, [(points - (left, top)).astype(np.int32)], 1)
     return cv2.mean(window, inside)[0]
+
+
+HEADS: tuple[type[Head], ...] = (
+    PpOcrDetection,
+    Ctc.variant("ctc"),
+    Ctc.variant("ctc-logits", logits=True),
+    # LPRNet stretches plates to 24 x 94, in BGR, less 127.5 and over 128.
+    Ctc.variant(
+        "lprnet",
+        logits=True,
+        axis=1,
+        blank_last=True,
+        preprocess={
+            "fit": "stretch",
+            "channels": "BGR",
+            "scale": 1.0,
+            "mean": (127.5, 127.5, 127.5),
+            "std": (128.0, 128.0, 128.0),
+        },
+        guessed="LPRNet stretches plates, in BGR, -1 to 1; others differ",
+    ),
+)

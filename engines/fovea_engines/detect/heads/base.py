@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.signature import Fit, Signature
+from fovea_engines.detect.nms import FARTHEST
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.detect.task_result import TaskResult
@@ -245,3 +246,17 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     shares: NDArray[np.float32] = powers / powers.sum(axis=-1, keepdims=True)
     return shares
+
+
+def keypoints(points: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return keypoints [n, k, 3], x y and a score, as `Detections` has them.
+
+    Args:
+        points: float32 [n, k, 2 or 3]. Those that a model does not score have a score of 1. Where
+            one is broken, or farther out than `FARTHEST`, all three numbers are 0.
+    """
+    if points.shape[2] == 2:
+        points = np.concatenate([points, np.ones_like(points[..., :1])], axis=2)
+    # Each comparison is False for NaN.
+    sound = (np.abs(points[..., :2]) < FARTHEST).all(axis=2) & (points[..., 2] < np.inf)
+    return np.where(sound[..., None], points, 0).clip(max=[np.inf, np.inf, 1]).astype(np.float32)
