@@ -22,8 +22,8 @@ from fovea_server.scheduling.base import in_thread
 from fovea_server.statistics.stages import StageTimes, longest
 from fovea_server.tensors.image_messages import Cut, ImageRequest, ImageResult, RunParts, SentImage
 
-# Requests of one model. Each holds the pixels of an image; or a picture that may be many times as
-# large as its image.
+# Requests of one model at a time. Each holds the pixels of an image, or a picture that may be many
+# times as large.
 _MOST_TILED, _MOST_PICTURES = 8, 4
 
 
@@ -44,7 +44,7 @@ class Tiles:
         self._open: Counter[str] = Counter()
 
     def cut_of(self, model: str, engine: Engine, options: PredictOptions) -> Cut:
-        """Return how a model answers images by tiles that are asked for, or by its pictures."""
+        """Return the way in which a model answers requests with tiles, or makes pictures."""
         if options.tile is not None:
             return partial(self._by_tiles, model)
         return partial(self._by_pictures, model, engine)
@@ -190,7 +190,7 @@ def _answer(
         result.pixels = image.pixels
     if request.encode is not None:
         result.encoded = request.encode(result)
-    # As in a request with several images: of the slowest.
+    # The slowest tile counts in each stage, like the slowest image of a request.
     times = longest(parts)
     output_ns = times.output + time.monotonic_ns() - began
     result.times = times._replace(decode=times.decode + decode_ns, output=output_ns)

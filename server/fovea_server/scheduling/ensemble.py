@@ -216,7 +216,7 @@ class CompositeScheduler(Scheduler):
                 self._statistics.failed(total_ns, _reason(result))
                 continue
             stages = result.times
-            # All that the other models take is output.
+            # The time of the other models counts as output.
             output_ns = max(0, total_ns - stages.queue - stages.input - stages.infer)
             times = stages._replace(output=output_ns)
             self._statistics.executed(1, times)

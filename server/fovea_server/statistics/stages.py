@@ -12,7 +12,7 @@ _BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 
 class StageTimes(NamedTuple):
-    """The times of a request, an image or a batch, nanoseconds; together all of its time.
+    """The times of a request, an image or a batch, nanoseconds, in stages that do not overlap.
 
     Attributes:
         queue: the wait for the engine; 0 of a batch.
@@ -30,7 +30,7 @@ class StageTimes(NamedTuple):
 
     @property
     def input(self) -> int:
-        """All that comes before the engine and is no wait."""
+        """The work before the engine."""
         return self.decode + self.prepare
 
     def of_tensors(self) -> dict[str, int]:
@@ -57,7 +57,7 @@ NO_TIMES = StageTimes()
 
 
 def longest(times: Iterable[StageTimes]) -> StageTimes:
-    """Return the longest time of each stage; none are no times."""
+    """Return the longest time of each stage; 0 where there are no times."""
     return StageTimes(*map(max, zip(NO_TIMES, *times, strict=True)))
 
 
