@@ -97,8 +97,8 @@ class Tiles:
             mosaic = engine.mosaic((image.height, image.width))
             decode_ns = time.monotonic_ns() - began
             found, times = list[NewImage](), list[StageTimes]()
-            most = _MOST_PICTURES if mosaic.tiled else None
-            with self._counted(model, most, "pictures of many tiles are being made"):
+            counting = self._counted(model, _MOST_PICTURES, "pictures of many tiles are being made")
+            with counting if mosaic.tiled else nullcontext():
                 try:
                     for number, tiles in enumerate(mosaic.rows):
                         parts = [mosaic.cut(image.pixels, tile) for tile in tiles]
@@ -115,11 +115,8 @@ class Tiles:
                     return error
 
     @contextmanager
-    def _counted(self, model: str, most: int | None, what: str) -> Iterator[None]:
-        """Hold a place among the `most` that a model answers at a time; None for any number."""
-        if most is None:
-            yield
-            return
+    def _counted(self, model: str, most: int, what: str) -> Iterator[None]:
+        """Hold a place among the `most` requests of a model that are answered at a time."""
         if self._open[model] >= most:
             raise QueueFull(f"{most} {what}; send again later", retry_after_s=1.0)
         self._open[model] += 1
