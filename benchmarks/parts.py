@@ -107,7 +107,7 @@ def without(parts: list[tuple[object, str]]) -> Iterator[None]:
 async def cpu_us(app: App, request: bytes, count: int) -> float:
     """Measure the CPU time of a request, microseconds."""
     config = Config(create_application(app), lifespan="off", log_config=None)
-    bounds = Bounds(most=16, patience_s=60)
+    bounds = Bounds(most=16, patience_s=60, budget=app.service.budget)
     protocol = Connection(config, ServerState(), {}, traffic=app.service.traffic, bounds=bounds)
     wire, spent = Wire({"peername": ("bench", 0)}), []
     protocol.connection_made(wire)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from fovea_preprocess.errors import BodyTimeout, QueueFull
 from fovea_preprocess.size import size_text
@@ -107,20 +106,30 @@ class ByteBudget:
             retry_after_s=1.0,
         )
 
-    @contextmanager
-    def body(self) -> Iterator[Callable[[int], None]]:
-        """Count one body during a block: call the yielded function for each piece."""
-        mine = 0
+    def body(self) -> HeldBody:
+        """Make the count of one body."""
+        return HeldBody(self)
 
-        def take(size: int) -> None:
-            nonlocal mine
-            self.take(size)
-            mine += size
 
-        try:
-            yield take
-        finally:
-            self.give_back(mine)
+class HeldBody:
+    """Counts one body in a budget, during a block: call what the block gets for each piece."""
+
+    __slots__ = ("_budget", "_size")
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget, self._size = budget, 0
+
+    def __enter__(self) -> Callable[[int], None]:
+        """Begin with nothing."""
+        return self._take
+
+    def __exit__(self, *error: object) -> None:
+        """Count its bytes as no longer held."""
+        self._budget.give_back(self._size)
+
+    def _take(self, size: int) -> None:
+        self._budget.take(size)
+        self._size += size
 
 
 class Trimmer:

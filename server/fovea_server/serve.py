@@ -211,7 +211,10 @@ def make_server(
     service, settings = app.service, app.service.settings
     certificate, key = https_files(settings) or (None, None)
     bounds = Bounds(
-        most_connections(HTTP_SHARE), settings.body_timeout_s, lambda: service.models.draining
+        most_connections(HTTP_SHARE),
+        settings.body_timeout_s,
+        service.budget,
+        lambda: service.models.draining,
     )
     # uvicorn calls it like a class.
     connection = cast(

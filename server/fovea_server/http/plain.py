@@ -22,13 +22,7 @@ from fovea_preprocess.errors import (
 from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.http.messages import Request, Response
-from fovea_server.http.receive import (
-    ClientLeft,
-    in_time,
-    receive_body,
-    stopped,
-    unless_client_leaves,
-)
+from fovea_server.http.receive import ClientLeft, Watch, stopped
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -98,19 +92,12 @@ class PlainRoute(ABC):
 
     async def _answered(self, request: Request, receive: Receive) -> Response:
         """Receive the body, and answer; ClientLeft: nobody waits for the answer any more."""
-        received = False
-
-        async def answered() -> Response:
-            nonlocal received
-            with self.budget.body() as request.hold:
-                await self._receive(request, receive)
-                received = True
-                assert request.endpoint is not None
-                work = request.endpoint(self.service, request)
-                return await unless_client_leaves(receive, work)
-
+        assert request.endpoint is not None
+        watch = Watch(receive, request.timeout_s, request.call.began)
         try:
-            return await in_time(answered(), request.timeout_s, request.call.began)
+            with self.budget.body() as request.hold, watch:
+                await self._receive(request, watch)
+                return await request.endpoint(self.service, request)
         except asyncio.CancelledError:
             return self.error_answer(stopped())
         except ClientLeft:
@@ -120,7 +107,7 @@ class PlainRoute(ABC):
             error.__traceback__ = error.__context__ = None
             answer = self.error_answer(error)
             # The rest of a refused body is dropped on a connection that is kept.
-            if not (received or (self.keeps_refused and not isinstance(error, _LATE))):
+            if not (watch.is_whole or (self.keeps_refused and not isinstance(error, _LATE))):
                 _close(answer)
             return answer
         except Exception as error:  # noqa: BLE001  (the client gets an answer, whatever fails)
@@ -129,15 +116,12 @@ class PlainRoute(ABC):
             request.body = b""
             request.reservation.release()
 
-    async def _receive(self, request: Request, receive: Receive) -> None:
-        settings = self.service.settings
-        limit, declared = settings.http_max_input_size, request.headers.get(b"content-length", b"0")
+    async def _receive(self, request: Request, watch: Watch) -> None:
+        limit = self.service.settings.http_max_input_size
+        declared = request.headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > limit:
             raise self.too_large(int(declared))
-        refused = partial(self.too_large, None)
-        request.body = await receive_body(
-            receive, request.hold, limit, refused, settings.body_timeout_s
-        )
+        request.body = await watch.body(limit, partial(self.too_large, None))
 
     def _fault(self, request: Request, error: Exception) -> Response:
         """Make the answer to an internal error; its traceback goes to the log only."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from fovea_preprocess.errors import BodyTooLarge, DeadlineExceeded, ShuttingDown
-from fovea_server.byte_budget import SLOWEST, too_slow
 
 if TYPE_CHECKING:
     from starlette.types import Receive
-
-T = TypeVar("T")
 
 TooLarge = Callable[[], BodyTooLarge]
 """Makes the error for a body over its limit.
@@ -23,7 +21,7 @@ An error that a function is given and raises refers to its frame, and the frame 
 has by then would stay in memory until the garbage collector comes by.
 """
 
-# Answers that take longer are given up when their client leaves.
+# Requests that take longer are given up when their client leaves.
 _QUICK_S = 0.02
 # Bytes decompressed on the event loop, and from then on in a thread.
 _FIRST, _PIECE = 65_536, 1 << 20
@@ -37,58 +35,103 @@ class ClientLeft(Exception):
     """The client closed its connection before it had its answer."""
 
 
-async def receive_body(
-    receive: Receive,
-    hold: Callable[[int], None],
-    limit: int,
-    too_large: TooLarge,
-    timeout_s: float,
-) -> bytes:
-    """Receive a body of at most `limit` bytes; `hold` counts them, and may raise.
+class Watch:
+    """Ends the work on a request whose client leaves, or whose time is over.
+
+    It is the context of the task that answers. It looks at nothing for the first `_QUICK_S`: to
+    watch each request would cost as much as its JSON, and most are answered by then.
+
+    Args:
+        receive: of ASGI; nothing else may use it.
+        timeout_s: of the whole request, from `began`, by `time.monotonic`; None for no limit.
+
+    Attributes:
+        is_whole: True once the body is received.
 
     Raises:
-        ClientLeft: the body is incomplete.
-        BodyTooLarge: `too_large`, as soon as the limit is exceeded.
-        BodyTimeout: it arrives too slowly, see `too_slow`.
+        ClientLeft: the client left first.
+        DeadlineExceeded: it took longer than `timeout_s`.
     """
-    pieces: list[bytes] = []
-    size, more = 0, True
-    enough = step = int(SLOWEST * timeout_s)
-    try:
-        async with asyncio.timeout(timeout_s) as window:
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientLeft
-                piece = message.get("body", b"")
-                hold(len(piece))
-                size += len(piece)
-                if size > limit:
-                    raise too_large()
-                if size >= enough:
-                    enough = size + step
-                    window.reschedule(asyncio.get_running_loop().time() + timeout_s)
-                pieces.append(piece)
-                more = message.get("more_body", False)
-    except TimeoutError:
-        raise too_slow(timeout_s) from None
-    # A body in many pieces is copied once, here.
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def __init__(self, receive: Receive, timeout_s: float | None, began: float) -> None:
+        self._receive, self._timeout_s, self._began = receive, timeout_s, began
+        self.is_whole = False
+        self._whole: asyncio.Event | None = None
+        self._worker: asyncio.Task[Any]
+        self._looking: asyncio.TimerHandle | asyncio.Task[None]
+        # Not the error: it would refer to itself by its frames.
+        self._why: Callable[[], Exception] | None = None
 
-async def in_time(work: Coroutine[Any, Any, T], timeout_s: float | None, began: float) -> T:
-    """Await work that may take `timeout_s` from `began`, by `time.monotonic`; None for no limit.
+    def __enter__(self) -> Watch:
+        """Begin."""
+        worker = asyncio.current_task()
+        assert worker is not None
+        self._worker, left = worker, self._left()
+        begin_s = _QUICK_S if left is None else min(_QUICK_S, left)
+        self._looking = worker.get_loop().call_later(begin_s, self._begin)
+        return self
 
-    Raises:
-        DeadlineExceeded: it took longer, and is cancelled.
-    """
-    if timeout_s is None:
-        return await work
-    try:
-        async with asyncio.timeout(began + timeout_s - time.monotonic()):
-            return await work
-    except TimeoutError:
-        raise late(timeout_s) from None
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """End; raise why the work was ended."""
+        self._looking.cancel()
+        # They refer to each other.
+        del self._looking
+        if self._why is not None and kind is asyncio.CancelledError:
+            self._worker.uncancel()
+            raise self._why() from None
+
+    async def body(self, limit: int, too_large: TooLarge) -> bytes | bytearray:
+        """Receive the body, of at most `limit` bytes.
+
+        Raises:
+            ClientLeft: it is incomplete.
+            BodyTooLarge: `too_large`, as soon as the limit is exceeded.
+            QueueFull: there is no room for it.
+            BodyTimeout: it arrives too slowly, see `too_slow`.
+        """
+        body: bytes | bytearray = b""
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeft
+            piece = message.get("body", b"")
+            # One that is declared comes as a whole, and is not copied.
+            if not body:
+                body = piece
+            else:
+                if isinstance(body, bytes):
+                    body = bytearray(body)
+                body += piece
+            if len(body) > limit:
+                raise too_large()
+            more = message.get("more_body", False)
+        self.is_whole = True
+        if self._whole is not None:
+            self._whole.set()
+        return body
+
+    def _left(self) -> float | None:
+        if self._timeout_s is None:
+            return None
+        return self._began + self._timeout_s - time.monotonic()
+
+    def _begin(self) -> None:
+        self._looking = self._worker.get_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        try:
+            async with asyncio.timeout(self._left()):
+                if not self.is_whole:
+                    self._whole = asyncio.Event()
+                    await self._whole.wait()
+                # After the body, only the disconnect is received.
+                await self._receive()
+            self._why = ClientLeft
+        except TimeoutError:
+            assert self._timeout_s is not None
+            self._why = partial(late, self._timeout_s)
+        self._worker.cancel()
 
 
 def late(timeout_s: float) -> DeadlineExceeded:
@@ -99,44 +142,6 @@ def late(timeout_s: float) -> DeadlineExceeded:
 def stopped() -> ShuttingDown:
     """Make the error for a request that uvicorn cancels, as it outlasts the time to exit."""
     return ShuttingDown("the server stopped before the answer was there; send again")
-
-
-async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Await the answer of a request whose body is read; cancel it and raise if the client leaves.
-
-    Raises:
-        ClientLeft: the client left first.
-    """
-    worker = asyncio.current_task()
-    assert worker is not None
-    left = False
-    watcher: asyncio.Task[None] | None = None
-
-    async def watch() -> None:
-        nonlocal left
-        # After the body, only the disconnect is received.
-        await receive()
-        left = True
-        worker.cancel()
-
-    def begin() -> None:
-        nonlocal watcher
-        watcher = loop.create_task(watch())
-
-    loop = asyncio.get_running_loop()
-    # Most answers are there before, and a task for each would cost as much as their JSON.
-    timer = loop.call_later(_QUICK_S, begin)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if left:
-            worker.uncancel()
-            raise ClientLeft from None
-        raise
-    finally:
-        timer.cancel()
-        if watcher is not None:
-            watcher.cancel()
 
 
 async def unpack(

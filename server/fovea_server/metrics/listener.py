@@ -46,7 +46,9 @@ class MetricsServer:
         self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
         # A separate thread, so that a scrape does not wait for the requests that it measures.
         self._thread = ThreadPoolExecutor(1, "metrics")
-        bounds = Bounds(most_connections(METRICS_SHARE), service.settings.body_timeout_s)
+        bounds = Bounds(
+            most_connections(METRICS_SHARE), service.settings.body_timeout_s, service.budget
+        )
         connection = partial(Connection, traffic=service.traffic, bounds=bounds)
         self._config = Config(
             WithTraffic(Guarded(self._answer, guard, _refused), service.traffic),

@@ -5,6 +5,7 @@ import asyncio
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.http.connection import Bounds, Connection
 from fovea_server.traffic.traffic import Traffic
 
@@ -51,9 +52,8 @@ class Taker:
         self.wire, self._state = Wire(), ServerState()
         config = Config(self._answer, interface="asgi3", ws="none", lifespan="off", log_config=None)
         traffic = Traffic((), log_access=False)
-        self.connection = Connection(
-            config, self._state, {}, traffic=traffic, bounds=Bounds(most=16, patience_s=60)
-        )
+        bounds = Bounds(most=16, patience_s=60, budget=ByteBudget(1 << 30))
+        self.connection = Connection(config, self._state, {}, traffic=traffic, bounds=bounds)
         self.connection.connection_made(self.wire)
 
     async def _answer(self, scope, receive, send) -> None:

@@ -6,12 +6,12 @@ import gc
 import pytest
 from tests.server.connection.taken import Wire
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from fovea_server.app import build_app
 from fovea_server.http.application import create_application
 from fovea_server.http.connection import Bounds, Connection
+from fovea_server.http.exchange import Exchange
 from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -34,14 +34,14 @@ def test_an_answered_request_is_freed_at_once(demo_repository, demo_model):
         while not registry.started:
             await asyncio.sleep(0.01)
         config, wire = Config(create_application(app), lifespan="off", log_config=None), Wire()
-        bounds = Bounds(most=16, patience_s=60)
+        bounds = Bounds(most=16, patience_s=60, budget=app.service.budget)
         protocol = Connection(config, ServerState(), {}, traffic=app.service.traffic, bounds=bounds)
         protocol.connection_made(wire)
         for count, target in enumerate(TARGETS, 1):
             protocol.data_received(HEAD % (target, len(image)) + image)
             while wire.written.count(b"HTTP/1.1 200 OK") < count or protocol.tasks:
                 await asyncio.sleep(0.01)
-        left = sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
+        left = sum(isinstance(each, Exchange) for each in gc.get_objects())
         protocol.connection_lost(None)
         return left
 

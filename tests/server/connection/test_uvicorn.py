@@ -3,17 +3,21 @@
 import asyncio
 import inspect
 
-import httptools
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
     STATUS_LINE,
     HttpToolsProtocol,
-    RequestResponseCycle,
 )
 from uvicorn.server import ServerState
 
 GET = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
+SCOPE = {
+    *("type", "asgi", "http_version", "server", "client", "scheme", "root_path", "headers"),
+    *("state", "method", "path", "raw_path", "query_string"),
+}
 
 
 class Wire(asyncio.Transport):
@@ -50,6 +54,8 @@ def names(method: object) -> list[str]:
 
 def test_what_connections_use_of_uvicorn():
     assert STATUS_LINE[404] == b"HTTP/1.1 404 Not Found\r\n"
+    assert HEADER_RE.search(b"a:")
+    assert HEADER_VALUE_RE.search(b"a\r\nb: c")
     # Hooks that `Connection` replaces, or calls with these arguments.
     hooks = {
         "connection_made": ["transport"],
@@ -57,13 +63,10 @@ def test_what_connections_use_of_uvicorn():
         "data_received": ["data"],
         "send_400_response": ["msg"],
         "handle_websocket_upgrade": [],
-        "on_headers_complete": [],
-        "on_body": ["body"],
-        "on_message_complete": [],
         "on_response_complete": [],
         "pause_writing": [],
         "resume_writing": [],
-        "_unset_keepalive_if_required": [],
+        "_start_asgi_task": ["cycle", "app"],
     }
     for name, parameters in hooks.items():
         assert names(getattr(HttpToolsProtocol, name)) == ["self", *parameters], name
@@ -71,41 +74,37 @@ def test_what_connections_use_of_uvicorn():
 
 
 async def _check_a_connection() -> None:
-    config = Config(silent, http="httptools", ws="none", lifespan="off", log_config=None)
+    config = Config(silent, interface="asgi3", ws="none", proxy_headers=False, log_config=None)
     state = ServerState()
     protocol = HttpToolsProtocol(config=config, server_state=state, app_state={})
     # Attributes that are replaced or read.
-    assert isinstance(protocol.parser, httptools.HttpRequestParser)
     assert protocol.cycle is None
+    assert protocol.app is silent
+    assert protocol.asgi_version
     assert protocol.connections is state.connections
     assert protocol.ws_protocol_class is None
+    assert protocol.timeout_keep_alive == config.timeout_keep_alive
     assert protocol.loop is asyncio.get_running_loop()
     assert state.total_requests == 0
     protocol.connection_made(Wire())
-    assert protocol.client is None
+    assert (protocol.client, protocol.scheme) == (None, "http")
     assert isinstance(protocol.flow, FlowControl)
     assert (protocol.flow.read_paused, protocol.flow.write_paused) == (False, False)
-    # A head begins a request, whose answer is written to `transport`.
+    # A head begins a request, with this scope; `_start_asgi_task` calls `run_asgi`.
     protocol.data_received(GET)
     first = protocol.cycle
-    assert isinstance(first, RequestResponseCycle)
-    assert (protocol.url, protocol.headers) == (b"/", [(b"host", b"test")])
-    assert (first.more_body, first.response_started, first.response_complete) == (False,) * 3
-    assert (first.keep_alive, first.disconnected) == (True, False)
-    assert first.on_response == protocol.on_response_complete
-    assert first.transport is protocol.transport
+    assert protocol.url == b"/"
+    assert first.scope.keys() == SCOPE
+    assert names(first.run_asgi) == ["app"]
+    assert len(state.tasks) == 1
     # `shutdown` lets the newest request finish, and asks it to close the connection.
+    assert (first.keep_alive, first.response_complete) == (True, False)
     protocol.shutdown()
-    assert not protocol.cycle.keep_alive
+    assert not first.keep_alive
     # A client that leaves: the request is told by these two.
+    assert not first.disconnected
     protocol.connection_lost(None)
-    assert protocol.cycle.disconnected
-    assert protocol.cycle.message_event.is_set()
+    assert first.disconnected
+    assert first.message_event.is_set()
     for task in state.tasks:
         task.cancel()
-    # Bytes that are no request go to `send_400_response`.
-    other = HttpToolsProtocol(config=config, server_state=state, app_state={})
-    other.connection_made(Wire())
-    other.data_received(b"no request\r\n\r\n")
-    assert other.transport.written.startswith(STATUS_LINE[400])
-    assert other.transport.is_closing()

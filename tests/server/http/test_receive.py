@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 import tracemalloc
 import zlib
 from functools import partial
@@ -9,7 +10,7 @@ from functools import partial
 import pytest
 
 from fovea_preprocess.errors import BodyTooLarge
-from fovea_server.http.receive import receive_body, unpack
+from fovea_server.http.receive import Watch, unpack
 
 LIMIT = 1 << 20
 
@@ -23,7 +24,8 @@ async def received() -> None:
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": bytes(LIMIT - 1), "more_body": True}
 
-    await receive_body(receive, lambda size: None, LIMIT, partial(BodyTooLarge, "too large"), 60)
+    with Watch(receive, None, time.monotonic()) as watch:
+        await watch.body(LIMIT, partial(BodyTooLarge, "too large"))
 
 
 @pytest.mark.parametrize("over", [unpacked, received])

@@ -20,7 +20,7 @@ from fovea_preprocess.plural import counted
 from fovea_preprocess.size import size_text
 from fovea_server.dataplane.options import parse_options
 from fovea_server.http.base64_text import base64_image
-from fovea_server.http.receive import receive_body, unpack
+from fovea_server.http.receive import Watch, unpack
 from fovea_server.json_text import MOST, JsonThread, parse_json
 from fovea_server.settings import Settings
 
@@ -31,12 +31,16 @@ _MAX_FIELDS = 64
 _SHAPE = 'each of images is {"data": BASE64} or {"url": ADDRESS}'
 
 
-async def read_body(request: Request, hold: Callable[[int], None], settings: Settings) -> bytes:
+async def read_body(
+    request: Request, watch: Watch, hold: Callable[[int], None], settings: Settings
+) -> bytes:
     """Receive and decompress a body; its size is limited in both forms.
+
+    `hold` counts what is decompressed, and may raise.
 
     Raises:
         InvalidRequest: it is empty, or its encoding is unknown or not as declared.
-        BodyTooLarge, BodyTimeout, ClientLeft: as `receive_body`.
+        BodyTooLarge, BodyTimeout, QueueFull, ClientLeft: as `Watch.body`.
     """
     max_bytes = settings.http_max_input_size
     encoding = request.headers.get("content-encoding", "identity")
@@ -45,12 +49,12 @@ async def read_body(request: Request, hold: Callable[[int], None], settings: Set
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > max_bytes:
         raise refused()
-    body = await receive_body(request.receive, hold, max_bytes, refused, settings.body_timeout_s)
+    body = await watch.body(max_bytes, refused)
     request.state.body_read = True
     if not body:
         raise empty()
     if encoding == "identity":
-        return body
+        return bytes(body)
     try:
         return bytes(await unpack(body, hold, max_bytes, refused))
     except zlib.error:

@@ -11,7 +11,7 @@ from fastapi import Depends, Path, Request, Response
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
-from fovea_server.http.receive import in_time, stopped, unless_client_leaves
+from fovea_server.http.receive import Watch, stopped
 from fovea_server.http.v1.body import Source, read_body
 from fovea_server.http.v1.openapi import MODEL_EXAMPLE
 from fovea_server.http.v1.sources import ImageSources
@@ -71,20 +71,16 @@ Work = Callable[[bytes], Coroutine[Any, Any, Response]]
 async def answered(request: Request, work: Work, timeout_s: float | None) -> Response:
     """Receive the body of a request, and await the answer that `work` makes of it.
 
-    The bytes count as held until then, and so do those that the work gives to `request.state.hold`.
+    Bytes that the work gives to `request.state.hold` count as held until then.
     The work stops when the client leaves, or `timeout_s` after its head came. Raises as
     `read_body`.
     """
     service = service_of(request)
-
-    async def received() -> Response:
-        with service.budget.body() as hold:
-            request.state.hold = hold
-            body = await read_body(request, hold, service.settings)
-            return await unless_client_leaves(request.receive, work(body))
-
+    watch = Watch(request.receive, timeout_s, call_of(request).began)
     try:
-        return await in_time(received(), timeout_s, call_of(request).began)
+        with service.budget.body() as hold, watch:
+            request.state.hold = hold
+            return await work(await read_body(request, watch, hold, service.settings))
     except asyncio.CancelledError:
         raise stopped() from None
 

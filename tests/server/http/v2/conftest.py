@@ -26,7 +26,7 @@ def parts(demo_repository, tmp_path_factory) -> Iterator[App]:
     repository = tmp_path_factory.mktemp("repository")
     adder(repository, "adder", config=ADDER_CONFIG)
     shutil.copytree(demo_repository / "digits", repository / "digits")
-    limits = {"http_max_input_size": LIMIT, "body_timeout_s": 0.5, "max_held_mb": 64}
+    limits = {"http_max_input_size": LIMIT, "max_held_mb": 64}
     app = build_app(Settings(model_repository=repository, **limits))
     app.registry.start()
     with closing(app):

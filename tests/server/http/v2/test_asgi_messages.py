@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from fovea_server.byte_budget import ByteBudget
+from fovea_server.byte_budget import ByteBudget, too_slow
 from fovea_server.http.v2.route import V2Route
 from fovea_server.traffic.asgi import WithTraffic
 
@@ -32,14 +32,17 @@ def only(route, around):
     return WithTraffic(Around(route).handle, route.traffic)
 
 
-def asked(runner, app, *messages: dict[str, object], path="/v2/models/adder/infer", **scope):
-    """Send messages by hand; the server is silent after them. The messages of the answer."""
+def asked(runner, app, *messages, path="/v2/models/adder/infer", **scope):
+    """Send messages by hand, or errors; silence follows. The messages of the answer."""
     coming, sent = list(messages), []
 
     async def receive() -> dict[str, object]:
         if not coming:
             await asyncio.Event().wait()
-        return coming.pop(0)
+        message = coming.pop(0)
+        if isinstance(message, Exception):
+            raise message
+        return message
 
     async def send(message: dict[str, object]) -> None:
         sent.append(message)
@@ -59,7 +62,7 @@ def asked(runner, app, *messages: dict[str, object], path="/v2/models/adder/infe
 
 def test_a_body_that_does_not_arrive(runner, app, budget):
     piece = {"type": "http.request", "body": b"{", "more_body": True}
-    start, body = asked(runner, app, piece)
+    start, body = asked(runner, app, piece, too_slow(0.5))
     assert start["status"] == 400
     assert (b"connection", b"close") in start["headers"]
     assert b"did not arrive within 0.5 s" in body["body"]

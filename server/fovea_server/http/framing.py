@@ -1,0 +1,288 @@
+"""Where requests begin and end: whatever a proxy may read in another way is refused.
+
+llhttp parses heads alone, each when it is whole, so that what is no head never reaches it. Where a
+body ends is decided here.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+
+import httptools
+
+from fovea_preprocess.errors import InvalidRequest
+
+MAX_HEAD_BYTES = 65_536
+MOST_HEADERS = 256
+
+# Each chunk takes a microsecond of the event loop: few of these may be short.
+_TINY, _MOST_TINY = 64, 4096
+_MOST_DIGITS = 20
+
+_TOKEN = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]")
+_REQUEST_LINE = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+ [\x21-\x7e]+ HTTP/1\.[01]\r\n")
+_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
+_SOCKET = re.compile(rb"\r\nupgrade:[\t ]*websocket[\t ]*\r\n", re.IGNORECASE)
+_SOCKET_VERSION = re.compile(rb"\r\nsec-websocket-version:[\t ]*13[\t ]*\r\n", re.IGNORECASE)
+# A size of more digits is none; an extension has no control characters.
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+_TRAILER = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+_CRLF = b"\r\n"
+_NO_LINE = "a request begins with METHOD TARGET HTTP/1.1"
+
+
+class _Part(Enum):
+    """The part of a message that the next byte of a connection belongs to."""
+
+    HEAD = auto()
+    """The line and headers, or an empty line before them, which RFC 9112 (2.2) allows."""
+    BODY = auto()
+    """As many bytes as the head has declared."""
+    SIZE = auto()
+    """The line before a chunk."""
+    CHUNK = auto()
+    TRAILERS = auto()
+    NOTHING = auto()
+    """What follows is dropped: the client has sent its last request, or what is none."""
+
+
+# To look up a member of an Enum takes as long as the rest of a step.
+_HEAD, _BODY, _SIZE, _CHUNK, _TRAILERS, _NOTHING = _Part
+
+
+class Head:
+    """The head of a request, as llhttp reads it.
+
+    Attributes:
+        target: path and query, or whatever else the client asks for.
+        headers: names are in lower case.
+        is_old: HTTP/1.0.
+        keeps: the client may send another request behind this one.
+        is_socket: it asks for a WebSocket, and has no body.
+        expects: the client waits for `100 Continue` before it sends the body.
+        is_chunked: the body comes in chunks.
+        size: bytes of the body; 0 where it comes in chunks.
+
+    Raises:
+        InvalidRequest: a proxy may read it in another way.
+        httptools.HttpParserError: it is no head.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.method, self.target = "", b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.is_socket = self.is_old = self.keeps = self.expects = self.is_chunked = False
+        self.size = 0
+        self._parser = httptools.HttpRequestParser(self)
+        try:
+            # It sees this head alone, and waits in vain for a body.
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.is_socket = True
+        finally:
+            # It refers to this head.
+            del self._parser
+        if self.method == "CONNECT":
+            raise httptools.HttpParserError("CONNECT is for proxies")
+        self._check()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the target."""
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        name = name.lower()
+        self.headers.append((name, value))
+        if name == b"expect":
+            self.expects = value.lower() == b"100-continue"
+
+    def on_headers_complete(self) -> None:
+        """Take what the parser forgets behind the head."""
+        self.method = self._parser.get_method().decode("ascii")
+        self.is_old = self._parser.get_http_version() == "1.0"
+        self.keeps = not self.is_old and self._parser.should_keep_alive()
+        self.expects = self.expects and not self.is_old
+
+    def _check(self) -> None:
+        hosts = codings = 0
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
+                if len(value) > _MOST_DIGITS:
+                    raise InvalidRequest("the Content-Length is no size of a body")
+                # llhttp has refused what is no number, a second one, and one beside chunks.
+                self.size = int(value)
+            elif name == b"transfer-encoding":
+                codings += 1
+                self.is_chunked = value.lower() == b"chunked"
+                if not self.is_chunked:
+                    raise InvalidRequest("the only Transfer-Encoding that is understood is chunked")
+        # HTTP/1.0 needs no host.
+        if hosts != 1 and (hosts or not self.is_old):
+            raise InvalidRequest(f"a request has one Host header, and this one has {hosts}")
+        if codings > 1:
+            raise InvalidRequest("a body has one Transfer-Encoding, and that is chunked")
+        if len(self.headers) > MOST_HEADERS:
+            raise InvalidRequest(f"a request has at most {MOST_HEADERS} headers")
+
+
+class Framing:
+    """Splits what a client sends into heads and bodies.
+
+    What takes raises InvalidRequest or httptools.HttpParserError for bytes that are no request.
+
+    Args:
+        sockets: WebSockets are asked for by `Upgrade`, which is ignored otherwise.
+    """
+
+    def __init__(self, *, sockets: bool) -> None:
+        self._sockets = sockets
+        self._part = _HEAD
+        self._read, self._at = b"", 0
+        """Bytes that are read, and how many of them are taken."""
+        self._searched = 0
+        """Bytes behind these in which there is no end of the head."""
+        self._left = 0
+        """Bytes of the body, or of the chunk with the end of its line."""
+        self._is_last = False
+        self._tiny_chunks = self._trailer_bytes = 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of bytes that are read and not taken."""
+        return len(self._read) - self._at
+
+    @property
+    def is_between(self) -> bool:
+        """True between the end of a request and the end of the next head."""
+        return self._part is _HEAD or self._part is _NOTHING
+
+    @property
+    def has_begun_head(self) -> bool:
+        """True if a piece of a head was looked at, and more of it must come."""
+        return self._searched > 0
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes."""
+        if self._part is not _NOTHING:
+            self._read = self._read[self._at :] + data if self.waiting else data
+            self._at = 0
+
+    def end(self) -> None:
+        """Drop what is read and not taken, and all that will be read."""
+        self._part, self._read, self._at, self._searched = _NOTHING, b"", 0, 0
+
+    def take_head(self) -> Head | None:
+        """Take the next head; None if it is not whole."""
+        while self._read.startswith(_CRLF, self._at):
+            self._at += len(_CRLF)
+        if not self.waiting or self._part is _NOTHING:
+            return None
+        size = self._read.find(b"\r\n\r\n", self._at + self._searched) + 4 - self._at
+        is_whole = size + self._at > 3
+        if self.waiting > MAX_HEAD_BYTES and not (is_whole and size <= MAX_HEAD_BYTES):
+            raise InvalidRequest("The request's headers are too large.")
+        if not is_whole:
+            # A client that speaks TLS here would wait until its head is late.
+            if _TOKEN.match(self._read, self._at) is None and self._read[self._at :] != b"\r":
+                raise InvalidRequest(_NO_LINE)
+            self._searched = max(1, self.waiting - 3)
+            return None
+        self._searched = 0
+        return self._begin(self._take(size))
+
+    def _begin(self, data: bytes) -> Head:
+        if _REQUEST_LINE.match(data) is None:
+            raise InvalidRequest(_NO_LINE)
+        if _UPGRADE.search(data) and not (self._sockets and _asks_for_socket(data)):
+            # Ignored, as RFC 9110 (7.8) allows: llhttp would read the body as the next request.
+            data = _UPGRADE.sub(b"", data)
+        head = Head(data)
+        if head.is_socket and self.waiting:
+            raise InvalidRequest(
+                "bytes came right behind the request for a WebSocket: send them once it is "
+                "accepted (101)"
+            )
+        self._is_last = head.is_socket or not head.keeps
+        self._left, self._tiny_chunks = head.size, 0
+        self._part = _SIZE if head.is_chunked else _BODY
+        if not (head.is_chunked or head.size):
+            self._end_message()
+        return head
+
+    def _end_message(self) -> None:
+        self._part = _NOTHING if self._is_last else _HEAD
+
+    def take_piece(self) -> bytes | None:
+        """Take the next piece of a body, which may be empty; None if more must come first."""
+        if not self.waiting:
+            return None
+        if self._part is _BODY:
+            return self._take_body()
+        return self._take_chunk() if self._part is _CHUNK else self._take_line()
+
+    def _take(self, size: int) -> bytes:
+        # All that was read in one piece is not copied.
+        taken = self._read[self._at : self._at + size]
+        self._at += size
+        if not self.waiting:
+            # It is large, and this connection may be idle from now on.
+            self._read, self._at = b"", 0
+        return taken
+
+    def _take_body(self) -> bytes:
+        piece = self._take(min(self._left, self.waiting))
+        self._left -= len(piece)
+        if not self._left:
+            self._end_message()
+        return piece
+
+    def _take_line(self) -> bytes | None:
+        """Take the size of a chunk, or a trailer."""
+        size = self._read.find(b"\n", self._at) + 1 - self._at
+        if size + self._at == 0:
+            if self.waiting <= MAX_HEAD_BYTES:
+                return None
+            size = 0
+        line = self._take(size)
+        if self._part is _TRAILERS:
+            self._trailer_bytes += len(line)
+            if line == _CRLF:
+                self._end_message()
+            elif not _TRAILER.fullmatch(line) or self._trailer_bytes > MAX_HEAD_BYTES:
+                raise httptools.HttpParserError("no trailer")
+            return b""
+        if (found := _CHUNK_SIZE.fullmatch(line)) is None:
+            raise httptools.HttpParserError("no size of a chunk")
+        if chunk := int(found[1], 16):
+            self._part, self._left = _CHUNK, chunk + len(_CRLF)
+            self._tiny_chunks += 1 if chunk < _TINY else -1
+            if self._tiny_chunks > _MOST_TINY:
+                raise InvalidRequest(
+                    f"a body has at most {_MOST_TINY} chunks of less than {_TINY} bytes"
+                )
+        else:
+            self._part, self._trailer_bytes = _TRAILERS, 0
+        return b""
+
+    def _take_chunk(self) -> bytes | None:
+        if self._left > len(_CRLF):
+            piece = self._take(min(self._left - len(_CRLF), self.waiting))
+            self._left -= len(piece)
+            return piece
+        if self.waiting < self._left:
+            return None
+        if self._take(self._left) != _CRLF:
+            raise httptools.HttpParserError("no end of a chunk")
+        self._part = _SIZE
+        return b""
+
+
+def _asks_for_socket(head: bytes) -> bool:
+    """Return True for the request of RFC 6455; others get what is there for plain requests."""
+    line = head[: head.index(_CRLF)]
+    is_new = line.startswith(b"GET ") and line.endswith(b"1.1")
+    return is_new and bool(_SOCKET.search(head) and _SOCKET_VERSION.search(head))

@@ -1,0 +1,115 @@
+"""Bodies and answers of one request: what they hold, and for how long."""
+
+import asyncio
+
+import pytest
+from tests.server.connection.taken import Wire
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from fovea_preprocess.errors import BodyTimeout, QueueFull
+from fovea_server.byte_budget import ByteBudget
+from fovea_server.http import connection
+from fovea_server.http.connection import Bounds, Connection
+from fovea_server.traffic.traffic import Traffic
+
+LIMIT = 1000
+POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+
+
+class Asked:
+    """A connection whose application notes what it receives, and answers when it may."""
+
+    def __init__(self, patience_s: float = 60) -> None:
+        self.budget = ByteBudget(LIMIT)
+        self.received: list[object] = []
+        self.may_answer = asyncio.Event()
+        config = Config(self._answer, interface="asgi3", ws="none", proxy_headers=False)
+        bounds = Bounds(most=16, patience_s=patience_s, budget=self.budget)
+        self.wire = Wire()
+        self.connection = Connection(
+            config, ServerState(), {}, traffic=Traffic((), log_access=False), bounds=bounds
+        )
+        self.connection.connection_made(self.wire)
+
+    async def _answer(self, scope, receive, send) -> None:
+        try:
+            while not self.received or self.received[-1].get("more_body"):
+                self.received.append(await receive())
+        except (QueueFull, BodyTimeout) as error:
+            self.received.append({"type": error.code})
+        await self.may_answer.wait()
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def until(self, condition) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                await asyncio.sleep(0)
+
+
+def test_a_body_is_received_as_a_whole_and_counts_until_the_answer():
+    async def ask() -> None:
+        asked = Asked()
+        asked.connection.data_received(POST % 600 + b"a" * 200)
+        asked.connection.data_received(b"b" * 200)
+        assert asked.budget.held == 400
+        asked.connection.data_received(b"c" * 200)
+        await asked.until(lambda: asked.received)
+        [message] = asked.received
+        assert message["body"] == b"a" * 200 + b"b" * 200 + b"c" * 200
+        assert not message["more_body"]
+        assert asked.budget.held == 600
+        asked.may_answer.set()
+        await asked.until(lambda: asked.wire.written.endswith(b"ok"))
+        assert asked.budget.held == 0
+        asked.connection.connection_lost(None)
+
+    asyncio.run(ask())
+
+
+def test_a_body_without_room_is_dropped():
+    async def ask() -> None:
+        asked = Asked()
+        asked.budget.take(900)
+        asked.connection.data_received(POST % 600 + b"a" * 50)
+        asked.connection.data_received(b"a" * 100)
+        await asked.until(lambda: asked.received)
+        assert asked.received == [{"type": QueueFull.code}]
+        asked.connection.data_received(b"a" * 450 + POST % 2 + b"ok")
+        assert asked.budget.held == 900
+        asked.may_answer.set()
+        await asked.until(lambda: asked.wire.written.count(b"200 OK") == 2)
+        asked.connection.connection_lost(None)
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("sent", [POST % 600 + b"a" * 50, POST % 600])
+def test_a_body_that_stops_is_given_up(sent):
+    async def ask() -> None:
+        asked = Asked(patience_s=0.01)
+        asked.connection.data_received(sent)
+        await asked.until(lambda: asked.received)
+        assert asked.received == [{"type": BodyTimeout.code}]
+        assert asked.budget.held == 0
+        asked.connection.connection_lost(None)
+
+    asyncio.run(ask())
+
+
+def test_a_head_that_stops_is_given_up_and_so_is_an_idle_connection(monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.01)
+
+    async def ask(sent: bytes) -> None:
+        asked = Asked()
+        asked.connection.timeout_keep_alive = 0.01
+        asked.may_answer.set()
+        if sent:
+            asked.connection.data_received(sent)
+        await asked.until(lambda: asked.wire.closed)
+        asked.connection.connection_lost(None)
+
+    for sent in (b"", b"GET", POST % 2 + b"ok", POST % 2 + b"ok" + b"GET"):
+        asyncio.run(ask(sent))
