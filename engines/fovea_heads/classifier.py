@@ -30,8 +30,8 @@ from fovea_preprocess.plural import counted
 
 # The sum of a softmax in float16 is so far off 1.
 _ROUNDING = 0.02
-# Of ImageNet-1k, without and with a class for "background", and of ImageNet-21k and its cleaned
-# forms: no common embedding has such a length.
+# Numbers of classes of ImageNet-1k, without and with one for "background", and of ImageNet-21k and
+# its cleaned forms: no common embedding has such a length.
 _IMAGENET = {1000, 1001, 10450, 11221, 21841, 21843}
 
 

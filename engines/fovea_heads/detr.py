@@ -42,7 +42,6 @@ from fovea_heads.queries import (
     COCO_IDS,
     MOST_QUERIES,
     Queries,
-    QueryMasks,
     SeparateQueries,
     background_last,
     beyond,
@@ -56,7 +55,7 @@ from fovea_heads.suppressed import MOST_CLASSES, Rows, Suppressed
 from fovea_preprocess.plural import counted
 
 _NAMES = (("pred_logits", "pred_boxes"), ("logits", "pred_boxes"))
-"""Of the models themselves and LibreYOLO, and of Hugging Face."""
+"""The names that the models themselves and LibreYOLO use, and those that Hugging Face does."""
 
 _SIZES = "orig_target_sizes"
 """The input beside the image, by which the graph scales its boxes."""
@@ -99,13 +98,6 @@ class RawRtDetr(SeparateQueries):
         """Exclude logits of one softmax, whose last class is "none", too."""
         reason = super().contradiction(outputs)
         return reason or none_last(outputs[self.outputs[0]][0])
-
-
-class RawRtDetrSegment(QueryMasks, RawRtDetr):
-    """Decodes the masks of queries, too."""
-
-    family = "rtdetr-raw-seg"
-    more = ("pred_masks",)
 
 
 class Detr(Queries):
@@ -158,7 +150,7 @@ class RtDetr(Suppressed):
     preprocess: ClassVar[Mapping[str, Any]] = {
         "fit": "stretch",
         "resample": "antialias",
-        # Those of a letterbox are as in onnx_inf.py of D-FINE and DEIMv2.
+        # A letterbox is that of onnx_inf.py in D-FINE and DEIMv2.
         "pad": 0,
         "rounding": "down",
         "unscale": "ratio",
@@ -306,7 +298,7 @@ HEADS: tuple[type[Head], ...] = (
     Detr,
     RtDetr,
     RawRtDetr,
-    RawRtDetrSegment,
+    RawRtDetr.variant("rtdetr-raw-seg", task="segment", more=("pred_masks",)),
     UltralyticsRtDetr,
     RawUltralyticsRtDetr,
 )

@@ -26,7 +26,7 @@ from fovea_preprocess.plural import counted
 _LARGEST = 8  # times as large as the input
 # Networks overshoot at edges: by so much, where levels go from 0 to 1.
 _BELOW, _ABOVE = -2.0, 3.0
-# Of photographs, less is black: their mean is .2 to .7.
+# A mean below this is black: photographs have .2 to .7.
 _DARK = 0.02
 
 

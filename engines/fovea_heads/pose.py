@@ -32,7 +32,7 @@ from fovea_heads.suppressed import Rows
 from fovea_heads.yolo_dense import YoloV8
 
 _POINTS = len(PERSON.names)
-# Of TensorFlow's example: keypoints that score less are no part of the person.
+# Keypoints that score less are no part of the person, as in TensorFlow's example.
 _SURE = 0.1
 
 

@@ -46,14 +46,14 @@ _LEAST, _SUREST = 1e-37, 1 - 1e-7
 _LARGEST_OVERHANG = 0.1
 # Boxes of a trained model lie all over the image; without training they can all be the same.
 _LEAST_SPREAD = 0.3
-# Of fewer boxes all can be wide, so that their sizes exceed their centres.
+# Fewer boxes can all be wide, so that their sizes exceed their centres.
 _ENOUGH = 20
 # Half of all queries are less sure of each class than this: they are mostly of nothing.
 _USUAL_LOGIT = 2.2
-# Of RT-DETR's boxes the four numbers differ by .4, of neighbours in a map by hundredths.
+# The four numbers of RT-DETR's boxes differ by .4, and neighbours in a map by hundredths.
 _LEAST_DIFFERENCE = 0.05
-# Of so many columns that of "none" is the best or the next one for most queries, also for those
-# that are sure of a class. Of RT-DETR's 80 the last never is, and in the middle it is the 23rd.
+# Among so many columns "none" is the best or the next one for most queries, also where a query is
+# sure of a class. The last of RT-DETR's 80 never is, and its median rank is 23.
 _MANY_COLUMNS = 10
 _NEARLY_ALWAYS = 0.8
 # Rounding, also to INT8, takes a sigmoid so far out of 0 to 1.
@@ -65,7 +65,9 @@ _MOST_WRONG = 0.1
 class Queries(Detector):
     """Decodes logits [batch, queries, classes] and boxes cx cy w h, 0 to 1, [batch, queries, 4].
 
-    Queries do not double each other, so `iou` and `agnostic` have no effect.
+    Families of the task "segment" also have logits of a mask for each query over the whole input,
+    [batch, queries, h, w]. Queries do not double each other, so that `iou` and `agnostic` have no
+    effect.
 
     Attributes:
         names: pairs of names that exporters give to the logits and the boxes.
@@ -137,7 +139,12 @@ class Queries(Detector):
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
-        return self.objects(outputs, row, options)[0]
+        found, queries = self.objects(outputs, row, options)
+        if self.task != "segment" or options.mask == "none":
+            return found
+        assert self.size is not None, "it is sized"
+        logits = outputs[self.outputs[2]][row][queries]
+        return replace(found, masks=whole_masks(logits, self.size))
 
     @np.errstate(over="ignore", invalid="ignore")
     def objects(
@@ -188,22 +195,6 @@ class SeparateQueries(Queries):
         return query, class_ids, np.reciprocal(1 + np.exp(-found))
 
 
-class QueryMasks(Queries):
-    """Decodes logits of a mask for each query, [batch, queries, h, w], over the whole input."""
-
-    task = "segment"
-    more: ClassVar[tuple[str, ...]] = ("masks",)
-
-    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
-        found, queries = self.objects(outputs, row, options)
-        if options.mask == "none":
-            return found
-        assert self.size is not None, "it is sized"
-        logits = outputs[self.outputs[2]][row][queries]
-        return replace(found, masks=whole_masks(logits, self.size))
-
-
 def centred_fractions(boxes: Columns) -> str | None:
     """Exclude boxes, [boxes, 4], that are no centres and sizes as fractions of the image."""
     values = finite_rows(boxes)
@@ -211,7 +202,7 @@ def centred_fractions(boxes: Columns) -> str | None:
         return reason
     spread = np.ptp(values[:, :2], axis=0).min() > _LEAST_SPREAD
     if len(values) < _ENOUGH:
-        # Of few boxes, as a model gives that has suppressed already, none is centred far outside.
+        # Where a model has suppressed already, boxes are few, and none is centred far outside.
         beyond = np.abs(values[:, :2] - 0.5) + values[:, 2:] / 2 > 0.5 + _LARGEST_OVERHANG
         if beyond.any(axis=1).sum() > _MOST_WRONG * len(values):
             return "boxes are no centres and sizes: they would reach far over the image's edge"

@@ -34,7 +34,7 @@ from fovea_engines.session import Array
 from fovea_heads.faces import YuNet
 from fovea_heads.scored_boxes import Level, ScoredBoxes
 
-# Less than between the sides of priors that are published, and more than in trained detectors.
+# The sides of priors that are published differ by more, and trained detectors move by less.
 _MOVES = 0.25
 # Priors that are published have at most 2.5 times the sides of others. Further off, the boxes do
 # not follow any object: as where a model sees nothing and says the same of all cells.

@@ -26,14 +26,14 @@ from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strengt
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import PERSON
 from fovea_engines.session import Array
-from fovea_heads.queries import COCO_IDS, QueryMasks, SeparateQueries
+from fovea_heads.queries import COCO_IDS, SeparateQueries
 
 _FAMILY = "rfdetr"
 _NUMBERS = 8  # of a keypoint
 
 
 class RfDetr(SeparateQueries):
-    """Decodes boxes.
+    """Decodes boxes, and masks.
 
     Attributes:
         usual: models with class names usually have the background where this family has it; None
@@ -59,10 +59,6 @@ class RfDetr(SeparateQueries):
         named = signature.num_labels is not None
         unlikely = not cls.usual if named else fit.num_classes == COCO_IDS - 1
         return replace(fit, strength=Strength.RARE) if unlikely else fit
-
-
-class RfDetrSegment(QueryMasks, RfDetr):
-    """Decodes masks, too."""
 
 
 class RfDetrKeypoints(RfDetr):
@@ -113,13 +109,14 @@ class RfDetrKeypoints(RfDetr):
 
 _BACKGROUND_LAST: Mapping[str, Any] = {"after": 1, "usual": True}
 _BACKGROUND_FIRST: Mapping[str, Any] = {"first": 1, "usual": False}
+_MASKS: Mapping[str, Any] = {"task": "segment", "more": ("masks",)}
 
 HEADS: tuple[type[Head], ...] = (
     RfDetr.variant("rfdetr"),
     RfDetr.variant("rfdetr-background-last", **_BACKGROUND_LAST),
     RfDetr.variant("rfdetr-background-first", **_BACKGROUND_FIRST),
-    RfDetrSegment.variant("rfdetr-seg"),
-    RfDetrSegment.variant("rfdetr-seg-background-last", **_BACKGROUND_LAST),
+    RfDetr.variant("rfdetr-seg", **_MASKS),
+    RfDetr.variant("rfdetr-seg-background-last", **_MASKS, **_BACKGROUND_LAST),
     RfDetrKeypoints.variant("rfdetr-keypoints"),
     RfDetrKeypoints.variant("rfdetr-keypoints-background-last", **_BACKGROUND_LAST),
     RfDetrKeypoints.variant("rfdetr-keypoints-background-first", **_BACKGROUND_FIRST),

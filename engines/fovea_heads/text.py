@@ -32,8 +32,8 @@ from fovea_engines.session import Array
 from fovea_heads.maps import one_channel
 from fovea_preprocess.plural import counted
 
-# As in PaddleOCR's and RapidOCR's programs: a pixel of text, the least side of a line, and most
-# lines of an image.
+# A pixel of text, the least side of a line, and the most lines of an image, as in the programs of
+# PaddleOCR and RapidOCR.
 _TEXT = 0.3
 _LEAST_SIDE = 3
 _MOST_LINES = 1000
@@ -43,7 +43,7 @@ _SHRUNK = 1.6
 _ROUNDING = 0.02
 
 Rectangle = tuple[tuple[float, float], tuple[float, float], float]
-"""Of OpenCV: centre, sides and angle in degrees."""
+"""A rectangle of OpenCV: centre, sides and angle in degrees."""
 
 
 class PpOcrDetection(Head):
@@ -56,7 +56,7 @@ class PpOcrDetection(Head):
     family = "ppocr-det"
     task = "text"
     labels = ("text",)
-    # As PaddleOCR trains: beside grey, or with another mean, many photographs are one large text.
+    # PaddleOCR trains so: beside grey, or with another mean, many photographs are one large text.
     preprocess: ClassVar[Mapping[str, Any]] = {
         "anchor": "top-left",
         "pad": 0,

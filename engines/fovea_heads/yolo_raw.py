@@ -42,9 +42,9 @@ _V7_ANCHORS = (
     *(142, 110, 192, 243, 459, 401),
 )
 
-# Of so many pairs of boxes of one object by two anchors, each this sure, sizes differ by a factor
-# of 1.01 to 1.09 (the median), and by 1.2 to 11 with other anchors than those of training (YOLOv5n
-# on 23 photographs). Those of YOLOv7 are 1.22 times as large throughout, which shows nothing.
+# Where two anchors find one object, each this sure, sizes differ by a factor of 1.01 to 1.09 (the
+# median of so many pairs), and by 1.2 to 11 with other anchors than those of training (YOLOv5n on
+# 23 photographs). YOLOv7's are 1.22 times as large throughout, which shows nothing.
 _ENOUGH_PAIRS, _SURE, _SAME_SIZE = 3, 0.3, 1.15
 _MOST_COMPARED = 300
 

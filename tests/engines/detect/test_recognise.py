@@ -272,3 +272,11 @@ def test_layout_and_type_come_from_the_input():
 
 def test_families_are_named_after_their_heads():
     assert all(head.family == name for name, head in FAMILIES.items())
+
+
+def test_a_variant_differs_in_class_variables_that_there_are():
+    mine = FAMILIES["rfdetr"].variant("mine", after=1)
+    assert (mine.family, mine.after, mine.sized) == ("mine", 1, True)
+    assert FAMILIES["rfdetr"].after == 0
+    with pytest.raises(TypeError, match="no class variable afterwards"):
+        FAMILIES["rfdetr"].variant("mine", afterwards=1)

@@ -33,7 +33,7 @@ MMDETECTION: Mapping[str, Any] = {
 """Mean and std of MMDetection's configurations in BGR, which NanoDet shares."""
 
 CROPPED: Mapping[str, Any] = {"fit": "center-crop", "crop_ratio": 256 / 224, **IMAGENET}
-"""Of torchvision's and timm's classifiers."""
+"""The preprocessing of torchvision's and timm's classifiers."""
 
 YOLOX: Mapping[str, Any] = {
     "channels": "BGR",
@@ -41,13 +41,13 @@ YOLOX: Mapping[str, Any] = {
     "anchor": "top-left",
     "unscale": "ratio",
 }
-"""Of YOLOX's own exporter, and of those that follow it."""
+"""The preprocessing of YOLOX's own exporter, and of exporters that follow it."""
 
 STRETCHED: Mapping[str, Any] = {"fit": "stretch", **IMAGENET}
 STRETCHED_MOSTLY = (
     "most such networks stretch the image, and take mean and std of ImageNet; others differ"
 )
-"""Of networks that look at a whole image or crop, and what their exporters differ in."""
+"""The preprocessing of networks that look at a whole image or crop, and where exporters differ."""
 
 
 @dataclass(frozen=True, slots=True)
