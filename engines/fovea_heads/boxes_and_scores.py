@@ -97,8 +97,8 @@ class BoxesAndScores(ScoredBoxes):
 HEADS: tuple[type[Head], ...] = (
     # Training pads around images of 636 pixels at most. Here they fill the input of 640, which is
     # less than a percent larger.
-    BoxesAndScores.variant("yolo-nas", named="yolonas", preprocess={"unscale": "ratio"}),
-    BoxesAndScores.variant(
+    BoxesAndScores.as_family("yolo-nas", named="yolonas", preprocess={"unscale": "ratio"}),
+    BoxesAndScores.as_family(
         "ppyoloe",
         named="ppyoloe",
         transposed=True,
@@ -106,7 +106,7 @@ HEADS: tuple[type[Head], ...] = (
         guessed="PP-YOLOE takes mean and std of ImageNet, and PP-YOLOE+ takes neither",
         variants=("0-to-1",),
     ),
-    BoxesAndScores.variant(
+    BoxesAndScores.as_family(
         "damo-yolo",
         named="damoyolo",
         boxes_first=False,

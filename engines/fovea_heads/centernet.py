@@ -101,6 +101,6 @@ class CenterNet(Detector):
 
 
 HEADS: tuple[type[Head], ...] = (
-    CenterNet.variant("centernet", logits=False),
-    CenterNet.variant("centernet-logits", logits=True),
+    CenterNet.as_family("centernet", logits=False),
+    CenterNet.as_family("centernet-logits", logits=True),
 )

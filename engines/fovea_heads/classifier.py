@@ -238,7 +238,7 @@ HEADS: tuple[type[Head], ...] = (
     Classifier,
     ClassifierLogits,
     YoloClassifier,
-    AttributesHead.variant("attributes"),
-    AttributesHead.variant("attributes-logits", logits=True),
-    AttributesHead.variant("attributes-sigmoid", exclusive=False),
+    AttributesHead.as_family("attributes"),
+    AttributesHead.as_family("attributes-logits", logits=True),
+    AttributesHead.as_family("attributes-sigmoid", exclusive=False),
 )

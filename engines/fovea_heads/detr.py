@@ -298,7 +298,7 @@ HEADS: tuple[type[Head], ...] = (
     Detr,
     RtDetr,
     RawRtDetr,
-    RawRtDetr.variant("rtdetr-raw-seg", task="segment", more=("pred_masks",)),
+    RawRtDetr.as_family("rtdetr-raw-seg", task="segment", more=("pred_masks",)),
     UltralyticsRtDetr,
     RawUltralyticsRtDetr,
 )

@@ -225,14 +225,14 @@ def spelled(name: str) -> str | None:
 
 HEADS: tuple[type[Head], ...] = (
     YoloV10,
-    ImageRows.variant(
+    ImageRows.as_family(
         "yolov7-end2end",
         box=1,
         class_id=5,
         score=6,
         order="image, x1 y1 x2 y2, class, score",
     ),
-    ImageRows.variant(
+    ImageRows.as_family(
         "yolonas-flat",
         box=1,
         score=5,
@@ -241,7 +241,7 @@ HEADS: tuple[type[Head], ...] = (
         named="flat_predictions",
         preprocess={"unscale": "ratio"},
     ),
-    ImageRows.variant(
+    ImageRows.as_family(
         "class-first-rows",
         class_id=1,
         score=2,

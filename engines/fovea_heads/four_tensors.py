@@ -156,7 +156,7 @@ def _fit(
 
 HEADS: tuple[type[Head], ...] = (
     EfficientNms,
-    TensorFlowDetection.variant(
+    TensorFlowDetection.as_family(
         "tf-detection",
         of_api=Strength.NAMES,
         first_class=1,
@@ -166,7 +166,7 @@ HEADS: tuple[type[Head], ...] = (
         variants=("letterboxed",),
     ),
     # Models of floats take -1 to 1, by the API's guide to mobile devices.
-    TensorFlowDetection.variant(
+    TensorFlowDetection.as_family(
         "tflite-detection",
         operator=tuple(f"TFLite_Detection_PostProcess{part}" for part in ("", ":2", ":1", ":3")),
         of_api=Strength.RARE,

@@ -266,14 +266,14 @@ def one_channel(signature: Signature, strength: Strength | None = None) -> Fit |
 _STRETCHED: Mapping[str, Any] = {"fit": "stretch", "resample": "lanczos"}
 
 HEADS: tuple[type[Head], ...] = (
-    Semantic.variant(
+    Semantic.as_family(
         "semantic",
         axis=1,
         preprocess={"fit": "stretch", "resample": "antialias", **IMAGENET},
         guessed="models of Hugging Face and torchvision have ImageNet's mean and std, others "
         "differ",
     ),
-    Semantic.variant(
+    Semantic.as_family(
         "deeplab",
         axis=3,
         preprocess={"fit": "stretch", "scale": 1 / 127.5, "mean": (1.0, 1.0, 1.0)},
@@ -281,8 +281,8 @@ HEADS: tuple[type[Head], ...] = (
     ),
     ClassIds,
     # A map for each of six levels of the decoder, and one of all of them.
-    Foreground.variant("u2net", levels=7, preprocess={**_STRETCHED, **IMAGENET}),
-    Foreground.variant("isnet", preprocess={**_STRETCHED, "mean": (0.5, 0.5, 0.5)}),
+    Foreground.as_family("u2net", levels=7, preprocess={**_STRETCHED, **IMAGENET}),
+    Foreground.as_family("isnet", preprocess={**_STRETCHED, "mean": (0.5, 0.5, 0.5)}),
     Depth,
     YoloDepth,
 )

@@ -121,11 +121,11 @@ _FOUR = (8, 16, 32, 64)
 
 HEADS: tuple[type[Head], ...] = (
     # The centre of a cell is at (stride - 1) / 2, half a pixel less than that of later versions.
-    Distributions.variant("nanodet", shift=-0.5, **_NANODET),
-    Distributions.variant("picodet-raw", strides=_FOUR, preprocess=STRETCHED),
-    JoinedDistributions.variant("nanodet-joined", **_NANODET),
+    Distributions.as_family("nanodet", shift=-0.5, **_NANODET),
+    Distributions.as_family("picodet-raw", strides=_FOUR, preprocess=STRETCHED),
+    JoinedDistributions.as_family("nanodet-joined", **_NANODET),
     # Distances are those from the corner of a cell.
-    JoinedDistributions.variant(
+    JoinedDistributions.as_family(
         "nanodet-plus",
         strides=_FOUR,
         centre=0.0,

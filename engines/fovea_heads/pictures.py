@@ -115,21 +115,21 @@ class Pictures(Head):
 _FITTED: Mapping[str, Any] = {"anchor": "top-left", "max_scale": 1.0}
 
 HEADS: tuple[type[Head], ...] = (
-    Pictures.variant(
+    Pictures.as_family(
         "image",
         strength=Strength.SHAPE,
         dark=True,
         preprocess=_FITTED,
         guessed="most such networks take RGB from 0 to 1; others differ",
     ),
-    Pictures.variant(
+    Pictures.as_family(
         "super-resolution",
         strength=Strength.RARE,
         channels=(3,),
         enlarged=True,
         preprocess={**_FITTED, "scale": 1.0, "channels": "BGR"},
     ),
-    Pictures.variant(
+    Pictures.as_family(
         "super-resolution-grey",
         strength=Strength.RARE,
         channels=(1,),
@@ -137,14 +137,14 @@ HEADS: tuple[type[Head], ...] = (
         luma=True,
         preprocess={**_FITTED, "scale": 1.0},
     ),
-    Pictures.variant(
+    Pictures.as_family(
         "image-255",
         strength=Strength.ASKED,
         high=255.0,
         preprocess={**_FITTED, "scale": 1.0},
         guessed="most such networks take RGB from 0 to 255; others differ",
     ),
-    Pictures.variant(
+    Pictures.as_family(
         "image-signed",
         strength=Strength.ASKED,
         low=-1.0,

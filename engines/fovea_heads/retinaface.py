@@ -323,11 +323,11 @@ _USUAL = ((16, 32), (64, 128), (256, 512))
 
 HEADS: tuple[type[Head], ...] = (
     YuNet2021,
-    RetinaFace.variant("retinaface", priors=_USUAL),
-    RetinaFace.variant("retinaface-1mb", priors=((10, 20), (32, 64), (128, 256))),
+    RetinaFace.as_family("retinaface", priors=_USUAL),
+    RetinaFace.as_family("retinaface-1mb", priors=((10, 20), (32, 64), (128, 256))),
     RetinaFaceSlim,
-    RetinaFace.variant("retinaface-plate", priors=_USUAL, labels=("plate",), points=_CORNERS),
-    RetinaFace.variant(
+    RetinaFace.as_family("retinaface-plate", priors=_USUAL, labels=("plate",), points=_CORNERS),
+    RetinaFace.as_family(
         "retinaface-plate-large",
         priors=((24, 48), (96, 192), (384, 768)),
         labels=("plate",),

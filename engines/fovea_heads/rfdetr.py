@@ -112,12 +112,12 @@ _BACKGROUND_FIRST: Mapping[str, Any] = {"first": 1, "usual": False}
 _MASKS: Mapping[str, Any] = {"task": "segment", "more": ("masks",)}
 
 HEADS: tuple[type[Head], ...] = (
-    RfDetr.variant("rfdetr"),
-    RfDetr.variant("rfdetr-background-last", **_BACKGROUND_LAST),
-    RfDetr.variant("rfdetr-background-first", **_BACKGROUND_FIRST),
-    RfDetr.variant("rfdetr-seg", **_MASKS),
-    RfDetr.variant("rfdetr-seg-background-last", **_MASKS, **_BACKGROUND_LAST),
-    RfDetrKeypoints.variant("rfdetr-keypoints"),
-    RfDetrKeypoints.variant("rfdetr-keypoints-background-last", **_BACKGROUND_LAST),
-    RfDetrKeypoints.variant("rfdetr-keypoints-background-first", **_BACKGROUND_FIRST),
+    RfDetr.as_family("rfdetr"),
+    RfDetr.as_family("rfdetr-background-last", **_BACKGROUND_LAST),
+    RfDetr.as_family("rfdetr-background-first", **_BACKGROUND_FIRST),
+    RfDetr.as_family("rfdetr-seg", **_MASKS),
+    RfDetr.as_family("rfdetr-seg-background-last", **_MASKS, **_BACKGROUND_LAST),
+    RfDetrKeypoints.as_family("rfdetr-keypoints"),
+    RfDetrKeypoints.as_family("rfdetr-keypoints-background-last", **_BACKGROUND_LAST),
+    RfDetrKeypoints.as_family("rfdetr-keypoints-background-first", **_BACKGROUND_FIRST),
 )

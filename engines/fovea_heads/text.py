@@ -187,10 +187,10 @@ def _mean(values: NDArray[np.float32], rectangle: Rectangle) -> float:
 
 HEADS: tuple[type[Head], ...] = (
     PpOcrDetection,
-    Ctc.variant("ctc"),
-    Ctc.variant("ctc-logits", logits=True),
+    Ctc.as_family("ctc"),
+    Ctc.as_family("ctc-logits", logits=True),
     # LPRNet stretches plates to 24 x 94, in BGR, less 127.5 and over 128.
-    Ctc.variant(
+    Ctc.as_family(
         "lprnet",
         logits=True,
         axis=1,

@@ -186,17 +186,17 @@ HEADS: tuple[type[Head], ...] = (
     YoloV6,
     YoloX,
     DecodedYoloX,
-    LibreYolo.variant(
+    LibreYolo.as_family(
         "libreyolo-yolo9",
         named="yolo9",
         layout=Layout(axis=1, corners=True),
         preprocess=_TOP_LEFT,
     ),
-    LibreYolo.variant(
+    LibreYolo.as_family(
         "rtmdet",
         named="rtmdet",
         layout=_CORNERS_LAST,
         preprocess={**_TOP_LEFT, "resample": "antialias", **MMDETECTION},
     ),
-    LibreYolo.variant("picodet", named="picodet", layout=_CORNERS_LAST, preprocess=STRETCHED),
+    LibreYolo.as_family("picodet", named="picodet", layout=_CORNERS_LAST, preprocess=STRETCHED),
 )

@@ -240,7 +240,7 @@ def _equal(told: object, anchors: tuple[int, ...]) -> bool:
 
 
 HEADS: tuple[type[Head], ...] = (
-    YoloRaw.variant("yolov5-raw", anchors=_V5_ANCHORS),
-    YoloRaw.variant("yolov7-raw", anchors=_V7_ANCHORS),
+    YoloRaw.as_family("yolov5-raw", anchors=_V5_ANCHORS),
+    YoloRaw.as_family("yolov7-raw", anchors=_V7_ANCHORS),
     YoloV4,
 )

@@ -274,9 +274,9 @@ def test_families_are_named_after_their_heads():
     assert all(head.family == name for name, head in FAMILIES.items())
 
 
-def test_a_variant_differs_in_class_variables_that_there_are():
-    mine = FAMILIES["rfdetr"].variant("mine", after=1)
+def test_a_class_as_another_family_has_other_values_of_its_own_variables():
+    mine = FAMILIES["rfdetr"].as_family("mine", after=1)
     assert (mine.family, mine.after, mine.sized) == ("mine", 1, True)
     assert FAMILIES["rfdetr"].after == 0
     with pytest.raises(TypeError, match="no class variable afterwards"):
-        FAMILIES["rfdetr"].variant("mine", afterwards=1)
+        FAMILIES["rfdetr"].as_family("mine", afterwards=1)

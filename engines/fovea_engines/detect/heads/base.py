@@ -74,8 +74,8 @@ class Layout:
 class Head(ABC):
     """Decodes one family's outputs. Immutable, so threads share it.
 
-    A family is a class whose class variables describe it. A subclass needs no `dataclass` of its
-    own; families that differ only in these variables are a `variant` each of one class.
+    A family is a class whose class variables describe it; a subclass needs no `dataclass` of its
+    own. Where families differ in these variables alone, one class makes all, by `as_family`.
 
     Attributes:
         family: name in `FAMILIES`.
@@ -109,10 +109,10 @@ class Head(ABC):
     skeleton: Skeleton | None = None
 
     @classmethod
-    def variant(cls, family: str, **values: Any) -> type[Self]:
-        """Return the class of another family, which has these values of class variables.
+    def as_family(cls, family: str, **values: Any) -> type[Self]:
+        """Return a class of this name that has these values of class variables.
 
-        TypeError for a name that is no variable of the class.
+        TypeError for a variable that the class has not.
         """
         known = {name for one in cls.__mro__ for name in get_annotations(one)}
         if unknown := sorted(values.keys() - known):
