@@ -1,8 +1,13 @@
 """Which models are taken for detectors, of which family, and which are not."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
 import onnxruntime
 import pytest
 
+from fovea_engines.api import PredictOptions, YoloV8
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import open_head, recognise
@@ -280,3 +285,16 @@ def test_a_class_as_another_family_has_other_values_of_its_own_variables():
     assert FAMILIES["rfdetr"].after == 0
     with pytest.raises(TypeError, match="no class variable afterwards"):
         FAMILIES["rfdetr"].as_family("mine", afterwards=1)
+
+
+def test_heads_of_packages_may_be_dataclasses_with_slots():
+    """As those of docs/extend.md were in 0.1."""
+
+    @dataclass(frozen=True, slots=True)
+    class Old(YoloV8):
+        family: ClassVar[str] = "old"
+
+    table = np.zeros((1, 6, 84), np.float32)
+    table[0, :, 3] = 32, 16, 8, 4, 0.1, 0.9
+    found = Old.open(("output0",), (64, 64)).decode({"output0": table}, 0, PredictOptions())
+    assert (found.boxes.tolist(), found.class_ids.tolist()) == ([[28, 14, 36, 18]], [1])
