@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import re
 import socket
 import time
 
@@ -12,6 +13,7 @@ import pytest
 pytestmark = pytest.mark.real
 
 HEAD = "Host: localhost\r\n"
+WAITING = re.compile(r"^nv_inference_pending_request_count\{.*\} [1-9]", re.MULTILINE)
 
 
 @pytest.fixture
@@ -150,14 +152,17 @@ def test_a_client_that_goes_away_frees_its_place(shared, serve):
     sent = (
         f"POST /v2/models/slow_identity/infer HTTP/1.1\r\n{HEAD}Content-Length: {len(body)}\r\n\r\n"
     ).encode() + body
-    for _ in range(20):
-        with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            connection.sendall(sent)
+    metrics, until = f"http://127.0.0.1:{server.metrics_port}/metrics", time.monotonic() + 60
+    with contextlib.ExitStack() as clients:
+        for _ in range(20):
+            client = socket.create_connection(("127.0.0.1", server.port))
+            clients.enter_context(client).sendall(sent)
+        while not WAITING.search(httpx.get(metrics).text) and time.monotonic() < until:
+            pass
     stats = f"{server.url}/v2/models/slow_identity/stats"
-    until = time.monotonic() + 60
     while time.monotonic() < until:
         counted = httpx.get(stats).json()["model_stats"][0]["inference_stats"]
-        if counted["success"]["count"] + counted["fail"]["count"] == 20:
+        if counted["fail"]["count"]:
             break
         time.sleep(0.05)
     assert counted["fail"]["count"] > 0, "given up before it was begun"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import math
 import resource
+import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-from urllib.parse import unquote
 
 import httptools
 import orjson
@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.byte_budget import SLOWEST, ByteBudget, too_slow
-from fovea_server.http.exchange import Exchange
+from fovea_server.http.exchange import Exchange, scope_of
 from fovea_server.http.framing import Framing, Head
 from fovea_server.traffic.call import REQUEST_ID_HEADER, Call, lookup
 from fovea_server.traffic.traffic import Traffic
@@ -35,6 +35,8 @@ _MOST_AHEAD = 65_536
 # Seconds that a client may go on sending a body whose answer is written.
 _LINGER_S = 3.0
 _NEVER = math.inf
+# State of a TCP connection whose other end is closed, in Linux.
+_CLOSE_WAIT = 8
 
 HTTP_SHARE, METRICS_SHARE = 0.5, 0.05
 """The shares of the file descriptors of this process that the connections of a port may take."""
@@ -88,19 +90,20 @@ class Connection(HttpToolsProtocol):
         self._traffic, self._bounds = traffic, bounds
         self._framing = Framing(sockets=self.ws_protocol_class is not None)
         self._due = 0.0
-        """When the client must have sent more, by the clock of the event loop."""
+        """When the client must have done more, by the clock of the event loop."""
         self._timer: asyncio.TimerHandle | None = None
         self._arrived = 0
         """Bytes of the body when its speed was looked at last."""
-        self._reading: asyncio.TimerHandle | None = None
         self._unsent = 0
+        """Bytes that wait for the client to read, when they were looked at last."""
         self._lingers = self._continues = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time limit for the first head; make room where there are too many."""
         idle = None
         if len(self.connections) >= self._bounds.most:
-            idle = next((one for one in self.connections if _is_idle(one)), None)
+            mine = (one for one in self.connections if isinstance(one, Connection))
+            idle = next((one for one in mine if one.is_idle), None)
         super().connection_made(transport)
         if idle is not None:
             idle.transport.close()
@@ -134,9 +137,8 @@ class Connection(HttpToolsProtocol):
             self.send_400_response(str(error))
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
-        if self._due == _NEVER and not self._framing.is_between and self.cycle is not None:
-            self._arrived = self.cycle.arrived
-            self._wait(self._bounds.patience_s)
+        if self._due == _NEVER and not self._framing.is_between:
+            self._wait_for_more()
 
     def _continue(self) -> None:
         """Go on later: a direct call would nest each answer in the one before it."""
@@ -178,36 +180,30 @@ class Connection(HttpToolsProtocol):
     def _begin(self, head: Head) -> None:
         """Let the application answer a request."""
         self.url = head.target
-        scope = self._scope_of(head)
+        self.scope = scope = scope_of(self, head)  # type: ignore[assignment]
         if head.is_socket:
-            self._end_timers()
-            self.scope = scope  # type: ignore[assignment]
+            self._end_timer()
             self.handle_websocket_upgrade()
             return
+        is_first = self.cycle is None
         self.cycle = exchange = Exchange(self, self._bounds.budget, scope, head)
+        if is_first and head.size and self._has_left():
+            exchange.leave()
         self._due = _NEVER
         if self._framing.is_between:
             self._end_message(exchange)
         self._start_asgi_task(exchange, self.app)  # type: ignore[arg-type]
 
-    def _scope_of(self, head: Head) -> dict[str, Any]:
-        target = httptools.parse_url(head.target)
-        path = target.path.decode("ascii")
-        return {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": "1.0" if head.is_old else "1.1",
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "root_path": "",
-            "method": head.method,
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": target.path,
-            "query_string": target.query or b"",
-            "headers": head.headers,
-            "state": self.app_state.copy(),
-        }
+    def _has_left(self) -> bool:
+        """Return True if the client has closed its end already, which is read behind its request.
+
+        To connect, send an image and leave costs next to nothing; to answer costs much.
+        """
+        line = self.transport.get_extra_info("socket")
+        if sys.platform != "linux" or line is None:
+            return False
+        state: bytes = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        return state[0] == _CLOSE_WAIT
 
     def _end_message(self, exchange: Exchange) -> None:
         if self._bounds.draining() and not self._framing.waiting:
@@ -217,7 +213,7 @@ class Connection(HttpToolsProtocol):
         if self._lingers:
             self.close()
         elif exchange.response_complete:
-            self._wait(self.timeout_keep_alive)
+            self._wait_for_more()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are no request, behind the answers before them; read nothing more."""
@@ -245,8 +241,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
-        if self._framing.is_between:
-            self._wait(self.timeout_keep_alive)
+        self._wait_for_more()
         self._continue()
 
     def close_behind_answer(self) -> None:
@@ -276,29 +271,29 @@ class Connection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """Go on: nearly all that was written is sent."""
         super().resume_writing()
-        self._end_reader()
+        self._unsent = 0
+        self._wait_for_more()
         self._continue()
 
     def _watch_reader(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()
-        if self._reading is None and self._unsent:
-            self._reading = self.loop.call_later(self._bounds.patience_s, self._look_at_reader)
+        if self._unsent:
+            self._wait(self._bounds.patience_s)
 
-    def _look_at_reader(self) -> None:
-        self._reading = None
-        if self.transport.get_write_buffer_size() < self._unsent:
-            self._watch_reader()
+    def _wait_for_more(self) -> None:
+        """Start the time limit of what the client is to send next; none while it is answered."""
+        if self._unsent:
+            return
+        if not self._framing.is_between and self.cycle is not None:
+            self._arrived = self.cycle.arrived
+            self._wait(self._bounds.patience_s)
+        elif self._is_busy:
+            self._due = _NEVER
         else:
-            # A normal close would wait for the client.
-            self.transport.abort()
-
-    def _end_reader(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+            self._wait(self.timeout_keep_alive)
 
     def _wait(self, seconds: float) -> None:
-        """Give the client so long from now to send more."""
+        """Look at the client so long from now, and no earlier."""
         # The timer is set again only when it is over: one for each request would cost more.
         self._due = self.loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._due:
@@ -314,10 +309,19 @@ class Connection(HttpToolsProtocol):
             return
         if left > 0:
             self._timer = self.loop.call_later(left, self._look)
+        elif self._unsent:
+            self._look_at_reader()
         elif not self._framing.is_between:
             self._look_at_speed()
         elif not self._is_busy:
             self.close()
+
+    def _look_at_reader(self) -> None:
+        if self.transport.get_write_buffer_size() < self._unsent:
+            self._watch_reader()
+        else:
+            # A normal close would wait for the client.
+            self.transport.abort()
 
     def _look_at_speed(self) -> None:
         exchange, patience_s = self.cycle, self._bounds.patience_s
@@ -332,20 +336,15 @@ class Connection(HttpToolsProtocol):
             exchange.fail(partial(too_slow, patience_s))
         self._wait(patience_s)
 
-    def _end_timers(self) -> None:
-        self._end_reader()
+    def _end_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End what waits for the client."""
-        self._end_timers()
+        self._end_timer()
         self._framing.end()
         super().connection_lost(exc)
         # They refer to each other.
         self.cycle = None
-
-
-def _is_idle(connection: object) -> bool:
-    return isinstance(connection, Connection) and connection.is_idle

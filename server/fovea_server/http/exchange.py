@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from fovea_preprocess.errors import FoveaError, QueueFull
 
@@ -25,6 +27,27 @@ if TYPE_CHECKING:
 _MOST_PIECES = 1 << 20
 # Bytes from which several writes are cheaper than a copy.
 _LARGE = 65_536
+
+
+def scope_of(connection: Connection, head: Head) -> dict[str, Any]:
+    """Make the scope of a request; httptools.HttpParserError: its target is none."""
+    target = httptools.parse_url(head.target)
+    path = target.path.decode("ascii")
+    return {
+        "type": "http",
+        "asgi": {"version": connection.asgi_version, "spec_version": "2.3"},
+        "http_version": "1.0" if head.is_old else "1.1",
+        "server": connection.server,
+        "client": connection.client,
+        "scheme": connection.scheme,
+        "root_path": "",
+        "method": head.method,
+        "path": unquote(path) if "%" in path else path,
+        "raw_path": target.path,
+        "query_string": target.query or b"",
+        "headers": head.headers,
+        "state": connection.app_state.copy(),
+    }
 
 
 class Exchange:
@@ -136,33 +159,31 @@ class Exchange:
 
     def _begin(self, message: Message) -> None:
         """Make the head; it goes with the body, as each write is a call of the system."""
-        self.response_started, self._expects = True, False
         self._let_go()
-        status, closes = message["status"], False
-        lines = [STATUS_LINE[status]]
-        # The date, which uvicorn renews.
-        for name, value in self._connection.server_state.default_headers:
-            lines += (name, b": ", value, b"\r\n")
-        for name, value in message.get("headers", ()):
-            if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
-                raise RuntimeError(f"{name!r}: {value!r} is no header")
+        status, given = message["status"], list(message.get("headers", ()))
+        for name, value in given:
             lower = name.lower()
             if lower == b"content-length":
                 self._left = int(value)
             elif lower == b"connection" and value.lower() == b"close":
-                closes, self.keep_alive = True, False
-            lines += (lower, b": ", value, b"\r\n")
-        if not (self.keep_alive or closes):
-            lines.append(b"connection: close\r\n")
+                self.keep_alive = False
+        if not self.keep_alive and (b"connection", b"close") not in given:
+            given.append((b"connection", b"close"))
         if self._scope["method"] == "HEAD" or status in (204, 304):
             self._left = 0
+        elif self._left is None:
+            given.append((b"transfer-encoding", b"chunked"))
+        # The date, which uvicorn renews.
+        dated = *self._connection.server_state.default_headers, *given
+        head = b"".join((STATUS_LINE[status], *(b"%s: %s\r\n" % each for each in dated), b"\r\n"))
+        if not head.count(b"\r") == head.count(b"\n") == len(dated) + 2:
+            raise RuntimeError(f"a header of an answer has a line break: {given}")
+        self.response_started, self._expects = True, False
         if self._left is None:
             # The first chunk may be long in coming.
-            lines.append(b"transfer-encoding: chunked\r\n\r\n")
-            self._connection.transport.write(b"".join(lines))
+            self._connection.transport.write(head)
         else:
-            lines.append(b"\r\n")
-            self._head = b"".join(lines)
+            self._head = head
 
     def _write(self, body: bytes | memoryview, *, more: bool) -> None:
         transport = self._connection.transport

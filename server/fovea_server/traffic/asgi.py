@@ -49,10 +49,10 @@ class WithTraffic:
         finally:
             path = scope["path"]
             call.model = call.model or scope.get("path_params", {}).get("name", "")
-            # Pages read these every few seconds.
-            polled = path in ("/v1/models", f"/v1/models/{call.model}/statistics")
-            polled &= (call.method, status) == ("GET", 200)
-            call.probe |= polled or path == "/metrics"
+            if (call.method, status) == ("GET", 200):
+                # Pages read these every few seconds.
+                call.probe |= path in ("/v1/models", f"/v1/models/{call.model}/statistics")
+            call.probe |= path == "/metrics"
             call.end(status, size, state.get("error"))
 
 

@@ -1,6 +1,9 @@
 """Bodies and answers of one request: what they hold, and for how long."""
 
 import asyncio
+import socket
+import sys
+from functools import partial
 
 import pytest
 from tests.server.connection.taken import Wire
@@ -23,13 +26,17 @@ class Asked:
     def __init__(self, patience_s: float = 60) -> None:
         self.budget = ByteBudget(LIMIT)
         self.received: list[object] = []
+        self.headers = [(b"content-length", b"2")]
         self.may_answer = asyncio.Event()
         config = Config(self._answer, interface="asgi3", ws="none", proxy_headers=False)
         bounds = Bounds(most=16, patience_s=patience_s, budget=self.budget)
         self.wire = Wire()
-        self.connection = Connection(
-            config, ServerState(), {}, traffic=Traffic((), log_access=False), bounds=bounds
+        self.connect = partial(
+            *(Connection, config, ServerState(), {}),
+            traffic=Traffic((), log_access=False),
+            bounds=bounds,
         )
+        self.connection = self.connect()
         self.connection.connection_made(self.wire)
 
     async def _answer(self, scope, receive, send) -> None:
@@ -39,8 +46,7 @@ class Asked:
         except (QueueFull, BodyTimeout) as error:
             self.received.append({"type": error.code})
         await self.may_answer.wait()
-        headers = [(b"content-length", b"2")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.start", "status": 200, "headers": self.headers})
         await send({"type": "http.response.body", "body": b"ok"})
 
     async def until(self, condition) -> None:
@@ -113,3 +119,37 @@ def test_a_head_that_stops_is_given_up_and_so_is_an_idle_connection(monkeypatch)
 
     for sent in (b"", b"GET", POST % 2 + b"ok", POST % 2 + b"ok" + b"GET"):
         asyncio.run(ask(sent))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell it in time")
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_client_that_has_left_is_known_before_its_body_is_used(leaves):
+    async def ask() -> None:
+        asked = Asked()
+        server = await asyncio.get_running_loop().create_server(asked.connect, "127.0.0.1", 0)
+        async with server:
+            # The kernel takes all this before the event loop looks.
+            with socket.create_connection(server.sockets[0].getsockname()) as client:
+                client.sendall(POST % 5 + b"image")
+                if leaves:
+                    client.close()
+                await asked.until(lambda: asked.received)
+        assert [each["type"] for each in asked.received] == [
+            "http.disconnect" if leaves else "http.request"
+        ]
+        asked.may_answer.set()
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("header", [(b"a", b"b\r\nc: d"), (b"a", b"b\nc"), (b"a\rb", b"")])
+def test_a_header_with_a_line_break_is_no_answer(header):
+    async def ask() -> None:
+        asked = Asked()
+        asked.headers.append(header)
+        asked.may_answer.set()
+        asked.connection.data_received(POST % 2 + b"ok")
+        await asked.until(lambda: asked.wire.closed)
+        assert asked.wire.written.startswith(b"HTTP/1.1 500 ")
+
+    asyncio.run(ask())
