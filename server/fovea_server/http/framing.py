@@ -179,17 +179,18 @@ class Framing:
         """Take the next head; None if it is not whole."""
         while self._read.startswith(_CRLF, self._at):
             self._at += len(_CRLF)
-        if not self.waiting or self._part is _NOTHING:
+        waiting = len(self._read) - self._at
+        if not waiting or self._part is _NOTHING:
             return None
         size = self._read.find(b"\r\n\r\n", self._at + self._searched) + 4 - self._at
         is_whole = size + self._at > 3
-        if self.waiting > MAX_HEAD_BYTES and not (is_whole and size <= MAX_HEAD_BYTES):
+        if waiting > MAX_HEAD_BYTES and not (is_whole and size <= MAX_HEAD_BYTES):
             raise InvalidRequest("The request's headers are too large.")
         if not is_whole:
             # A client that speaks TLS here would wait until its head is late.
             if _TOKEN.match(self._read, self._at) is None and self._read[self._at :] != b"\r":
                 raise InvalidRequest(_NO_LINE)
-            self._searched = max(1, self.waiting - 3)
+            self._searched = max(1, waiting - 3)
             return None
         self._searched = 0
         return self._begin(self._take(size))
@@ -228,7 +229,7 @@ class Framing:
         # All that was read in one piece is not copied.
         taken = self._read[self._at : self._at + size]
         self._at += size
-        if not self.waiting:
+        if self._at == len(self._read):
             # It is large, and this connection may be idle from now on.
             self._read, self._at = b"", 0
         return taken

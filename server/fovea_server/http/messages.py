@@ -1,4 +1,7 @@
-"""Requests and answers over HTTP, whatever the server is; and their headers."""
+"""Requests and answers of the plain routes, and their headers.
+
+Those of Starlette take 3 us more, of 150 us for a small tensor, and an answer there is one piece.
+"""
 
 from __future__ import annotations
 
