@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,18 @@ class Skeleton:
 
     names: tuple[str, ...]
     bones: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | None) -> Self | None:
+        """Read it from JSON that has its fields; None of None."""
+        if value is None:
+            return None
+        return cls(tuple(value["names"]), tuple((one, other) for one, other in value["bones"]))
+
+
+def named(names: Sequence[str]) -> Skeleton:
+    """Return the skeleton of these points, with bones if it is a person's."""
+    return PERSON if tuple(names) == PERSON.names else Skeleton(tuple(names))
 
 
 def numbered(count: int) -> Skeleton:
