@@ -35,7 +35,7 @@ _MOST_SCANNED = 16 << 10
 class Job:
     """Rows of one request, from arrival to answer.
 
-    A job waits in the queue. Where its source is prepared ahead, a thread claims it and prepares it
+    A job waits in the queue. Where its source prepares ahead, a thread claims it and prepares it
     there. An execution takes prepared jobs out of the queue; then they are answered.
 
     Attributes:
