@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from fovea_server.http.framing import Head
 
 # Bytes of a body in chunks that the application has not taken; others are given as a whole.
-_MOST_PIECES = 1 << 20
+_MOST_UNTAKEN = 1 << 20
+# Bytes up to which a piece is joined to the one before it.
+_SHORT = 1024
 # Bytes from which several writes are cheaper than a copy.
 _LARGE = 65_536
 
@@ -72,8 +74,8 @@ class Exchange:
         self._expects, self._is_chunked = head.expects, head.is_chunked
         self.message_event = asyncio.Event()
         self.disconnected = self.response_started = self.response_complete = False
-        self.arrived = self._held = 0
-        self._body: bytes | bytearray = b""
+        self.arrived = self._held = self._untaken = 0
+        self._pieces: list[bytes | bytearray] = []
         self._is_whole = self._is_taken = False
         # Not the error: it would refer to itself by its frames.
         self._why: Callable[[], FoveaError] | None = None
@@ -92,17 +94,18 @@ class Exchange:
             self.fail(self._budget.full)
             return
         self._held += len(piece)
-        if not self._body:
-            # Most bodies are a single piece, which is not copied.
-            self._body = piece
+        self._untaken += len(piece)
+        if len(piece) < _SHORT and self._pieces:
+            # A piece takes some forty bytes beside its own.
+            last = self._pieces[-1]
+            if isinstance(last, bytes):
+                last = self._pieces[-1] = bytearray(last)
+            last += piece
         else:
-            if isinstance(self._body, bytes):
-                self._body = bytearray(self._body)
-            # A bytearray grows by a share of its size, so it is seldom copied.
-            self._body += piece
+            self._pieces.append(piece)
         if self._is_chunked:
             self.message_event.set()
-            if len(self._body) > _MOST_PIECES:
+            if self._untaken > _MOST_UNTAKEN:
                 self._connection.flow.pause_reading()
 
     def end_body(self) -> None:
@@ -122,7 +125,7 @@ class Exchange:
         self.message_event.set()
 
     def _let_go(self) -> None:
-        self._body = b""
+        self._pieces.clear()
         self._budget.give_back(self._held)
         self._held = 0
 
@@ -134,9 +137,11 @@ class Exchange:
         while not (self.disconnected or self.response_complete):
             if self._why is not None:
                 raise self._why()
-            if not self._is_taken and (self._is_whole or (self._is_chunked and self._body)):
-                self._is_taken = self._is_whole
-                body, self._body = self._body, b""
+            if not self._is_taken and (self._is_whole or (self._is_chunked and self._pieces)):
+                self._is_taken, self._untaken = self._is_whole, 0
+                # It grows in no buffer, which the allocator may have to move again and again.
+                body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+                self._pieces.clear()
                 return {"type": "http.request", "body": body, "more_body": not self._is_whole}
             self._connection.flow.resume_reading()
             self.message_event.clear()
