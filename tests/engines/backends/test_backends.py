@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Event
@@ -127,6 +129,25 @@ def test_callers_side_by_side_each_get_their_own_answer_and_keep_it(
     for i, answer in enumerate(answers):
         assert_agree(answer, want[i % 3 : i % 3 + 1])
         assert answer.flags.writeable
+
+
+def test_no_thread_is_bound_to_a_core(engine: Engine, rows: np.ndarray[Any, Any]) -> None:
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir():
+        pytest.skip("threads are listed in Linux alone")
+    before, ours = set(tasks.iterdir()), os.sched_getaffinity(0)
+    seen = set()
+    with (
+        open_session("openvino", engine("openvino", "yolov8n"), max_batch=1) as session,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        # They may be bound only while they work.
+        calls = [pool.submit(session.infer, {"images": rows[:1]}) for _ in range(4)]
+        while not all(call.done() for call in calls):
+            for each in set(tasks.iterdir()) - before:
+                with suppress(ProcessLookupError):
+                    seen.add(os.sched_getaffinity(int(each.name)) == ours)
+    assert seen == {True}
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
