@@ -26,7 +26,7 @@ from fovea_client import Client
 from fovea_client.images import encode_bmp
 from fovea_client.png import write_rgb
 from fovea_engines.device import processor_name
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 

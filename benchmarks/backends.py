@@ -32,7 +32,7 @@ from fovea_engines.backends.registry import (
     open_session,
 )
 from fovea_engines.device import processor_name
-from fovea_engines.evaluate.speed import call_rate
+from fovea_engines.evaluation.speed import call_rate
 from fovea_engines.session import Session
 
 MODEL = Path(__file__).resolve().parents[2] / "shared" / "models" / "yolov8n.onnx"

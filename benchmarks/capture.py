@@ -27,10 +27,10 @@ from urllib.parse import urlsplit
 from http_load import http_load
 from tests.slow_disk import slow_disk
 
-from fovea_bench.server_process import ServerProcess
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name, usable_cores
+from fovea_server.bench.server_process import ServerProcess
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 NAME = "kept"

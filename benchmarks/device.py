@@ -27,18 +27,18 @@ from overhead import image, network
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.repository.model_config import ModelConfig
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, Session
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import PlacedImage, Placer
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_server.models.config.config import complete
 from fovea_server.models.opening import images_of
+from fovea_server.observability.model_statistics import ModelStatistics
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
-from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 
 COPY, ROWS = 0.1, 8

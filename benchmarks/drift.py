@@ -36,16 +36,16 @@ from tools.demo_models.heldout import FIRST_SEED, LAYOUTS
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_engines.repository.card import Baseline, Found, compared
-from fovea_life.drift.watch import Drift
-from fovea_life.drift.window import LiveWindow
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.image import DecodedImage, brightness
 from fovea_server.app import build_app
 from fovea_server.dataplane.prediction import PredictRequest
+from fovea_server.monitoring.drift.watch import Drift
+from fovea_server.monitoring.drift.window import LiveWindow
 from fovea_server.settings import Settings
 
 Pixels = NDArray[np.uint8]

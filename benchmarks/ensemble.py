@@ -41,13 +41,13 @@ import numpy as np
 import tritonclient.http
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
-from fovea_bench.server_process import ServerProcess
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name, usable_cores
-from fovea_engines.evaluate.samples import sample_images
-from fovea_engines.evaluate.speed import call_rate
+from fovea_engines.evaluation.samples import sample_images
+from fovea_engines.evaluation.speed import call_rate
 from fovea_engines.progress import ConsoleProgress
+from fovea_server.bench.server_process import ServerProcess
 
 SIDE, CONF, IOU = 640, 0.25, 0.7
 PORT = 18100

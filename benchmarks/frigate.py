@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 import zmq
 
-from fovea_bench.server_process import ServerProcess, free_port
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
 from fovea_engines.repository.repository import ModelRepository
+from fovea_server.bench.server_process import ServerProcess, free_port
 
 PROCESSES = (1, 6)
 TABLE_BYTES = 480

@@ -18,14 +18,18 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
+from fovea_engines.backends.tensorrt.cuda.driver import Device, open_device
+from fovea_engines.backends.tensorrt.cuda.letterbox import (
+    LetterboxKernel,
+    compile_letterbox,
+    packed_size,
+)
+from fovea_engines.backends.tensorrt.cuda.nvrtc import compile_cuda
+from fovea_engines.backends.tensorrt.cuda.resources import Kernel, Stream
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_preprocess.letterbox import LetterboxMap, fit
 from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
-from fovea_tensorrt.cuda.driver import Device, open_device
-from fovea_tensorrt.cuda.letterbox import LetterboxKernel, compile_letterbox, packed_size
-from fovea_tensorrt.cuda.nvrtc import compile_cuda
-from fovea_tensorrt.cuda.resources import Kernel, Stream
 
 SPECS = {
     "uint8 NHWC": PreprocessSpec(640, 640, dtype="uint8", layout="NHWC"),

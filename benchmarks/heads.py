@@ -20,11 +20,11 @@ import numpy as np
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
-from fovea_engines.detect.heads.recognise import open_head
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.reference import ReferenceSession
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.reference import ReferenceSession
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.heads.recognise import open_head
 from fovea_engines.progress import Progress
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import FoveaError
 from fovea_preprocess.preprocessor import Preprocessor
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import uvloop
 
-from fovea_bench.level import Level
-from fovea_bench.load import Burst, ClosedLoop, Endpoint
-from fovea_bench.sender import apply
+from fovea_server.bench.level import Level
+from fovea_server.bench.load import Burst, ClosedLoop, Endpoint
+from fovea_server.bench.sender import apply
 
 
 @dataclass(frozen=True)

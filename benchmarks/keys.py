@@ -25,9 +25,9 @@ from functools import partial
 from pathlib import Path
 
 from fovea_engines.device import processor_name
-from fovea_keys.door import KeyDoor
-from fovea_keys.key import digest_of, new_token
 from fovea_preprocess.errors import Unauthenticated
+from fovea_server.auth.door import KeyDoor
+from fovea_server.auth.key import digest_of, new_token
 
 _ROUNDS = 20_000
 # Behind the prefix fov_.

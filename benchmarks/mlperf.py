@@ -47,18 +47,18 @@ import uvloop
 from tables import SCENARIOS, mlperf
 from yolo11l import yolo11l
 
-from fovea_bench.connection import Connection
-from fovea_bench.requests import image_requests
-from fovea_bench.sender import error_of
-from fovea_bench.server_process import ServerProcess
-from fovea_bench.target import Target
 from fovea_engines.device import processor_name, sets_for
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import image_files
+from fovea_engines.evaluation.samples import image_files
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError
 from fovea_preprocess.image import decode_image
+from fovea_server.bench.connection import Connection
+from fovea_server.bench.requests import image_requests
+from fovea_server.bench.sender import error_of
+from fovea_server.bench.server_process import ServerProcess
+from fovea_server.bench.target import Target
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 COCO = SHARED / "data" / "coco64"

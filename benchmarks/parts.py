@@ -27,21 +27,21 @@ from overhead import MODEL, image, network, request_for
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from fovea_engines.backends.cpu_session import CpuSession
+from fovea_engines.backends.cpu import CpuSession
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.dense import Dense
+from fovea_engines.heads.dense import Dense
+from fovea_engines.results.detections import Detections
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_server.app import App, build_app
 from fovea_server.http.application import create_application
 from fovea_server.http.connection import Bounds, Connection
 from fovea_server.http.v1 import answers
+from fovea_server.observability.model_statistics import ModelStatistics
+from fovea_server.observability.stages import Stages
 from fovea_server.scheduling import job
 from fovea_server.scheduling.batching import InlineExecution
 from fovea_server.settings import Settings
-from fovea_server.statistics.model import ModelStatistics
-from fovea_server.statistics.stages import Stages
 from fovea_server.traffic.call import Call
 
 PARTS: dict[str, list[tuple[object, str]]] = {

@@ -36,13 +36,13 @@ from http_load import http_load
 from serve import COCO, MODEL, start_server
 from tables import peers
 
-from fovea_bench.requests import image_requests
-from fovea_bench.server_process import free_port
-from fovea_bench.target import Target
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name, usable_cores
 from fovea_engines.progress import ConsoleProgress
+from fovea_server.bench.requests import image_requests
+from fovea_server.bench.server_process import free_port
+from fovea_server.bench.target import Target
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = Path(sys.prefix) / "peers"

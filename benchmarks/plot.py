@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tables import newest
 
-from fovea_bench.chart import Axis, Series, chart, round_ticks
+from fovea_server.bench.chart import Axis, Series, chart, round_ticks
 
 MODELS = ("yolov8n", "yolox_nano")
 PRECISIONS = ("fp32", "bf16", "int8")

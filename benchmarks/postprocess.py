@@ -23,10 +23,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.mask_encoding import encoded_masks
-from fovea_engines.detect.options import PredictOptions
-from fovea_heads.segment import prototype_masks
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.heads.segment import prototype_masks
+from fovea_engines.results.mask_encoding import encoded_masks
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
 

@@ -22,14 +22,14 @@ from serve import COCO, MODEL, bare_loop
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import AUTO, BuildPlan, choices
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.progress import ConsoleProgress
-from fovea_files.formats.registry import read_formats
-from fovea_files.journal import Journal, RunSettings
-from fovea_files.predictors import LocalPredictor
-from fovea_files.save import save
-from fovea_files.sources import find_sources
+from fovea_engines.results.options import PredictOptions
+from fovea_server.offline.formats.registry import read_formats
+from fovea_server.offline.journal import Journal, RunSettings
+from fovea_server.offline.predictors import LocalPredictor
+from fovea_server.offline.save import save
+from fovea_server.offline.sources import find_sources
 
 
 def folder_of(count: int, top: Path) -> Path:

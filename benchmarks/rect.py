@@ -26,14 +26,14 @@ from typing import get_args
 import cv2
 import httpx
 
-from fovea_bench.server_process import ServerProcess
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name, usable_cores
-from fovea_engines.evaluate.samples import image_files
-from fovea_engines.evaluate.speed import call_rate
+from fovea_engines.evaluation.samples import image_files
+from fovea_engines.evaluation.speed import call_rate
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import EngineCard, Precision
+from fovea_server.bench.server_process import ServerProcess
 
 LIMITS = {"4:3": 1.2, "16:9": 1.4}
 LARGEST_DROP = 0.003  # of mAP50-95

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fovea_files.search.index import VectorIndex
+from fovea_server.search.index import VectorIndex
 
 NUMBER, SIZES, ROUNDS, CALLS, MOST = 100_000, (128, 256, 512), 5, 20, 10
 

@@ -36,22 +36,22 @@ import numpy as np
 import psutil
 from http_load import Loaded, http_load
 
-from fovea_bench.requests import image_requests
-from fovea_bench.target import Target
 from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import AUTO, BuildPlan, choices
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
-from fovea_engines.detect.mask_encoding import encoded_masks
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.task_result import TaskResult
 from fovea_engines.device import processor_name, usable_cores
 from fovea_engines.engine import Engine
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask
+from fovea_engines.results.mask_encoding import encoded_masks
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.task_result import TaskResult
 from fovea_preprocess.image import decode_image
+from fovea_server.bench.requests import image_requests
+from fovea_server.bench.target import Target
 
 MODEL = "bench"
 COCO = Path(__file__).resolve().parents[2] / "shared" / "data" / "coco64"

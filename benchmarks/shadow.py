@@ -26,11 +26,11 @@ from typing import Any
 import httpx
 import numpy as np
 
-from fovea_bench.server_process import ServerProcess
 from fovea_engines.build.gate import compare_engines
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import image_files
+from fovea_engines.evaluation.samples import image_files
+from fovea_server.bench.server_process import ServerProcess
 
 PERCENTILES = ("p50", "p99")
 _IMAGES = 64

@@ -34,11 +34,11 @@ import psutil
 from http_load import http_load
 from serve import MODEL, free_ports, start_server
 
-from fovea_bench.requests import image_requests
-from fovea_bench.target import Target
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name
+from fovea_server.bench.requests import image_requests
+from fovea_server.bench.target import Target
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 LIMITS = {"age_p99_ms": 400.0, "images_share": 0.4, "stop_s": 5.0}

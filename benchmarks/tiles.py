@@ -30,18 +30,18 @@ import numpy as np
 from numpy.typing import NDArray
 from serve import COCO, MODEL, start_server
 
-from fovea_accuracy.dataset import read_dataset
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect import nms
-from fovea_engines.detect.detections import Detections, join
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.tiles import MOST_SHARED, Tile, crop, cut, joined
 from fovea_engines.device import processor_name, usable_cores
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.agreement.overlap import iou
+from fovea_engines.evaluation.agreement.overlap import iou
+from fovea_engines.evaluation.dataset import read_dataset
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.results import nms
+from fovea_engines.results.detections import Detections, join
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.tiles import MOST_SHARED, Tile, crop, cut, joined
 from fovea_preprocess.image import decode_image
 from fovea_preprocess.letterbox import LetterboxMap
 

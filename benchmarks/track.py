@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from supervision import Detections as Given
 
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import processor_name
-from fovea_streams.tracking.tracker import Tracker, Tuning
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
+from fovea_server.tracking.tracker import Tracker, Tuning
 
 LIMIT_MS, OBJECTS, FRAMES = 0.5, 50, 300
 

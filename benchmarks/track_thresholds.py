@@ -45,13 +45,13 @@ from tests.streams.mot import COUNTS, OF_NO_MATTER, figures, row, rows_of  # noq
 
 from fovea_engines.build.build import build  # noqa: E402
 from fovea_engines.build.plan import BuildPlan  # noqa: E402
-from fovea_engines.detect.detections import Detections  # noqa: E402
-from fovea_engines.detect.options import PredictOptions  # noqa: E402
 from fovea_engines.engine import Engine  # noqa: E402
-from fovea_streams.frames.reader import Due  # noqa: E402
-from fovea_streams.tracking.tracker import Tracker, Tuning  # noqa: E402
-from fovea_streams.zones.scene import Scene  # noqa: E402
-from fovea_streams.zones.shape import Shape  # noqa: E402
+from fovea_engines.results.detections import Detections  # noqa: E402
+from fovea_engines.results.options import PredictOptions  # noqa: E402
+from fovea_server.streams.frames.reader import Due  # noqa: E402
+from fovea_server.streams.zones.scene import Scene  # noqa: E402
+from fovea_server.streams.zones.shape import Shape  # noqa: E402
+from fovea_server.tracking.tracker import Tracker, Tuning  # noqa: E402
 
 SHARED = ROOT.parent / "shared"
 SCENES = Path(sys.prefix) / "vision" / "site-packages" / "motmetrics" / "data"

@@ -33,21 +33,21 @@ from rich.console import Console
 from rich.table import Table
 from tables import ratio
 
-from fovea_accuracy.labels import read_labelled
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.assemble import candidate
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
-from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.agreement.measure import measure
-from fovea_engines.evaluate.reference import answers, read_samples
+from fovea_engines.evaluation.agreement.measure import measure
+from fovea_engines.evaluation.labels import read_labelled
+from fovea_engines.evaluation.reference import answers, read_samples
+from fovea_engines.heads.recognise import open_head
 from fovea_engines.progress import ConsoleProgress
-from fovea_precision.quantisation import plan_quantisation
-from fovea_precision.ranges import Method
-from fovea_precision.search import int8_graph
+from fovea_engines.quantization.quantisation import plan_quantisation
+from fovea_engines.quantization.ranges import Method
+from fovea_engines.quantization.search import int8_graph
 from fovea_preprocess.errors import BuildError
 
 COCO = Path(__file__).resolve().parents[2] / "shared" / "data" / "coco64"

@@ -22,16 +22,16 @@ from pathlib import Path
 
 from tables import ratio
 
-from fovea_bench.tune.candidates import find_candidates
-from fovea_bench.tune.search import Search
-from fovea_bench.tune.setting import grid, present
-from fovea_bench.tune.trials import Trials
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name, usable_cores
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.repository import ModelRepository
+from fovea_server.bench.tune.candidates import find_candidates
+from fovea_server.bench.tune.search import Search
+from fovea_server.bench.tune.setting import grid, present
+from fovea_server.bench.tune.trials import Trials
 
 NAME = "tuned"
 

@@ -1,4 +1,4 @@
-"""The promises of `Device` (`fovea_tensorrt.cuda.driver`), for a GPU and its stand-in."""
+"""The promises of `Device` (TensorRT's `cuda.driver`), for a GPU and its stand-in."""
 
 import threading
 

@@ -23,7 +23,7 @@ _OF_SERVERS = ("cli.serve", "serve", "grpc.server", "metrics.listener", "http.ap
 _OF_OTHERS = (
     *("onnxslim.cli._main", "rich.progress", "rich.table"),
     *("fovea_server.cli.build", "fovea_engines.build.build", "fovea_engines.engine"),
-    *("fovea_files.commands.eval", "fovea_files.commands.predict", "fovea_bench.commands.bench"),
+    *("fovea_server.cli.eval", "fovea_server.cli.predict", "fovea_server.cli.bench"),
 )
 _PR_SET_PDEATHSIG = 1
 # Python has read these as it started: where others are given, it has to start.

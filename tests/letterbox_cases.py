@@ -6,12 +6,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from fovea_engines.backends.tensorrt.cuda.driver import Device
+from fovea_engines.backends.tensorrt.cuda.letterbox import LetterboxKernel, packed_size
 from fovea_preprocess.image import decode_image
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.preprocessor import PlacedImage, Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
-from fovea_tensorrt.cuda.driver import Device
-from fovea_tensorrt.cuda.letterbox import LetterboxKernel, packed_size
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 SPECS = {

@@ -13,7 +13,7 @@ import tritonclient.grpc as triton
 from tests.conftest import DEMO, ROOT
 from tritonclient.utils import InferenceServerException
 
-PHOTOGRAPHS = ROOT / "engines" / "fovea_engines" / "evaluate" / "photographs"
+PHOTOGRAPHS = ROOT / "engines" / "fovea_engines/evaluation/photographs"
 IMAGES = [
     path.read_bytes() for path in (*sorted(DEMO.glob("*.jpg")), *sorted(PHOTOGRAPHS.glob("*.jpg")))
 ]

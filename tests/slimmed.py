@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 
-from fovea_engines.graph import normalise
+from fovea_engines.onnx_graph import normalise
 
 _slim, _convert = normalise._slim, normalise._convert_opset
 shared_folder: Path | None = None

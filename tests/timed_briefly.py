@@ -3,8 +3,8 @@
 Else each takes some seconds of every core, and no test depends on which of them is kept.
 """
 
-from fovea_engines.evaluate import speed
-from fovea_precision import search
+from fovea_engines.evaluation import speed
+from fovea_engines.quantization import search
 
 
 def time_briefly() -> None:

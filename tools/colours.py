@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fovea_engines.detect import colours, skeleton
+from fovea_engines.results import colours, skeleton
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "server" / "fovea_page" / "colours.js"
+PAGE = ROOT / "server/fovea_server/ui/colours.js"
 CLIENT = ROOT / "client" / "fovea_client"
 
 

@@ -33,14 +33,14 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
-from fovea_drawing.drawing import draw
 from fovea_engines.build.build import build as build_engine
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.embedding import Embedding
-from fovea_engines.detect.new_image import NewImage
+from fovea_engines.drawing.drawing import draw
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_engines.repository.labels import find_labels
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.new_image import NewImage
 
 DOCS = Path(__file__).parents[1] / "docs"
 DEMO = DOCS.parent / "server" / "fovea_server" / "demo"

@@ -15,11 +15,7 @@ from fovea_engines.backends.backend import (
     OpenPlan,
 )
 from fovea_engines.backends.registry import open_session
-from fovea_engines.detect.attributes import Attribute, Attributes
-from fovea_engines.detect.classes import Classes, best_classes
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.embedding import Embedding
-from fovea_engines.detect.heads.base import (
+from fovea_engines.heads.base import (
     CROPPED,
     IMAGENET,
     STRETCHED,
@@ -30,27 +26,31 @@ from fovea_engines.detect.heads.base import (
     corners,
     softmax,
 )
-from fovea_engines.detect.heads.dense import Dense, best_class
-from fovea_engines.detect.heads.evidence import (
+from fovea_engines.heads.dense import Dense, best_class
+from fovea_engines.heads.evidence import (
     no_logits,
     no_probabilities,
     no_shares,
 )
-from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
-from fovea_engines.detect.masks import Masks
-from fovea_engines.detect.new_image import NewImage
-from fovea_engines.detect.nms import choose, detections, rotated_detections, take
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.reading import ReadText
-from fovea_engines.detect.skeleton import FACE, PERSON, Skeleton
-from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.heads.yolo_dense import YoloV8
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import BuilderOptions, Plugin
+from fovea_engines.results.attributes import Attribute, Attributes
+from fovea_engines.results.classes import Classes, best_classes
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask
+from fovea_engines.results.masks import Masks
+from fovea_engines.results.new_image import NewImage
+from fovea_engines.results.nms import choose, detections, rotated_detections, take
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.reading import ReadText
+from fovea_engines.results.skeleton import FACE, PERSON, Skeleton
+from fovea_engines.results.task_result import TaskResult
 from fovea_engines.session import Array, Closing, ImageSession, Session, TensorSpec
-from fovea_heads.yolo_dense import YoloV8
 from fovea_preprocess.errors import (
     BackendError,
     BackendUnavailable,

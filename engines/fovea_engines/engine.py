@@ -10,26 +10,28 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_cardless.plain_engine import PlainChoice, open_plain
 from fovea_engines.backends.registry import (
     get_backend,
     mismatch,
     open_session,
 )
-from fovea_engines.detect.class_names import resolve_classes
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.embedding import Embedding
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.heads.recognition import Recognition
-from fovea_engines.detect.image_inputs import source_feeds
-from fovea_engines.detect.mosaic import Mosaic
-from fovea_engines.detect.new_image import NewImage
-from fovea_engines.detect.options import PredictOptions, check_effect
-from fovea_engines.detect.task_result import TaskResult
-from fovea_engines.detect.tiles import crop, cut, joined
-from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.clip.opening import open_words, own_words
+from fovea_engines.clip.texts import Words
+from fovea_engines.heads.image_inputs import source_feeds
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.heads.recognition import Recognition
+from fovea_engines.plain_engine import PlainChoice, open_plain
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.files import file_sha256
+from fovea_engines.results.class_names import resolve_classes
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.mosaic import Mosaic
+from fovea_engines.results.new_image import NewImage
+from fovea_engines.results.options import PredictOptions, check_effect
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.tiles import crop, cut, joined
+from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import (
     Array,
     Closing,
@@ -48,8 +50,6 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.letterbox import LetterboxMap, least_size
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
-from fovea_words.opening import open_words, own_words
-from fovea_words.words import Words
 
 _DEFAULTS = PredictOptions()
 

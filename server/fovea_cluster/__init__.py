@@ -1,1 +1,1 @@
-"""Serves on a cluster of Ray."""
+"""The import path that configurations of Ray written by 0.1 name."""

@@ -11,42 +11,42 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fovea_embed.feature import Texts
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.device import usable_cores
-from fovea_extensions.extensions import Extensions
-from fovea_files.search.feature import Search
-from fovea_keys.feature import KeyRoute
-from fovea_life.drift.watch import Drift
-from fovea_life.promotion.canaries import Canaries
-from fovea_life.promotion.promoter import Promoter
-from fovea_life.shadow.shadows import Shadows
-from fovea_page.feature import Page
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.auth.authenticator import Authenticator
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.apis import parse_apis
+from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.dataplane import DataPlane, Observer
+from fovea_server.dataplane.decode_limiter import PixelRoom
+from fovea_server.dataplane.extensions import Extensions
 from fovea_server.dataplane.models import Models
-from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.reach import Reach
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.feature import Feature
+from fovea_server.http.v1.key_feature import KeyRoute
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.json_text import JsonThread
 from fovea_server.models.opening import image_limits
 from fovea_server.models.registry import Registry
+from fovea_server.monitoring.drift.watch import Drift
+from fovea_server.rollout.promotion.promoter import Promoter
+from fovea_server.rollout.shadow.shadows import Shadows
+from fovea_server.search.embedding_feature import Texts
+from fovea_server.search.feature import Search
 from fovea_server.settings import Settings
+from fovea_server.streams.feature import Streams
+from fovea_server.tracking.tracks import Tracks
 from fovea_server.traffic.traffic import Traffic
-from fovea_streams.feature import Streams
-from fovea_streams.tracking.tracks import Tracks
+from fovea_server.ui.feature import Page
 
 if TYPE_CHECKING:
-    from fovea_keys.door import KeyDoor
-    from fovea_life.capture.capturer import Capture
-    from fovea_outbound.fetch import Fetcher
-    from fovea_outbound.otel import OtelTracer
+    from fovea_server.auth.door import KeyDoor
+    from fovea_server.dataplane.fetch import Fetcher
+    from fovea_server.monitoring.capture.capturer import Capture
+    from fovea_server.observability.otel import OtelTracer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +133,7 @@ def build_app(
 def _open_keys(settings: Settings) -> KeyDoor | None:
     if settings.keys_file is None and settings.jwt_issuer is None:
         return None
-    from fovea_keys.door import KeyDoor
+    from fovea_server.auth.door import KeyDoor
 
     files = settings.keys_file, settings.quota_file
     if settings.jwt_issuer is None:
@@ -144,7 +144,7 @@ def _open_keys(settings: Settings) -> KeyDoor | None:
             "this one"
         )
     try:
-        from fovea_keys.provider import Provider
+        from fovea_server.auth.provider import Provider
     except ModuleNotFoundError as error:
         raise _not_installed("--jwt-issuer", "oidc", error) from error
     issuer = settings.jwt_issuer, settings.jwt_audience, settings.jwt_scope_claim
@@ -155,7 +155,7 @@ def _open_tracer(settings: Settings) -> OtelTracer | None:
     if not settings.otel:
         return None
     try:
-        from fovea_outbound.otel import OtelTracer
+        from fovea_server.observability.otel import OtelTracer
     except ModuleNotFoundError as error:
         raise _not_installed("--otel", "otel", error) from error
     return OtelTracer(settings.otel_ratio)
@@ -164,7 +164,7 @@ def _open_tracer(settings: Settings) -> OtelTracer | None:
 def _open_fetcher(settings: Settings) -> Fetcher | None:
     if not settings.allow_url:
         return None
-    from fovea_outbound.fetch import Fetcher
+    from fovea_server.dataplane.fetch import Fetcher
 
     return Fetcher(
         max_bytes=settings.max_image_bytes,
@@ -176,9 +176,9 @@ def _open_fetcher(settings: Settings) -> Fetcher | None:
 def _capture(settings: Settings, models: Models) -> list[Capture]:
     if settings.capture is None:
         return []
-    from fovea_life.capture.capturer import Capture
-    from fovea_life.capture.rules import parse_rule
-    from fovea_life.capture.store import CaptureStore
+    from fovea_server.models.config.capture_rules import parse_rule
+    from fovea_server.monitoring.capture.capturer import Capture
+    from fovea_server.monitoring.capture.store import CaptureStore
 
     for text in settings.capture_rule:
         parse_rule(text)
@@ -189,19 +189,19 @@ def _capture(settings: Settings, models: Models) -> list[Capture]:
 
 def _integration(name: str, service: Service) -> Feature:
     if name == "deepstack":
-        from fovea_apis.deepstack import DeepStack
+        from fovea_server.integrations.deepstack import DeepStack
 
         return DeepStack()
     if name == "label-studio":
-        from fovea_apis.label_studio.routes import LabelStudio
+        from fovea_server.integrations.label_studio.routes import LabelStudio
 
         return LabelStudio()
     if name == "roboflow":
-        from fovea_apis.roboflow.routes import Roboflow
+        from fovea_server.integrations.roboflow.routes import Roboflow
 
         return Roboflow()
     try:
-        from fovea_apis.frigate.listener import FrigateListener
+        from fovea_server.integrations.frigate.listener import FrigateListener
     except ModuleNotFoundError as error:
         raise InvalidOption(
             "--api frigate-zmq needs packages that are not installed (pip install "

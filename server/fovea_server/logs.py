@@ -23,16 +23,7 @@ FORMATS: dict[str, LogFormat] = {name: name for name in get_args(LogFormat)}
 CONTROL = "fovea_server.control"
 """Logger of what changes the server: always written, as whoever changes the log is in it too."""
 
-_PACKAGES = frozenset(
-    (
-        *("fovea_preprocess", "fovea_accuracy", "fovea_cardless", "fovea_drawing", "fovea_engines"),
-        *("fovea_heads", "fovea_lab", "fovea_precision", "fovea_tensorrt", "fovea_words"),
-        *("fovea_apis", "fovea_bench", "fovea_cluster", "fovea_embed"),
-        *("fovea_extensions", "fovea_files", "fovea_keys", "fovea_life", "fovea_outbound"),
-        *("fovea_page", "fovea_pipelines", "fovea_server", "fovea_start", "fovea_stores"),
-        "fovea_streams",
-    )
-)
+_PACKAGES = frozenset(("fovea_preprocess", "fovea_engines", "fovea_server"))
 SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from fovea_server.http.connection import HTTP_SHARE, Bounds, Connection, most_co
 from fovea_server.http.plain import PlainRoute
 from fovea_server.logs import SERVER_LOG
 from fovea_server.settings import silence_grpc
+from fovea_server.streams.sockets.socket import SocketLimits
 from fovea_server.tls import https_files
-from fovea_streams.sockets.socket import SocketLimits
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -255,7 +255,7 @@ def _sockets(service: Service) -> type[asyncio.Protocol] | Literal["none"]:
     limits = SocketLimits(service.budget, service.settings.body_timeout_s)
 
     def make(**given: Any) -> asyncio.Protocol:
-        from fovea_streams.sockets.protocol import SocketProtocol
+        from fovea_server.streams.sockets.protocol import SocketProtocol
 
         return SocketProtocol(**given, limits=limits)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, InstanceOf
 from pydantic_settings import NoDecode
 
-from fovea_stores.address import Address, parse_address
+from fovea_server.stores.address import Address, parse_address
 
 # Kubernetes adds these to every pod for a Service that is called fovea, or fovea-something.
 _OF_KUBERNETES = re.compile(

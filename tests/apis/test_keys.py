@@ -7,7 +7,7 @@ import httpx
 import pytest
 from tests.serving import start_server
 
-from fovea_keys.key import digest_of, new_token
+from fovea_server.auth.key import digest_of, new_token
 
 pytestmark = pytest.mark.real
 

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from fovea_apis.label_studio.hosts import Hosts
-from fovea_outbound.fetch import _parsed
 from fovea_preprocess.errors import FetchRefused, InvalidImage
+from fovea_server.dataplane.fetch import _parsed
 from fovea_server.http.v1.body import Url
+from fovea_server.integrations.label_studio.hosts import Hosts
 from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.real

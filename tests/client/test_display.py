@@ -29,7 +29,7 @@ from fovea_client import (
     ScoredClass,
 )
 from fovea_client.testing import FakeServer
-from fovea_engines.detect.colours import colour
+from fovea_engines.results.colours import colour
 
 BOX = Box(2.0, 3.0, 12.0, 9.0)
 HOSTILE = '<script>alert("1")</script>'

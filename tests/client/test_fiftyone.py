@@ -21,7 +21,7 @@ from fovea_client import (
     ScoredClass,
     Semantic,
 )
-from fovea_engines.detect.map_encoding import class_png, depth_png, mask_png
+from fovea_engines.results.map_encoding import class_png, depth_png, mask_png
 
 pytestmark = pytest.mark.real
 

@@ -16,7 +16,7 @@ from tests.serving import start_server
 
 from fovea_client import Client, ImageError, Outlines
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.colours import colour, ink, shades
+from fovea_engines.results.colours import colour, ink, shades
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ import pytest
 from tests.built import build
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.results.options import PredictOptions
 
 pytestmark = pytest.mark.real
 

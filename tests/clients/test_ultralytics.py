@@ -13,8 +13,8 @@ from tests.built import build
 from tests.serving import RunningServer, start_server
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.image import decode_image
 
 pytestmark = pytest.mark.real

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.docker.dockerfile import Instruction, all_of, read_dockerfile
 
-from fovea_tensorrt.caches import cache_folder
+from fovea_engines.backends.tensorrt.caches import cache_folder
 
 pytestmark = pytest.mark.real
 

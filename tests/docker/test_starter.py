@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 def test_it_follows_the_compose_specification_and_the_projects_own(root: Path) -> None:
-    file = root / "server/fovea_start/starter/compose.yaml"
+    file = root / "server/fovea_server/cli/starter/compose.yaml"
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     subprocess.run([*checker, str(file)], check=True)
     [starter] = YAML(typ="safe").load(file)["services"].values()

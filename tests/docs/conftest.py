@@ -10,7 +10,7 @@ import pytest
 from tests.forked import on_path
 from tests.serving import free_ports
 
-from fovea_lab.edit.input_shape import set_size
+from fovea_engines.edit.input_shape import set_size
 
 # Of each set, for builds that are shown: enough to run, not to judge.
 IMAGES = 4

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.heads.registry import FAMILIES
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -21,7 +21,7 @@ from tests.streams.test_mqtt import PASSWORD, USER, broker
 from tools.locks import EXTRAS
 
 from fovea_server.settings import Settings
-from fovea_streams.streams.config import KEYS, OPTIONS, StreamConfig
+from fovea_server.streams.cameras.config import KEYS, OPTIONS, StreamConfig
 
 pytestmark = pytest.mark.real
 

@@ -23,11 +23,11 @@ from tests.serving import start_server
 from tests.slow_disk import slow_disk
 from tritonclient import grpc
 
-from fovea_engines.detect.options import PredictOptions
-from fovea_life.capture.store import captures
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.image import decode_image
 from fovea_server.app import build_app
 from fovea_server.dataplane.prediction import PredictRequest
+from fovea_server.monitoring.capture.store import captures
 from fovea_server.settings import ModelControlMode, Settings
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
 from fovea_client import AsyncClient, Client, ServerError
-from fovea_keys.key import digest_of, new_token
+from fovea_server.auth.key import digest_of, new_token
 
 pytestmark = pytest.mark.slow
 

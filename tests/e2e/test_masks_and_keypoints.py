@@ -15,7 +15,7 @@ from tests.serving import start_server
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 
 pytestmark = pytest.mark.real
 

@@ -18,7 +18,7 @@ from tests.serving import start_server
 
 from fovea_client import Client
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.mosaic import Mosaic
+from fovea_engines.results.mosaic import Mosaic
 from fovea_preprocess.image import decode_image
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

@@ -14,10 +14,10 @@ from pycocotools.cocoeval import COCOeval
 from tests.conftest import DEMO
 from tests.serving import start_server
 
-from fovea_accuracy.yolo import read_yolo
-from fovea_engines.detect.results import read_result
-from fovea_engines.detect.vocabulary import WORDLESS
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.evaluation.yolo import read_yolo
+from fovea_engines.results.tasks import read_result
+from fovea_engines.results.vocabulary import WORDLESS
 
 # Of pycocotools, when it decodes masks.
 pytestmark = [

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.serving import start_server
 
-from fovea_drawing.drawing import draw, encode
+from fovea_engines.drawing.drawing import draw, encode
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_preprocess.image import decode_image
 
 pytestmark = pytest.mark.real

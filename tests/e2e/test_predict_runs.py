@@ -21,7 +21,7 @@ from tests.conftest import DEMO
 from tests.streams.conftest import write_moving_scene
 
 from fovea_client import Client
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 
 pytestmark = pytest.mark.slow
 

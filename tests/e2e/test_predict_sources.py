@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 from tests.conftest import DEMO
 
-from fovea_files import save
-from fovea_files.commands.predict_progress import PredictProgress
+from fovea_server.cli.predict_progress import PredictProgress
+from fovea_server.offline import save
 
 pytestmark = pytest.mark.slow
 

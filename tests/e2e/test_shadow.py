@@ -25,14 +25,14 @@ from tritonclient import grpc
 
 from fovea_engines.build.gate import compare_engines
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.vocabulary import WORDLESS
 from fovea_engines.engine import Engine
-from fovea_life.commands import shadow as command
-from fovea_life.shadow import shadow
-from fovea_life.shadow.documents import ShadowRequest
-from fovea_life.shadow.markdown import stalled
-from fovea_life.shadow.messages import ShadowCandidate
-from fovea_life.shadow.shadow import Shadow
+from fovea_engines.results.vocabulary import WORDLESS
+from fovea_server.cli import shadow as command
+from fovea_server.rollout.shadow import shadow
+from fovea_server.rollout.shadow.documents import ShadowRequest
+from fovea_server.rollout.shadow.markdown import stalled
+from fovea_server.rollout.shadow.messages import ShadowCandidate
+from fovea_server.rollout.shadow.shadow import Shadow
 from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -107,7 +107,8 @@ def workers(server):
     return [
         each
         for each in psutil.Process(server.process.pid).children(recursive=True)
-        if each.status() == psutil.STATUS_ZOMBIE or "fovea_life.shadow.worker" in each.cmdline()
+        if each.status() == psutil.STATUS_ZOMBIE
+        or "fovea_server.rollout.shadow.worker" in each.cmdline()
     ]
 
 

@@ -16,7 +16,7 @@ from tests.serving import start_server
 
 from fovea_client import Client
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.rotated import corners
+from fovea_engines.results.rotated import corners
 from fovea_server.http.v1.schemas import PredictAnswer
 
 SIZE = (480, 640)

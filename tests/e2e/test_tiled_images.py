@@ -11,8 +11,8 @@ import tritonclient.http
 from PIL import Image
 
 from fovea_client import Client
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.image import decode_image
 
 pytestmark = pytest.mark.slow

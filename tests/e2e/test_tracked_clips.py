@@ -10,9 +10,9 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tests.serving import start_server
 
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.options import PredictOptions
-from fovea_streams.tracking.tracker import Tracker, Tuning
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
+from fovea_server.tracking.tracker import Tracker, Tuning
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -11,7 +11,7 @@ from tests.engines.graph.test_output_shapes import bright
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_preprocess.image import decode_image
 from fovea_preprocess.preprocessor import Preprocessor
 

@@ -10,10 +10,10 @@ from tests.engines.tiny import tiny_detector, tiny_network
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_engines.repository.card import EngineCard
+from fovea_engines.results.options import PredictOptions
 
 
 @pytest.fixture(scope="session")

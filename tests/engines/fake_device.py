@@ -1,4 +1,4 @@
-"""A stand-in for `Device` (`fovea_tensorrt.cuda.driver`): the tests run without a GPU.
+"""A stand-in for `Device` (TensorRT's `cuda.driver`): the tests run without a GPU.
 
 What happens in streams happens in threads, so that an order which is only hoped for shows. What
 is against the rules raises `Misuse` at once, or is noted in `misuse` where a stream finds it.

@@ -9,15 +9,15 @@ from tests.engines import fake_tensorrt
 from tests.engines.fake_tensorrt import FakeEngine
 from tests.engines.host_kernel import HostDevice, compile_for_host
 
-from fovea_preprocess.spec import PreprocessSpec
-from fovea_tensorrt.cuda.letterbox import (
+from fovea_engines.backends.tensorrt.cuda.letterbox import (
     LETTERBOX_FILE,
     LetterboxKernel,
     definitions,
     source,
     with_spec,
 )
-from fovea_tensorrt.session import TensorRTImageSession
+from fovea_engines.backends.tensorrt.session import TensorRTImageSession
+from fovea_preprocess.spec import PreprocessSpec
 
 
 def host_image(spec: PreprocessSpec, folder: Path) -> bytes:

@@ -14,9 +14,9 @@ from tests.engines import fake_tensorrt
 from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_tensorrt import FakeEngine, FakeLoaded, FakeRuntimeConfig
 
+from fovea_engines.backends.tensorrt.runtime import RTX, Runtime, load_runtime
 from fovea_engines.device import Gpu
 from fovea_preprocess.errors import InferenceFailed
-from fovea_tensorrt.runtime import RTX, Runtime, load_runtime
 
 HERE = Gpu(FakeDevice.name, "89")
 
@@ -146,7 +146,7 @@ def fake_gpu_machine(gpu: Gpu = HERE) -> Iterator[FakeGpuMachine]:
     """In the end every device is closed, and nothing was against the rules."""
     machine = FakeGpuMachine()
     with gpu_is_here(gpu) as patch:
-        engine_file = "fovea_tensorrt.engine_file"
+        engine_file = "fovea_engines.backends.tensorrt.engine_file"
         patch.setattr(f"{engine_file}.open_device", machine.open_device)
         patch.setattr(f"{engine_file}.load_runtime", lambda backend: machine.runtime)
         yield machine
@@ -162,9 +162,9 @@ def gpu_is_here(gpu: Gpu | None) -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (
             "fovea_engines.build.assemble",
-            "fovea_tensorrt.rebuild",
-            "fovea_tensorrt.backend",
-            "fovea_tensorrt.runtime",
+            "fovea_engines.build.rebuild",
+            "fovea_engines.backends.tensorrt.backend",
+            "fovea_engines.backends.tensorrt.runtime",
         ):
             patch.setattr(f"{module}.gpu_here", lambda: gpu)
         yield patch

@@ -9,8 +9,8 @@ from tests.engines import fake_tensorrt
 from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_tensorrt import FakeEngine
 
-from fovea_tensorrt.cuda.resources import let_go
-from fovea_tensorrt.session import TensorRTSession
+from fovea_engines.backends.tensorrt.cuda.resources import let_go
+from fovea_engines.backends.tensorrt.session import TensorRTSession
 
 COLUMNS = 4
 

@@ -3,10 +3,10 @@
 import numpy as np
 
 from fovea_engines.backends.registry import get_backend, open_session
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.recognise import open_head
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.graph.tensors import graph_inputs
+from fovea_engines.heads.recognise import open_head
+from fovea_engines.onnx_graph.tensors import graph_inputs
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.preprocessor import Preprocessor
 
 

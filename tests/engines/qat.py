@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from fovea_engines.graph.wiring import rebuild
-from fovea_precision.ranges import Ranges
+from fovea_engines.onnx_graph.wiring import rebuild
+from fovea_engines.quantization.ranges import Ranges
 
 
 def quantised_in_training(

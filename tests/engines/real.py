@@ -11,11 +11,11 @@ from tests import slimmed
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
-from fovea_engines.detect.heads.preprocess import PRESETS
-from fovea_engines.evaluate.samples import image_files, read_image
+from fovea_engines.evaluation.samples import image_files, read_image
+from fovea_engines.heads.preprocess import PRESETS
 from fovea_engines.progress import Progress
-from fovea_precision.calibrate import Images, calibrate
-from fovea_precision.ranges import Origin, Ranges
+from fovea_engines.quantization.calibrate import Images, calibrate
+from fovea_engines.quantization.ranges import Origin, Ranges
 from fovea_preprocess.preprocessor import Preprocessor
 
 DETECTORS = ("yolov5n", "yolov8n", "yolov10n", "yolox_nano", "yolov8n-pose", "yolov8n-seg-320")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import onnx
 import pytest
 
+from fovea_engines.backends.tensorrt.builder import Plan, build_plan
+from fovea_engines.backends.tensorrt.runtime import RTX, load_runtime
 from fovea_engines.repository.options import BuilderOptions, Profile, parse_capabilities
 from fovea_preprocess.errors import BuildError
-from fovea_tensorrt.builder import Plan, build_plan
-from fovea_tensorrt.runtime import RTX, load_runtime
 
 trt = pytest.importorskip(
     "tensorrt_rtx_bindings", reason="TensorRT for RTX is not installed: pip install '.[rtx]'"

@@ -10,9 +10,9 @@ import pytest
 from tests.engines.detect.heads.expected import NEAR, unmatched
 from tests.engines.tiny import tiny_detector
 
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound
 
 pytestmark = pytest.mark.real

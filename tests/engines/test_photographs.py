@@ -7,7 +7,7 @@ from zipfile import ZipFile
 
 import fovea_engines
 
-FOLDER = Path(fovea_engines.__file__).parent / "evaluate" / "photographs"
+FOLDER = Path(fovea_engines.__file__).parent / "evaluation/photographs"
 ROOT = Path(__file__).parents[2]
 FILES = sorted(file.name for file in FOLDER.glob("*.jpg"))
 
@@ -34,4 +34,4 @@ def test_the_wheel_has_them(tmp_path):
     [wheel] = tmp_path.glob("*.whl")
     names = ZipFile(wheel).namelist()
     for file in [*FILES, "README.md"]:
-        assert f"fovea_engines/evaluate/photographs/{file}" in names
+        assert f"fovea_engines/evaluation/photographs/{file}" in names

@@ -5,9 +5,9 @@ from time import monotonic
 
 import numpy as np
 
-from fovea_tensorrt.cuda.driver import Device
-from fovea_tensorrt.cuda.nvrtc import compile_cuda
-from fovea_tensorrt.cuda.resources import driver_call
+from fovea_engines.backends.tensorrt.cuda.driver import Device
+from fovea_engines.backends.tensorrt.cuda.nvrtc import compile_cuda
+from fovea_engines.backends.tensorrt.cuda.resources import driver_call
 
 PATIENCE_S = 60
 

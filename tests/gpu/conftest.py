@@ -9,11 +9,11 @@ from tests.engines.tiny import tiny_detector
 from tests.gpu.subject import ROWS, Subject
 
 from fovea_engines.backends.registry import available_backends
+from fovea_engines.backends.tensorrt.cuda.driver import open_device
+from fovea_engines.backends.tensorrt.runtime import Runtime, load_runtime
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.errors import BackendUnavailable
-from fovea_tensorrt.cuda.driver import open_device
-from fovea_tensorrt.runtime import Runtime, load_runtime
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from tests.engines import fake_tensorrt
 from tests.engines.fake_tensorrt import DataType, TensorFormat, TensorIOMode, TensorLocation
 from tests.gpu.affine import Affine
 
+from fovea_engines.backends.tensorrt.cuda.driver import Device, open_device
+from fovea_engines.backends.tensorrt.cuda.resources import driver_call
+from fovea_engines.backends.tensorrt.session import TensorRTSession
 from fovea_preprocess.errors import InferenceFailed
-from fovea_tensorrt.cuda.driver import Device, open_device
-from fovea_tensorrt.cuda.resources import driver_call
-from fovea_tensorrt.session import TensorRTSession
 
 
 class KernelEngine:

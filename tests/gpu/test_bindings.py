@@ -8,14 +8,14 @@ from onnx import TensorProto, helper
 from tests.engines.fake_session import save
 from tests.engines.fake_stream import PATIENCE_S
 
+from fovea_engines.backends.tensorrt.backend import ENGINE_FILE
+from fovea_engines.backends.tensorrt.batch_context import Bucket, Contexts
+from fovea_engines.backends.tensorrt.builder import build_plan
+from fovea_engines.backends.tensorrt.cuda.quiet import QUIET, Quiet
+from fovea_engines.backends.tensorrt.tensors import read_inputs
 from fovea_engines.engine import Engine
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_preprocess.errors import InferenceFailed
-from fovea_tensorrt.backend import ENGINE_FILE
-from fovea_tensorrt.builder import build_plan
-from fovea_tensorrt.cuda.quiet import QUIET, Quiet
-from fovea_tensorrt.lanes import Bucket, Contexts
-from fovea_tensorrt.tensors import read_inputs
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tests.device_contract import DeviceContract
 
+from fovea_engines.backends.tensorrt.cuda.driver import open_device
+from fovea_engines.backends.tensorrt.cuda.nvrtc import compile_cuda
 from fovea_preprocess.errors import InferenceFailed
-from fovea_tensorrt.cuda.driver import open_device
-from fovea_tensorrt.cuda.nvrtc import compile_cuda
 
 pytestmark = pytest.mark.real
 

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from tests.letterbox_cases import SPECS, differences, letterboxed, noise, placed, real_images
 
-from fovea_tensorrt.cuda.letterbox import LetterboxKernel, compile_letterbox, packed_size
+from fovea_engines.backends.tensorrt.cuda.letterbox import (
+    LetterboxKernel,
+    compile_letterbox,
+    packed_size,
+)
 
 pytestmark = pytest.mark.real
 

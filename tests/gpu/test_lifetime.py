@@ -20,8 +20,8 @@ import sys
 from pathlib import Path
 import numpy as np
 from fovea_engines.engine import Engine
-from fovea_tensorrt.cuda.driver import open_device
-from fovea_tensorrt.cuda.resources import driver_call
+from fovea_engines.backends.tensorrt.cuda.driver import open_device
+from fovea_engines.backends.tensorrt.cuda.resources import driver_call
 for _ in range(5):
     Engine.open(Path(sys.argv[1])).close()
     _, active = driver_call("cuDevicePrimaryCtxGetState", driver_call("cuDeviceGet", 0))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fovea_start.commands.doctor import gpu_findings, look
+from fovea_server.cli.doctor import gpu_findings, look
 
 pytestmark = pytest.mark.real
 

@@ -8,10 +8,10 @@ from onnx import TensorProto, helper
 from tests.drawn import draw
 from tests.engines.fake_session import save
 
+from fovea_engines.backends.tensorrt.builder import build_plan
 from fovea_engines.engine import Engine
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_preprocess.errors import BackendUnavailable
-from fovea_tensorrt.builder import build_plan
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 

@@ -15,8 +15,8 @@ from tests.engines.fake_session import answer
 from tests.gpu.affine import PATIENCE_S
 from tests.gpu.kernel_engine import KernelEngine, open_session
 
+from fovea_engines.backends.tensorrt.session import TensorRTSession
 from fovea_preprocess.errors import InferenceFailed, OutOfMemory
-from fovea_tensorrt.session import TensorRTSession
 
 pytestmark = pytest.mark.real
 
@@ -240,7 +240,7 @@ def test_an_engine_that_does_not_fit_is_refused_with_figures(device, engine):
 CRASH = """
 from tests.gpu.kernel_engine import KernelEngine, open_session
 import numpy as np, pytest
-from fovea_tensorrt.cuda.driver import open_device
+from fovea_engines.backends.tensorrt.cuda.driver import open_device
 from fovea_preprocess.errors import DeviceLost
 device = open_device()
 engine = KernelEngine(device, (1, 4, 8))

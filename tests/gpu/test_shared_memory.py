@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from fovea_extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.metrics.machine import read_gpus
+from fovea_server.tensors.cuda_shared_memory import CudaSharedMemory
 
 pytestmark = pytest.mark.real
 
@@ -18,8 +18,8 @@ SIZE = 1 << 20
 LENDER = f"""
 import ctypes
 from cuda.bindings import driver
-from fovea_tensorrt.cuda.resources import driver_call
-from fovea_tensorrt.cuda.driver import open_device
+from fovea_engines.backends.tensorrt.cuda.resources import driver_call
+from fovea_engines.backends.tensorrt.cuda.driver import open_device
 with open_device() as device, device.current():
     stream, memory, pinned = device.stream(), device.alloc({SIZE}), device.pinned({SIZE})
     pinned.array[:] = 3

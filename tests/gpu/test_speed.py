@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from tests.conftest import SHARED
 
+from fovea_engines.backends.tensorrt import session
+from fovea_engines.backends.tensorrt.batch_context import Recorder
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.speed import call_rate
+from fovea_engines.evaluation.speed import call_rate
 from fovea_engines.repository.options import BuilderOptions, Profile, default_profiles
-from fovea_tensorrt import session
-from fovea_tensorrt.lanes import Recorder
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
@@ -55,7 +55,7 @@ def test_images_a_second(backend, model, tmp_path, profiles, record_property, ca
     build(plan)
     folder = tmp_path / "r" / "m" / "1"
     record_property("model", model.name)
-    with caplog.at_level(logging.WARNING, "fovea_tensorrt"):
+    with caplog.at_level(logging.WARNING, "fovea_engines.backends.tensorrt"):
         for name, rate in measure(folder).items():
             record_property(f"{name}, graphs", rate)
     assert "without CUDA graphs" not in caplog.text

@@ -10,15 +10,15 @@ from tests.drawn import draw
 from tests.gpu.subject import ROWS, Subject
 
 from fovea_engines.backends.registry import mismatch
+from fovea_engines.backends.tensorrt.layers_file import LAYERS_FILE, PlanLayers
 from fovea_engines.build.build import build
 from fovea_engines.build.gate import compare_engines
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.rebuild import rebuild
 from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_preprocess.errors import BackendUnavailable
-from fovea_tensorrt.layers_file import LAYERS_FILE, PlanLayers
-from fovea_tensorrt.rebuild import rebuild
 
 # TensorRT tries kernels out, for minutes.
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]

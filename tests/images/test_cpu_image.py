@@ -33,7 +33,9 @@ def test_doctor_finds_nothing_to_mend_in_it(image: str, bare: Podman) -> None:
 
 
 def test_it_has_what_traces_need(image: str, bare: Podman) -> None:
-    bare("run", "--rm", "--entrypoint=python", image, "-c", "import fovea_outbound.otel")
+    bare(
+        "run", "--rm", "--entrypoint=python", image, "-c", "import fovea_server.observability.otel"
+    )
 
 
 @pytest.mark.timeout(600)

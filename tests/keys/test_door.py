@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fovea_keys.bucket import TokenBucket
-from fovea_keys.door import KeyDoor
-from fovea_keys.key import Rate, Scope, digest_of, new_token, parse_span
 from fovea_preprocess.errors import Forbidden, InvalidOption, RateLimited, Unauthenticated
-from fovea_server.traffic.holder import Holder
+from fovea_server.auth.bucket import TokenBucket
+from fovea_server.auth.door import KeyDoor
+from fovea_server.auth.key import Rate, Scope, digest_of, new_token, parse_span
+from fovea_server.traffic.principal import Holder
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 

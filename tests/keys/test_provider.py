@@ -14,9 +14,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from tests.keys.test_door import admit
 
-from fovea_keys import provider as module
-from fovea_keys.door import KeyDoor
-from fovea_keys.provider import Provider
 from fovea_preprocess.errors import (
     Forbidden,
     InvalidOption,
@@ -24,6 +21,9 @@ from fovea_preprocess.errors import (
     Unauthenticated,
     Unavailable,
 )
+from fovea_server.auth import provider as module
+from fovea_server.auth.door import KeyDoor
+from fovea_server.auth.provider import Provider
 
 RSA, OTHER = (rsa.generate_private_key(65537, 2048) for _ in range(2))
 CURVE = ec.generate_private_key(ec.SECP256R1())

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.keys.test_door import admit
 
-from fovea_keys.door import KeyDoor
-from fovea_keys.key import digest_of, new_token
-from fovea_keys.limited import LimitedHolder
-from fovea_keys.quota import Meter, Quota, UsageFile
 from fovea_preprocess.errors import RateLimited
+from fovea_server.auth.door import KeyDoor
+from fovea_server.auth.key import digest_of, new_token
+from fovea_server.auth.limited import LimitedHolder
+from fovea_server.auth.quota import Meter, Quota, UsageFile
 
 NOON = datetime(2026, 11, 26, 12, 30, tzinfo=UTC)
 

@@ -7,23 +7,23 @@ import pytest
 from tests.conftest import DEMO
 from tests.crops import crops, jpeg
 
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.repository.baseline import Distribution, QuantityValues
 from fovea_engines.repository.card import Baseline
-from fovea_life.drift.report import _bin_names
-from fovea_life.drift.watch import Drift
-from fovea_life.drift.window import IMAGES, LiveWindow
-from fovea_life.promotion.canaries import Canaries
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import ModelNotReady, NotFound
 from fovea_preprocess.image import DecodedImage, brightness, decode_image
 from fovea_server.app import build_app
+from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.dataplane.pixel_room import PixelRoom
+from fovea_server.dataplane.decode_limiter import PixelRoom
 from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.models.opening import image_limits
+from fovea_server.monitoring.drift.report import _bin_names
+from fovea_server.monitoring.drift.watch import Drift
+from fovea_server.monitoring.drift.window import IMAGES, LiveWindow
 from fovea_server.settings import Settings
-from fovea_streams.tracking.tracks import Tracks
+from fovea_server.tracking.tracks import Tracks
 
 pytestmark = pytest.mark.slow
 

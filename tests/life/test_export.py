@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fovea_life.capture.export import export
-from fovea_life.capture.store import Captured
+from fovea_server.monitoring.capture.store import Captured
+from fovea_server.offline.capture_export import export
 
 BOX = {"box": {"x1": 2.0, "y1": 1.0, "x2": 6.0, "y2": 5.0}, "score": 0.5}
 OUTLINE = {"size": [8, 8], "polygons": [[2.5, 1.5, 2.5, 4.5, 5.5, 4.5, 5.5, 1.5]]}

@@ -11,21 +11,21 @@ import pytest
 
 from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.repository import ModelRepository
-from fovea_life.checked import checked
-from fovea_life.commands.asking import parse_share
-from fovea_life.commands.promote import _seconds
-from fovea_life.promotion.canary import RunningCanary, _tail
-from fovea_life.promotion.documents import FILE, CanaryPlan, Promotion, Rollback
-from fovea_life.promotion.record import HistoryRecord
 from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
+from fovea_server.cli.asking import parse_share
+from fovea_server.cli.promote import _seconds
+from fovea_server.models.config.checked import checked
+from fovea_server.rollout.promotion.canary import RunningCanary, _tail
+from fovea_server.rollout.promotion.documents import FILE, CanaryPlan, Promotion, Rollback
+from fovea_server.rollout.promotion.record import HistoryRecord
 
 # Each promotion that is done is told.
 WRITER = """
 import itertools, sys
 from pathlib import Path
 from fovea_engines.repository.repository import ModelRepository
-from fovea_life.promotion.documents import Promotion
-from fovea_life.promotion.record import HistoryRecord
+from fovea_server.rollout.promotion.documents import Promotion
+from fovea_server.rollout.promotion.record import HistoryRecord
 models = ModelRepository(Path(sys.argv[1]))
 for version in itertools.cycle((1, 2)):
     with HistoryRecord(models, "m") as record:

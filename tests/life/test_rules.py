@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fovea_engines.detect.classes import Classes
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.embedding import Embedding
-from fovea_engines.detect.vocabulary import Vocabulary
-from fovea_life.capture.rules import parse_rule
+from fovea_engines.results.classes import Classes
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import InvalidOption
+from fovea_server.models.config.capture_rules import parse_rule
 
 WORDS = Vocabulary(("person", "dog"))
 

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from fovea_engines.detect.classes import Classes
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.maps import SoftMask
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.agreement.measure import measure_detections
-from fovea_life.shadow.clustered_share import ClusteredShare
-from fovea_life.shadow.compare import compare
-from fovea_life.shadow.tally import WORST, ShadowTally
+from fovea_engines.evaluation.agreement.measure import measure_detections
+from fovea_engines.results.classes import Classes
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.maps import SoftMask
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import UnsupportedModel
+from fovea_server.rollout.shadow.clustered_share import ClusteredShare
+from fovea_server.rollout.shadow.compare import compare
+from fovea_server.rollout.shadow.tally import WORST, ShadowTally
 
 LOW = PredictOptions(conf=0.2)
 

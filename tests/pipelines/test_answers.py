@@ -24,11 +24,11 @@ from tests.serving import start_server
 
 from fovea_client import Box, Client, as_json
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.detections import Detections
-from fovea_pipelines.recipe import StageTable
-from fovea_pipelines.stages import BoundStage
+from fovea_engines.results.detections import Detections
 from fovea_preprocess.image import decode_image
 from fovea_server.http.v1.schemas import PredictAnswer
+from fovea_server.pipelines.recipe import StageTable
+from fovea_server.pipelines.stages import BoundStage
 
 pytestmark = pytest.mark.slow
 

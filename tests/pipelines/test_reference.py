@@ -14,7 +14,7 @@ from tests.pipelines.conftest import DEMO, PIPELINE, write_pipeline
 from tests.server.registries import serving
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_pipelines.reference import PipelineCard
+from fovea_server.pipelines.reference import PipelineCard
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from tests.serving import start_server
 from tests.zoo.cases import HEADS, case_of
 from tests.zoo.rows import assert_rows, plainly
 
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_preprocess.preprocessor import Preprocessor
 

@@ -4,9 +4,9 @@ import asyncio
 
 from tests.streams.walks import FPS, HEIGHT, LENGTH, WIDTH, frame_of, walks
 
+from fovea_server.streams.events.config import EventConfig
+from fovea_server.streams.events.feed import EventFeed
 from fovea_server.tensors.image_messages import ImageResult
-from fovea_streams.events.config import EventConfig
-from fovea_streams.events.feed import EventFeed
 
 DOOR = "door=0.5,0,0.5,1"
 

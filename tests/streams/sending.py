@@ -4,9 +4,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from fovea_streams.events import sender
-from fovea_streams.events.config import EventConfig
-from fovea_streams.events.feed import EventFeed
+from fovea_server.streams.events import sender
+from fovea_server.streams.events.config import EventConfig
+from fovea_server.streams.events.feed import EventFeed
 
 sender._FIRST_WAIT_S = sender._LONGEST_WAIT_S = 0.02
 

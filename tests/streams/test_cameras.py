@@ -22,12 +22,12 @@ from tests.streams.feeds import until
 
 from fovea_preprocess.errors import FetchRefused, InvalidOption, NotFound
 from fovea_server.dataplane.reach import EVERYWHERE, Reach
-from fovea_streams.events.config import EventConfig
-from fovea_streams.frames.address import SourceAddress, checked
-from fovea_streams.frames.camera import Camera, SourceState
-from fovea_streams.frames.reader import Reading
-from fovea_streams.streams.config import StreamConfig
-from fovea_streams.streams.stream import CameraStream, ended
+from fovea_server.streams.cameras.config import StreamConfig
+from fovea_server.streams.cameras.stream import CameraStream, ended
+from fovea_server.streams.events.config import EventConfig
+from fovea_server.streams.frames.address import SourceAddress, checked
+from fovea_server.streams.frames.camera import Camera, SourceState
+from fovea_server.streams.frames.reader import Reading
 
 pytestmark = pytest.mark.real
 

@@ -5,11 +5,11 @@ import pytest
 from tests.streams.digits import FPS, HEIGHT, LENGTH, WIDTH, DigitScene
 from tests.streams.mot import COUNTS, OF_NO_MATTER, figures, row, rows_of
 
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_streams.tracking.tracker import Tracker, Tuning
-from fovea_streams.zones.scene import Scene
-from fovea_streams.zones.shape import Shape
+from fovea_engines.results.options import PredictOptions
+from fovea_server.streams.zones.scene import Scene
+from fovea_server.streams.zones.shape import Shape
+from fovea_server.tracking.tracker import Tracker, Tuning
 
 pytestmark = pytest.mark.slow
 

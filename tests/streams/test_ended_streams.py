@@ -6,7 +6,7 @@ import pytest
 
 from fovea_server.app import build_app
 from fovea_server.settings import Settings
-from fovea_streams.streams.table import StreamTable
+from fovea_server.streams.cameras.table import StreamTable
 
 
 @pytest.mark.parametrize(("enabled", "trims"), [("true", True), ("false", False)])

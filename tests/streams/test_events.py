@@ -19,11 +19,11 @@ from tests.streams.receiver import Receiver, receiving
 from tests.streams.walks import FPS, HEIGHT, LENGTH, WIDTH, frame_of, walks
 
 from fovea_preprocess.errors import InvalidOption
+from fovea_server.streams.events import log as log_module
+from fovea_server.streams.events import sender, webhook
+from fovea_server.streams.events.config import EventConfig, shown
+from fovea_server.streams.events.log import EventLog
 from fovea_server.tensors.image_messages import ImageResult
-from fovea_streams.events import log as log_module
-from fovea_streams.events import sender, webhook
-from fovea_streams.events.config import EventConfig, shown
-from fovea_streams.events.log import EventLog
 
 SENDING = [sys.executable, "-m", "tests.streams.sending"]
 

@@ -11,15 +11,15 @@ import pytest
 from tests.built import build
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
+from fovea_engines.results.options import PredictOptions
 from fovea_server.dataplane.reach import EVERYWHERE
-from fovea_streams.frames.address import SourceAddress
-from fovea_streams.frames.camera import Camera
-from fovea_streams.frames.reader import Reading
-from fovea_streams.tracking.tracker import Tracker, Tuning
-from fovea_streams.zones.scene import Scene
-from fovea_streams.zones.shape import Shape
+from fovea_server.streams.frames.address import SourceAddress
+from fovea_server.streams.frames.camera import Camera
+from fovea_server.streams.frames.reader import Reading
+from fovea_server.streams.zones.scene import Scene
+from fovea_server.streams.zones.shape import Shape
+from fovea_server.tracking.tracker import Tracker, Tuning
 
 pytestmark = pytest.mark.real
 

@@ -16,7 +16,7 @@ from tests.streams.conftest import mjpeg_camera
 from tests.streams.feeds import feed_in, numbers, play, until
 from tests.system import program
 
-from fovea_streams.events import mqtt, sender
+from fovea_server.streams.events import mqtt, sender
 
 pytestmark = pytest.mark.real
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from tests.streams.conftest import write_moving_scene
 
-from fovea_life.promotion.canaries import Canaries
 from fovea_server.app import build_app
+from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.dataplane.pixel_room import PixelRoom
+from fovea_server.dataplane.decode_limiter import PixelRoom
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.models.opening import image_limits
 from fovea_server.settings import Settings
-from fovea_streams.streams.table import StreamTable
-from fovea_streams.tracking.tracks import Tracks
+from fovea_server.streams.cameras.table import StreamTable
+from fovea_server.tracking.tracks import Tracks
 
 pytestmark = pytest.mark.slow
 

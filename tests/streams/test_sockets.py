@@ -30,8 +30,8 @@ HANDSHAKE = (
 )
 # Waits are shorter, and there are fewer connections.
 HASTY = (
-    "import fovea_streams.sockets.protocol as p, fovea_streams.sockets.frames as f;"
-    "import fovea_streams.sockets.socket as s;"
+    "import fovea_server.streams.sockets.protocol as p, fovea_server.streams.sockets.frames as f;"
+    "import fovea_server.streams.sockets.socket as s;"
     "p.PING_S = 0.5; f.IDLE_S = 5.0; s.MOST_SOCKETS = 8; s.MOST_KEYLESS = 1; s.KEY_WAIT_S = 1.0;"
     "from fovea_server.cli.main import main; main()"
 )

@@ -14,14 +14,14 @@ import supervision
 import trackers
 from tests.streams.mot import figures, row, rows_of
 
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, OutOfOrder, QueueFull
 from fovea_server.tensors.image_messages import ImageResult
-from fovea_streams.tracking import tracker as packages
-from fovea_streams.tracking import tracks as module
-from fovea_streams.tracking.tracker import Tracker, Tuning
-from fovea_streams.tracking.tracks import Tracks
+from fovea_server.tracking import tracker as packages
+from fovea_server.tracking import tracks as module
+from fovea_server.tracking.tracker import Tracker, Tuning
+from fovea_server.tracking.tracks import Tracks
 
 pytestmark = pytest.mark.real
 

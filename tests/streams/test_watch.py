@@ -62,7 +62,7 @@ def test_a_line_for_each_event(fovea, demo_repository, clip):
 
 
 def test_events_that_nobody_takes_are_named(fovea, demo_repository, clip, monkeypatch):
-    monkeypatch.setattr("fovea_streams.commands.watch._LAST_EVENTS_S", 2.0)
+    monkeypatch.setattr("fovea_server.cli.watch._LAST_EVENTS_S", 2.0)
     receiver, (dead,) = Receiver(), free_ports(1)
     receiver.faults = [500, 500]
     command = "watch", "digits", clip, "--repository", demo_repository, "--json"

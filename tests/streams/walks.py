@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fovea_engines.detect.detections import Detections
+from fovea_engines.results.detections import Detections
 
 WIDTH, HEIGHT, FPS, LENGTH = 640, 360, 10, 240
 BOX = 20, 40  # half of its width; its height

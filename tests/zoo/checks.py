@@ -8,18 +8,18 @@ from tests.zoo import cases
 from tests.zoo.cases import HEADS, expected
 from tests.zoo.rows import assert_rows
 
-from fovea_accuracy.dataset import read_dataset
-from fovea_accuracy.evaluate import evaluate, in_process
 from fovea_engines.build.build import build
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import pin_inputs
+from fovea_engines.evaluation.dataset import read_dataset
+from fovea_engines.evaluation.evaluate import evaluate, in_process
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.inspect.diff import diff
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import pin_inputs
+from fovea_engines.quantization import search
 from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE
-from fovea_lab.diff.diff import diff
-from fovea_precision import search
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.zoo.cases import FACES, FIRST
 from tests.zoo.checks import Checks
 
-from fovea_engines.evaluate import samples
-from fovea_engines.evaluate.agreement.overlap import iou
+from fovea_engines.evaluation import samples
+from fovea_engines.evaluation.agreement.overlap import iou
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -7,7 +7,7 @@ from tests.zoo.checks import Checks, folder_of
 from tests.zoo.rows import plainly
 
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_preprocess.preprocessor import Preprocessor
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

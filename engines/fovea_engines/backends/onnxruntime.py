@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fovea_engines.backends.backend import Backend, CompilePlan, OpenPlan
-from fovea_engines.backends.cpu_session import CpuSession, load_layouts
+from fovea_engines.backends.cpu import CpuSession, load_layouts
 from fovea_engines.repository.files import write_file, writing
 from fovea_engines.session import NUMPY_NAMES, Array, TensorSpec
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel

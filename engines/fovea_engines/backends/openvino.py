@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from fovea_engines.backends.backend import Backend, CompilePlan, OpenPlan
-from fovea_engines.backends.cpu_session import CpuSession, load_layouts
+from fovea_engines.backends.cpu import CpuSession, load_layouts
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.files import writing
 from fovea_engines.session import Array, TensorSpec

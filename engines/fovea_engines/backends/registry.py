@@ -11,13 +11,13 @@ from pathlib import Path
 from fovea_engines.backends.backend import Backend, BackendInfo, GpuMemory, OpenPlan
 from fovea_engines.backends.onnxruntime import ONNXRUNTIME
 from fovea_engines.backends.openvino import OPENVINO
+from fovea_engines.backends.tensorrt.backend import TENSORRT, TENSORRT_RTX
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import Plugin
 from fovea_engines.session import Session
 from fovea_preprocess.entry_points import Group, entry_points, load, titled
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, Unavailable
-from fovea_tensorrt.backend import TENSORRT, TENSORRT_RTX
 
 log = logging.getLogger(__name__)
 

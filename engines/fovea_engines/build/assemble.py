@@ -18,8 +18,9 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.device import Gpu, gpu_here, processor_name, sets_for
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.reference import ReferenceSession
+from fovea_engines.evaluation.reference import ReferenceSession
 from fovea_engines.progress import Progress
+from fovea_engines.quantization.half import rounded
 from fovea_engines.repository.card import (
     CARD_FORMAT,
     NOTHING_SEEN,
@@ -30,7 +31,6 @@ from fovea_engines.repository.card import (
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Closing, Session, in_order
-from fovea_precision.half import rounded
 from fovea_preprocess.errors import (
     BackendError,
     BackendUnavailable,

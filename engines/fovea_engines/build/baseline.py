@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fovea_accuracy.labels import Labels
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import image_files
+from fovea_engines.evaluation.labels import Labels
+from fovea_engines.evaluation.samples import image_files
 from fovea_engines.progress import Progress
 from fovea_engines.repository.baseline import Baseline, Found, compared
 from fovea_preprocess.errors import FoveaError

@@ -8,25 +8,26 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from fovea_accuracy.labels import (
-    Labels,
-    check_task,
-    described,
-    read_class_names,
-    read_labelled,
-)
-from fovea_drawing.open_question import check_settled
-from fovea_drawing.report import write_report
 from fovea_engines.backends.backend import CompilePlan
 from fovea_engines.build.baseline import measure_baseline
 from fovea_engines.build.choose import open_chosen
 from fovea_engines.build.gate import objection
 from fovea_engines.build.graphs import save
 from fovea_engines.build.labelled import LabelledEvaluation
+from fovea_engines.build.open_question import check_settled
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
-from fovea_engines.detect.heads.base import Detector
-from fovea_engines.evaluate.samples import MAX_IMAGES, image_files, images_sha256
+from fovea_engines.build.prompts import split_texts
+from fovea_engines.build.report import write_report
+from fovea_engines.evaluation.labels import (
+    Labels,
+    check_task,
+    described,
+    read_class_names,
+    read_labelled,
+)
+from fovea_engines.evaluation.samples import MAX_IMAGES, image_files, images_sha256
+from fovea_engines.heads.base import Detector
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
@@ -35,7 +36,6 @@ from fovea_engines.repository.history import HISTORY_FILE, append_event, locked_
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidModel, InvalidOption, NotFound
-from fovea_words.prompts import split_texts
 
 CheckServable = Callable[[Path, int], None]
 """Loads a version of a model's folder as a server does; raises InvalidModel where that cannot."""

@@ -18,8 +18,8 @@ from fovea_engines.build.plan import BuildPlan, Choice
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import sample_images
-from fovea_engines.evaluate.speed import Rates, fastest, is_faster, time_engines
+from fovea_engines.evaluation.samples import sample_images
+from fovea_engines.evaluation.speed import Rates, fastest, is_faster, time_engines
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard, Precision
 from fovea_engines.repository.figures import CandidateFigures

@@ -18,30 +18,30 @@ from fovea_engines.build.graphs import Graphs
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.detect.heads.base import Detector
-from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.edit.any_size import any_size
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.agreement.identity import IdentityCheck
-from fovea_engines.evaluate.agreement.matching import CONF, MARGIN
-from fovea_engines.evaluate.agreement.measure import (
+from fovea_engines.evaluation.agreement.identity import IdentityCheck
+from fovea_engines.evaluation.agreement.matching import CONF, MARGIN
+from fovea_engines.evaluation.agreement.measure import (
     NO_NUMBER,
     difference,
     finite,
     measure,
     measure_detections,
 )
-from fovea_engines.evaluate.reference import answers, read_samples
-from fovea_engines.evaluate.samples import sample_images
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import pin_inputs
-from fovea_engines.graph.wiring import RANKING, outputs_after
+from fovea_engines.evaluation.reference import answers, read_samples
+from fovea_engines.evaluation.samples import sample_images
+from fovea_engines.heads.base import Detector
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import pin_inputs
+from fovea_engines.onnx_graph.wiring import RANKING, outputs_after
 from fovea_engines.progress import Progress
+from fovea_engines.quantization.half import check_overflow, rounded, to_half
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.repository.card import EngineCard, Precision
 from fovea_engines.repository.figures import SHIPPED, Agreement
-from fovea_lab.edit.any_size import any_size
-from fovea_precision.half import check_overflow, rounded, to_half
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import Disagreement, NotFinite, UnsupportedModel
 from fovea_preprocess.letterbox import least_size
 from fovea_preprocess.plural import counted

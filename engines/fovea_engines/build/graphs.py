@@ -13,14 +13,14 @@ from fovea_engines.build.int8 import Int8
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, check_float32
-from fovea_engines.graph.image_front import add_image_front
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.heads.nms_tail import add_nms_tail
+from fovea_engines.onnx_graph.image_front import add_image_front
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress
+from fovea_engines.quantization.half import to_half
+from fovea_engines.quantization.quantisation import to_int8
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.files import write_file
-from fovea_heads.nms_tail import add_nms_tail
-from fovea_precision.half import to_half
-from fovea_precision.quantisation import to_int8
 from fovea_preprocess.errors import UnsupportedModel
 
 

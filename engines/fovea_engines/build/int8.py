@@ -13,10 +13,10 @@ from fovea_engines.build.assemble import candidate
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.agreement.measure import measure
-from fovea_engines.evaluate.reference import answers, read_samples
+from fovea_engines.evaluation.agreement.measure import measure
+from fovea_engines.evaluation.reference import answers, read_samples
+from fovea_engines.heads.recognise import open_head
 from fovea_engines.repository.figures import Calibration
 
 BUDGET = 0.9

@@ -8,11 +8,11 @@ from functools import cached_property
 
 import onnx
 
-from fovea_accuracy.labels import Labels, measure
 from fovea_engines.build.assemble import reference
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.engine import Engine
+from fovea_engines.evaluation.labels import Labels, measure
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_preprocess.errors import NotFinite

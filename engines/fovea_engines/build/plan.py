@@ -14,9 +14,10 @@ from fovea_engines.backends.registry import (
     CPU_BACKENDS,
     DEFAULT_CPU_BACKEND,
 )
-from fovea_engines.detect.heads.recognise import check_family
+from fovea_engines.clip.texts import TOKENIZER_FILE
 from fovea_engines.device import BFLOAT16_SETS, WeightBits, processor_name, sets_for, usable_cores
-from fovea_engines.evaluate.samples import image_files
+from fovea_engines.evaluation.samples import image_files
+from fovea_engines.heads.recognise import check_family
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.figures import Goal, Method
 from fovea_engines.repository.files import json_sha256
@@ -24,7 +25,6 @@ from fovea_engines.repository.options import BuilderOptions, default_profiles, t
 from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
-from fovea_words.words import TOKENIZER_FILE
 
 # Raised when the same source and options would give another engine, or more in its card; old ones
 # are then rebuilt.

@@ -12,28 +12,28 @@ from typing import Any
 import onnx
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.heads.base import Detector
-from fovea_engines.detect.heads.metadata import labels_from_metadata, names_fault
-from fovea_engines.detect.heads.preprocess import over_own
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.heads.recognition import TENSORS, Recognition, outputs_text
-from fovea_engines.detect.heads.signature import image_layout, image_sides
-from fovea_engines.detect.image_inputs import beside_image, origin_of
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import Observer, with_batch, working_size
-from fovea_engines.graph.as_written import as_written
-from fovea_engines.graph.batch_axis import NO_BATCH, add_batch
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import control_flow, normalise, open_size
-from fovea_engines.graph.own_normalisation import own_normalisation
-from fovea_engines.graph.plugin_operators import plugin_operators
-from fovea_engines.graph.quantised import step_of
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.edit.any_size import any_size
+from fovea_engines.evaluation.observe import Observer, with_batch, working_size
+from fovea_engines.evaluation.preprocessing import misplaced, settle
+from fovea_engines.heads.base import Detector
+from fovea_engines.heads.image_inputs import beside_image, origin_of
+from fovea_engines.heads.metadata import labels_from_metadata, names_fault
+from fovea_engines.heads.preprocess import over_own
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.heads.recognition import TENSORS, Recognition, outputs_text
+from fovea_engines.heads.signature import image_layout, image_sides
+from fovea_engines.onnx_graph.as_written import as_written
+from fovea_engines.onnx_graph.batch_axis import NO_BATCH, add_batch
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import control_flow, normalise, open_size
+from fovea_engines.onnx_graph.own_normalisation import own_normalisation
+from fovea_engines.onnx_graph.plugin_operators import plugin_operators
+from fovea_engines.onnx_graph.quantised import step_of
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.progress import Progress
 from fovea_engines.repository.labels import set_of
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
-from fovea_heads.preprocessing import misplaced, settle
-from fovea_lab.edit.any_size import any_size
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec

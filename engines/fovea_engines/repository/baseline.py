@@ -9,10 +9,10 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.classes import Classes
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.results.classes import Classes
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.task_result import TaskResult
 
 LEAST_LIVE: Final = 20
 """Images of fewer of which a distance would say nothing."""

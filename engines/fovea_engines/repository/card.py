@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.device import (
     BFLOAT16_SETS,
     Gpu,
@@ -37,6 +36,7 @@ from fovea_engines.repository.figures import Precision as Precision
 from fovea_engines.repository.figures import StageAgreement as StageAgreement
 from fovea_engines.repository.files import write_file
 from fovea_engines.repository.options import BuilderOptions, target
+from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound
 from fovea_preprocess.plural import counted

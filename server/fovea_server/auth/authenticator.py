@@ -10,10 +10,10 @@ from fovea_preprocess.errors import FoveaError, Unauthenticated
 from fovea_server.auth.restrictions import Restrictions
 from fovea_server.settings import Settings
 from fovea_server.traffic.call import CALL, Call
-from fovea_server.traffic.holder import Holder, Scope
+from fovea_server.traffic.principal import Holder, Scope
 
 if TYPE_CHECKING:
-    from fovea_keys.door import KeyDoor
+    from fovea_server.auth.door import KeyDoor
 
 # Probes have no keys; and there is nothing behind a method that does not exist.
 _OPEN = frozenset(("health", ""))

@@ -15,8 +15,26 @@ import typer
 
 from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan, choices
-from fovea_engines.commands.card_table import agreement_table, card_table
-from fovea_engines.commands.options import (
+from fovea_engines.heads.preprocess import read_preprocess
+from fovea_engines.progress import ConsoleProgress
+from fovea_engines.repository.card import Precision
+from fovea_engines.repository.figures import Goal
+from fovea_engines.repository.labels import find_labels
+from fovea_engines.repository.options import (
+    BuilderOptions,
+    Plugin,
+    Profile,
+    default_profiles,
+    parse_capabilities,
+)
+from fovea_engines.repository.repository import (
+    DEFAULT_REPOSITORY,
+    ModelRepository,
+    check_name,
+)
+from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_server.cli.card_table import agreement_table, card_table
+from fovea_server.cli.options import (
     AsJson,
     Backend,
     CalibrationOption,
@@ -40,26 +58,8 @@ from fovea_engines.commands.options import (
     parse_size,
     precision_option,
 )
-from fovea_engines.commands.served import serving_notes
-from fovea_engines.detect.heads.preprocess import read_preprocess
-from fovea_engines.progress import ConsoleProgress
-from fovea_engines.repository.card import Precision
-from fovea_engines.repository.figures import Goal
-from fovea_engines.repository.labels import find_labels
-from fovea_engines.repository.options import (
-    BuilderOptions,
-    Plugin,
-    Profile,
-    default_profiles,
-    parse_capabilities,
-)
-from fovea_engines.repository.repository import (
-    DEFAULT_REPOSITORY,
-    ModelRepository,
-    check_name,
-)
-from fovea_pipelines.recipe import Pipeline, is_pipeline
-from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_server.cli.served import serving_notes
+from fovea_server.pipelines.recipe import Pipeline, is_pipeline
 
 _graph_option = partial(typer.Option, rich_help_panel="Graph")
 
@@ -342,7 +342,7 @@ def _refer(
     """Keep or check the reference of a pipeline; `where` names the repository in advice."""
     from rich.console import Console
 
-    from fovea_pipelines.refer import compare_reference, keep_reference
+    from fovea_server.offline.refer import compare_reference, keep_reference
 
     folder = ModelRepository(repository).path_of(name).absolute()
     if not is_pipeline(folder):

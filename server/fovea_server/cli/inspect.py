@@ -13,21 +13,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fovea_engines.commands.card_table import card_table, shape_text
-from fovea_engines.commands.options import (
-    AsJson,
-    HeadOption,
-    RepositoryOption,
-    check_options,
-    find_models,
-    model_names,
-)
+from fovea_engines.backends.tensorrt.layers_file import PlanLayers
+from fovea_engines.inspect.inspection import read_layers, read_model_file
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.session import TensorSpec
-from fovea_lab.inspection import read_layers, read_model_file
 from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_server.cli.card_table import card_table, shape_text
 from fovea_server.cli.inspect_tables import (
     ensemble_table,
     model_table,
@@ -35,7 +28,14 @@ from fovea_server.cli.inspect_tables import (
     stage_table,
 )
 from fovea_server.cli.inspected import InspectedModel, read_folder
-from fovea_tensorrt.layers_file import PlanLayers
+from fovea_server.cli.options import (
+    AsJson,
+    HeadOption,
+    RepositoryOption,
+    check_options,
+    find_models,
+    model_names,
+)
 
 _KINDS = 6
 _SOURCES = {

@@ -9,19 +9,19 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fovea_engines.commands.card_table import (
+from fovea_engines.inspect.inspection import ModelFile
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.config_pbtxt import Ensemble
+from fovea_engines.repository.figures import NO_FIGURE
+from fovea_engines.repository.model_config_scheduling import EnsembleStep
+from fovea_server.cli.card_table import (
     label_rows,
     property_table,
     shape_text,
     tensors_text,
 )
-from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.config_pbtxt import Ensemble
-from fovea_engines.repository.figures import NO_FIGURE
-from fovea_engines.repository.model_config_scheduling import EnsembleStep
-from fovea_lab.inspection import ModelFile
-from fovea_pipelines.recipe import StageRow
 from fovea_server.cli.inspected import InspectedModel
+from fovea_server.pipelines.recipe import StageRow
 
 # A name that is broken cannot be copied: the other columns give way to it, up to this length.
 _NAME_WIDTH = 40

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fovea_cardless.plain_engine import engine_files, open_plain
+from fovea_engines.plain_engine import engine_files, open_plain
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
 from fovea_engines.repository.repository import (
@@ -16,7 +16,6 @@ from fovea_engines.repository.repository import (
     ModelRepository,
     Standing,
 )
-from fovea_pipelines.recipe import Pipeline, StageRow, is_pipeline
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -24,6 +23,7 @@ from fovea_preprocess.errors import (
 )
 from fovea_preprocess.mistakes import meant
 from fovea_server.models.beside import faults_beside
+from fovea_server.pipelines.recipe import Pipeline, StageRow, is_pipeline
 
 
 @dataclass(frozen=True, slots=True)

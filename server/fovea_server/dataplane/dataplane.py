@@ -14,29 +14,29 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from fovea_engines.detect.embedding import Embedding
-from fovea_engines.detect.options import PredictOptions, task_with, without_track
 from fovea_engines.engine import Engine
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.options import PredictOptions, task_with, without_track
 from fovea_engines.session import Array
-from fovea_extensions.trace import TraceSettings
-from fovea_life.promotion.canaries import Canaries
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InvalidOption, InvalidRequest
 from fovea_server.byte_budget import Reservation
+from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.charge import charge, rows_of
+from fovea_server.dataplane.decode_limiter import PixelRoom
 from fovea_server.dataplane.images import answer_of_bytes
 from fovea_server.dataplane.models import Models
-from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.dataplane.prediction import Prediction, PredictRequest
 from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.dataplane.top_classes import check_classes, replace_by_classes
 from fovea_server.models.model import ServedModel, State
-from fovea_server.statistics.stages import longest
+from fovea_server.observability.spans import SPAN
+from fovea_server.observability.stages import longest
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
 from fovea_server.tensors.messages import InferRequest, InferResponse
+from fovea_server.tracking.tracks import Tracks
 from fovea_server.traffic.call import CLIENT
-from fovea_server.traffic.spans import SPAN
-from fovea_streams.tracking.tracks import Tracks
+from fovea_server.traffic.triton_trace import TraceSettings
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.vocabulary import WORDLESS
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.vocabulary import WORDLESS
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options

@@ -30,7 +30,7 @@ from fovea_server.models.registry import Registry
 from fovea_server.models.slot import IndexEntry
 from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.traffic.call import CALL
-from fovea_server.traffic.holder import Holder
+from fovea_server.traffic.principal import Holder
 
 # Most threads of loads wait for others that load the same model.
 _LOAD_THREADS = 8

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, get_type_hints
 
-from fovea_engines.detect.class_names import split_classes, split_texts
-from fovea_engines.detect.options import MaskFormat, PredictOptions, VectorFormat
+from fovea_engines.results.class_names import split_classes, split_texts
+from fovea_engines.results.options import MaskFormat, PredictOptions, VectorFormat
 from fovea_preprocess.errors import InvalidOption
 
 # Names of the same in other software.

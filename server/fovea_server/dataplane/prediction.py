@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.model import ServedModel
-from fovea_server.statistics.stages import StageTimes
+from fovea_server.observability.stages import StageTimes
 from fovea_server.tensors.image_messages import ImageResult, SentImage
 
 Encode = Callable[[ImageResult, Vocabulary, PredictOptions], bytes]

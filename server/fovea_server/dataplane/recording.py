@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.model import ServedModel
+from fovea_server.observability.spans import Attributes, RequestSpan, Stage
 from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.messages import InferRequest
-from fovea_server.traffic.spans import Attributes, RequestSpan, Stage
 
 
 def record_images(

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fovea_extensions.extensions import Extensions
 from fovea_server.auth.authenticator import Authenticator
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.extensions import Extensions
 from fovea_server.dataplane.models import Models
 from fovea_server.json_text import JsonThread
 from fovea_server.settings import Settings

@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.new_image import NewImage
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.task_result import TaskResult
-from fovea_engines.detect.tiles import crop, cut, joined
 from fovea_engines.engine import Engine
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.new_image import NewImage
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.tiles import crop, cut, joined
 from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidOption, QueueFull
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
 from fovea_preprocess.plural import counted
+from fovea_server.observability.stages import StageTimes, longest
 from fovea_server.scheduling.base import in_thread
-from fovea_server.statistics.stages import StageTimes, longest
 from fovea_server.tensors.image_messages import Cut, ImageRequest, ImageResult, RunParts, SentImage
 
 # Requests of one model at a time. Each holds the pixels of an image, or a picture that may be many

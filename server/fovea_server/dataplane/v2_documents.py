@@ -8,8 +8,8 @@ from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest, Unsupported
 from fovea_server.models.model import ServedModel, State
+from fovea_server.observability.model_statistics import Duration
 from fovea_server.settings import Settings
-from fovea_server.statistics.model import Duration
 from fovea_server.tensors.signature import ModelTensor
 
 # The version of Triton that these answers follow; clients compare versions.

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from tritonclient.grpc import service_pb2 as messages
 
-from fovea_extensions.regions import RegionPlace
 from fovea_server.grpc.parameters import set_parameter
 from fovea_server.tensors.messages import InferResponse
+from fovea_server.tensors.regions import RegionPlace
 from fovea_server.tensors.wire import wire
 
 FINAL = "triton_final_response"

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from fovea_extensions.regions import RegionPlace
 from fovea_preprocess.errors import FoveaError, QueueFull
 from fovea_server.byte_budget import ByteBudget, Reservation
 from fovea_server.dataplane.service import Service
@@ -19,6 +18,7 @@ from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_requ
 from fovea_server.grpc.infer_response import FINAL, response_bytes, streamed_bytes, streamed_error
 from fovea_server.grpc.run_ahead import Ahead, StreamReservation
 from fovea_server.tensors.messages import InferRequest, InferResponse
+from fovea_server.tensors.regions import RegionPlace
 from fovea_server.traffic.call import Call
 
 log = logging.getLogger(__name__)

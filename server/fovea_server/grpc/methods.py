@@ -8,8 +8,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from fovea_extensions import grpc_calls as extensions
 from fovea_server.dataplane.service import Service
+from fovea_server.grpc import extension_calls as extensions
 from fovea_server.grpc import models
 
 

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 from tritonclient.grpc import service_pb2 as messages
 
-from fovea_extensions.regions import RegionSlice
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.tensors.messages import InferRequest, Parameter
+from fovea_server.tensors.regions import RegionSlice
 
 Input: TypeAlias = messages.ModelInferRequest.InferInputTensor
 Output: TypeAlias = messages.ModelInferRequest.InferRequestedOutputTensor

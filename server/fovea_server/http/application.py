@@ -25,6 +25,7 @@ from fovea_preprocess.errors import (
 )
 from fovea_preprocess.mistakes import key_fault
 from fovea_server.error_status import http_status
+from fovea_server.http.envelope import WithTraffic
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.messages import allow
 from fovea_server.http.plain import PlainRoute, PlainRoutes
@@ -36,7 +37,6 @@ from fovea_server.http.v1.openapi import docs_page, document_route
 from fovea_server.http.v1.predict import PredictRoute
 from fovea_server.http.v2.answers import error_answer as v2_error_answer
 from fovea_server.http.v2.route import V2Route
-from fovea_server.traffic.asgi import WithTraffic
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -23,13 +23,13 @@ from fovea_server.http.connection import (
     Connection,
     most_connections,
 )
+from fovea_server.http.envelope import WithTraffic
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.messages import allow
 from fovea_server.http.v1.answers import error_answer
 from fovea_server.listen import bind
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.metrics.metrics import metrics_text
-from fovea_server.traffic.asgi import WithTraffic
 from fovea_server.traffic.call import Call
 
 log = logging.getLogger(__name__)

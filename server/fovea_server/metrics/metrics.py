@@ -21,11 +21,11 @@ from fovea_server.dataplane.service import Service
 from fovea_server.feature import Feature
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.models.model import ServedModel, State
+from fovea_server.observability.family import Family, Labels, gauge, label_name, render
+from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
+from fovea_server.observability.stages import stage_family
 from fovea_server.scheduling.cache import ResponseCache
-from fovea_server.statistics.family import Family, Labels, gauge, label_name, render
-from fovea_server.statistics.model import FailureReason, ModelStatistics
-from fovea_server.statistics.stages import stage_family
-from fovea_server.traffic.holder import Holder
+from fovea_server.traffic.principal import Holder
 
 # Rows of executions, of a histogram.
 _BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fovea_engines.repository.repository import ModelRepository
-from fovea_life.capture.settings import SETTINGS_FILE, check_rules
-from fovea_pipelines.recipe import PIPELINE_FILE, Pipeline, check_reference, is_pipeline
-from fovea_pipelines.reference import REFERENCE_FILE
 from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_server.models.config.capture_settings import SETTINGS_FILE, check_rules
+from fovea_server.pipelines.recipe import PIPELINE_FILE, Pipeline, check_reference, is_pipeline
+from fovea_server.pipelines.reference import REFERENCE_FILE
 
 
 def faults_beside(folder: Path, labels: Sequence[str] | None) -> Iterator[str]:

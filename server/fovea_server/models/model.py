@@ -14,7 +14,6 @@ from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.model_config import ModelConfig
-from fovea_pipelines.recipe import Pipeline, is_pipeline
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -24,17 +23,18 @@ from fovea_preprocess.errors import (
     ShuttingDown,
 )
 from fovea_server.models.beside import faults_beside
-from fovea_server.models.composites import completed
 from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.opening import OpenEngine, images_of, open_engine
+from fovea_server.observability.model_statistics import ModelStatistics
+from fovea_server.pipelines.composites import completed
+from fovea_server.pipelines.recipe import Pipeline, is_pipeline
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
-from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.ensemble import CompositeScheduler, Results
 from fovea_server.scheduling.make import make_scheduler
+from fovea_server.scheduling.model_io import Contract
 from fovea_server.settings import Settings
-from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.image_messages import ImageRequest
 from fovea_server.tensors.messages import InputTensor
 from fovea_server.tensors.signature import AnswerSize, ModelSignature
@@ -237,7 +237,7 @@ class ServedModel:
             sum(card.build_seconds.values()),
         )
         # Here, because it imports onnx, which takes 0.3 s.
-        from fovea_tensorrt.rebuild import rebuild
+        from fovea_engines.build.rebuild import rebuild
 
         rebuild(self.folder, self._progress)
 

@@ -14,17 +14,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fovea_cardless.plain_engine import PlainChoice
 from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import MAX_BATCH
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
+from fovea_engines.plain_engine import PlainChoice
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import config_of, describing
 from fovea_engines.repository.model_config import ModelConfig, ModelWarmup, WarmupInput
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidModel, InvalidRequest, NotFound, ShuttingDown
 from fovea_preprocess.image import ImageLimits

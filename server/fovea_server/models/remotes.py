@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.settings import ModelControlMode, Settings
-from fovea_stores.address import Address
+from fovea_server.stores.address import Address
 
 if TYPE_CHECKING:
-    from fovea_stores.follower import MirrorFollower
+    from fovea_server.stores.follower import MirrorFollower
 
 
 class Remotes:
@@ -98,8 +98,8 @@ def _follower(
     address: Address, settings: Settings, only: Collection[str] | None, described: bool
 ) -> MirrorFollower:
     # httpx takes a tenth of a second to import.
-    from fovea_stores.follower import MirrorFollower
-    from fovea_stores.mirror import Mirror
+    from fovea_server.stores.follower import MirrorFollower
+    from fovea_server.stores.mirror import Mirror
 
     cache = settings.repository_cache or Path.home() / ".cache" / "fovea" / "repositories"
     most_bytes = int(settings.repository_max_gb * 2**30)

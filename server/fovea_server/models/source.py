@@ -15,10 +15,10 @@ from fovea_engines.repository.config_pbtxt import CONFIG_FILE, without_version_p
 from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository, check_name
-from fovea_pipelines.recipe import is_pipeline
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, Unavailable
-from fovea_server.models.composites import composite_config
 from fovea_server.models.config.config import load_config
+from fovea_server.pipelines.composites import composite_config
+from fovea_server.pipelines.recipe import is_pipeline
 from fovea_server.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from fovea_preprocess.errors import FoveaError, InferenceFailed, NoMemory
-from fovea_server.scheduling.contract import Outputs
+from fovea_server.observability.stages import NO_TIMES, StageTimes
 from fovea_server.scheduling.job import Job
-from fovea_server.statistics.stages import NO_TIMES, StageTimes
+from fovea_server.scheduling.model_io import Outputs
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from typing import NamedTuple, Self
 from fovea_engines.session import Array
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_preprocess.image import DecodedImage
+from fovea_server.observability.model_statistics import Duration, ModelStatistics
+from fovea_server.observability.stages import NO_TIMES
 from fovea_server.scheduling.base import Scheduler, SchedulerWrapper
-from fovea_server.scheduling.contract import Contract
-from fovea_server.statistics.model import Duration, ModelStatistics
-from fovea_server.statistics.stages import NO_TIMES
+from fovea_server.scheduling.model_io import Contract
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
 from fovea_server.tensors.wire import wire

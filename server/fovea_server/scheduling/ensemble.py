@@ -2,7 +2,7 @@
 
 An ensemble is `ensemble_scheduling` of config.pbtxt. Source: `ModelEnsembling` of
 model_config.proto; `EnsembleScheduler` of Triton's core. What a composite is, and what runs when,
-`fovea_pipelines` reads: the first model finds objects, and others look at these.
+`fovea_server.pipelines` reads: the first model finds objects, and others look at these.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import replace
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InvalidRequest, QueueFull
 from fovea_preprocess.plural import counted
+from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
+from fovea_server.observability.stages import StageTimes
 from fovea_server.scheduling.base import Scheduler
-from fovea_server.scheduling.contract import Contract, Outputs
-from fovea_server.statistics.model import FailureReason, ModelStatistics
-from fovea_server.statistics.stages import StageTimes
+from fovea_server.scheduling.model_io import Contract, Outputs
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 from fovea_server.tensors.messages import (
     InferRequest,

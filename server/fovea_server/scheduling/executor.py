@@ -24,10 +24,10 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unavailable,
 )
+from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
 from fovea_server.scheduling.batch import Batch, prepare, run
 from fovea_server.scheduling.job import Job
 from fovea_server.scheduling.job_queue import JobQueue
-from fovea_server.statistics.model import FailureReason, ModelStatistics
 from fovea_server.tensors.image_messages import ImageRequest
 
 log = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.plural import counted
 from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
+from fovea_server.observability.stages import NO_TIMES, StageTimes
 from fovea_server.scheduling.batching import QUICK_IMAGE_NS, DynamicBatching, InlineExecution
-from fovea_server.scheduling.contract import Outputs
-from fovea_server.statistics.stages import NO_TIMES, StageTimes
+from fovea_server.scheduling.model_io import Outputs
 from fovea_server.tensors.check import Checked, request_prefix
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place, SentImage
 from fovea_server.tensors.messages import InferRequest

@@ -8,16 +8,16 @@ from fovea_engines.device import usable_cores
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, StrategyDirect
 from fovea_engines.session import Session
+from fovea_server.observability.model_statistics import ModelStatistics
 from fovea_server.scheduling.base import OrderedScheduler, Scheduler
 from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.cache import CachedScheduler, ResponseCache
-from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.ensemble import EnsembleScheduler, FindScheduler
 from fovea_server.scheduling.job import ImageSource, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
+from fovea_server.scheduling.model_io import Contract
 from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
-from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.signature import ImageSides, ModelSignature
 
 

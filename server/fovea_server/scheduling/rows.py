@@ -9,13 +9,13 @@ from contextlib import suppress
 from functools import partial
 
 from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
+from fovea_server.observability.model_statistics import ModelStatistics
 from fovea_server.scheduling.base import Scheduler, in_thread
 from fovea_server.scheduling.batch import prepare
-from fovea_server.scheduling.contract import Contract, Outputs
 from fovea_server.scheduling.executor import Executor
 from fovea_server.scheduling.job import ImageSource, Job, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
-from fovea_server.statistics.model import ModelStatistics
+from fovea_server.scheduling.model_io import Contract, Outputs
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place, SentImage
 from fovea_server.tensors.messages import InferRequest, InferResponse

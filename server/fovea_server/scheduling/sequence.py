@@ -26,7 +26,7 @@ from fovea_engines.repository.model_config_scheduling import (
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
 from fovea_server.scheduling.base import SchedulerWrapper
-from fovea_server.scheduling.contract import Outputs
+from fovea_server.scheduling.model_io import Outputs
 from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest, InferResponse

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.task_result import TaskResult
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.task_result import TaskResult
 from fovea_engines.session import Array
 from fovea_preprocess.errors import FoveaError
 from fovea_preprocess.image import DecodedImage
-from fovea_server.statistics.stages import NO_TIMES, StageTimes
+from fovea_server.observability.stages import NO_TIMES, StageTimes
 
 if TYPE_CHECKING:
-    from fovea_extensions.trace import TimedRequest
+    from fovea_server.traffic.triton_trace import TimedRequest
 
 SentImage = bytes | bytearray | DecodedImage
 """An image of a request: encoded, or pixels that a carrier has as they are."""

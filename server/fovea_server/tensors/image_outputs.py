@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fovea_engines.detect.findings import FINDINGS
-from fovea_engines.detect.heads.base import Head
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.results import RESULT_OF
-from fovea_engines.detect.task_result import TaskResult
-from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.heads.base import Head
+from fovea_engines.results.findings import FINDINGS
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.tasks import RESULT_OF
+from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import Array
 from fovea_server.tensors.messages import OutputTensor
 from fovea_server.tensors.wire import NAMES

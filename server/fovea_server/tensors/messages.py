@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fovea_engines.session import Array
-from fovea_server.statistics.stages import StageTimes
+from fovea_server.observability.stages import StageTimes
 
 if TYPE_CHECKING:
-    from fovea_extensions.trace import TimedRequest
+    from fovea_server.traffic.triton_trace import TimedRequest
 
 Parameter = bool | int | float | str
 

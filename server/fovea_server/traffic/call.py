@@ -15,10 +15,10 @@ from urllib.parse import unquote_plus
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.log_lines import REQUEST_ID
-from fovea_server.traffic.spans import SPAN, RequestSpan
+from fovea_server.observability.spans import SPAN, RequestSpan
 
 if TYPE_CHECKING:
-    from fovea_server.traffic.holder import Holder
+    from fovea_server.traffic.principal import Holder
     from fovea_server.traffic.traffic import Traffic
 
 Header = Callable[[str], str | None]

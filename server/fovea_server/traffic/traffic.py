@@ -19,13 +19,13 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.plural import counted
 from fovea_server.log_lines import cut
 from fovea_server.logs import CONTROL, SERVER_LOG
-from fovea_server.statistics.histogram import Durations
-from fovea_server.statistics.key_counts import KeyCounts
-from fovea_server.traffic.access_log import Access, AccessLog
+from fovea_server.observability.access_log import Access, AccessLog
+from fovea_server.observability.histogram import Durations
+from fovea_server.observability.key_counts import KeyCounts
 from fovea_server.traffic.call import Call
 
 if TYPE_CHECKING:
-    from fovea_outbound.otel import OtelTracer
+    from fovea_server.observability.otel import OtelTracer
 
 log = logging.getLogger("fovea_server.refused")
 control = logging.getLogger(CONTROL)

@@ -4,7 +4,7 @@ import cv2
 import pytest
 from tests.conftest import DEMO
 
-from fovea_files import encoding
+from fovea_server.offline import encoding
 
 pytestmark = pytest.mark.browser
 

@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 import pytest
 
-from fovea_engines.detect.colours import colour
-from fovea_engines.detect.mask_encoding import run_lengths
-from fovea_engines.detect.masks import Bitmap
+from fovea_engines.results.colours import colour
+from fovea_engines.results.mask_encoding import run_lengths
+from fovea_engines.results.masks import Bitmap
 
 from .conftest import DEMO, choose, listed
 

@@ -97,7 +97,7 @@ def test_in_node(keyed, frames, tmp_path):
         f"const use = {USE};\nconst code = await import('./fovea.mjs');"
         f"console.log(JSON.stringify(await use(code, ...{given})));"
     )
-    page = DEMO.parents[1] / "fovea_page"
+    page = DEMO.parent / "ui"
     (tmp_path / "fovea.mjs").write_bytes((page / "fovea.js").read_bytes())
     plain = subprocess.run(
         [node, "run.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=120

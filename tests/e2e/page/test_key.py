@@ -10,7 +10,7 @@ import pytest
 from tests.serving import start_server
 from tests.system import program
 
-from fovea_keys.key import digest_of, new_token
+from fovea_server.auth.key import digest_of, new_token
 
 from .conftest import DEMO, choose, listed
 
@@ -67,7 +67,7 @@ def test_copied_code_has_a_place_for_the_key(browser, guarded, tmp_path):
         assert token not in code[language]
     page.close()
     program("curl", package="curl")
-    (tmp_path / "fovea.js").write_text((DEMO.parents[1] / "fovea_page/fovea.js").read_text())
+    (tmp_path / "fovea.js").write_text((DEMO.parent / "ui/fovea.js").read_text())
     (tmp_path / "found.mjs").write_text(code["JavaScript"])
     commands = [["sh", "-c", code["curl"]], [sys.executable, "-c", code["Python"]]]
     commands.append([program("node", package="nodejs"), "found.mjs"])

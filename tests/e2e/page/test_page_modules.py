@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from tests.run_lengths import decoded
 
-from fovea_engines.detect.colours import colour, ink, shades
-from fovea_engines.detect.mask_encoding import run_lengths
-from fovea_engines.detect.masks import Bitmap
-from fovea_engines.detect.nms import detections
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results.colours import colour, ink, shades
+from fovea_engines.results.mask_encoding import run_lengths
+from fovea_engines.results.masks import Bitmap
+from fovea_engines.results.nms import detections
+from fovea_engines.results.options import PredictOptions
 
 pytestmark = pytest.mark.browser
 

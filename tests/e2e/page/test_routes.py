@@ -8,7 +8,7 @@ import httpx
 import pytest
 from tests.system import program
 
-import fovea_page as page
+import fovea_server.ui as page
 
 pytestmark = pytest.mark.browser
 

@@ -8,7 +8,9 @@ from tests.engines.api_surface.uses import Use, uses_in
 
 pytestmark = pytest.mark.real
 
-FILES = sorted((Path(__file__).resolve().parents[3] / "engines" / "fovea_tensorrt").glob("*.py"))
+FILES = sorted(
+    (Path(__file__).resolve().parents[3] / "engines/fovea_engines/backends/tensorrt").glob("*.py")
+)
 
 
 @pytest.fixture(scope="module")

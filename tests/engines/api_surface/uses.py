@@ -2,7 +2,7 @@
 
 Followed from the module, which is always called `trt`, through calls and assignments, with the
 types that the bindings' own signatures give. Where a parameter or the result of a function of ours
-is `Any`, its name says the class, by the convention of fovea_tensorrt/runtime.py.
+is `Any`, its name says the class, by the convention of fovea_engines/backends/tensorrt/runtime.py.
 """
 
 import ast

@@ -7,8 +7,8 @@ import pytest
 from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_runtime import fake_gpu_machine
 
+from fovea_engines.backends.tensorrt.backend import KEPT_FILE
 from fovea_engines.device import Gpu
-from fovea_tensorrt.backend import KEPT_FILE
 
 
 @pytest.fixture(scope="session")

@@ -27,9 +27,9 @@ from fovea_engines.backends.registry import (
     get_backend,
     open_session,
 )
-from fovea_engines.commands.options import Backend
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
+from fovea_server.cli.options import Backend
 
 pytestmark = pytest.mark.real
 

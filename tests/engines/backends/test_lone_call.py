@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fovea_engines.backends.lone_call import LoneCall
+from fovea_engines.backends.latency_layout import LoneCall
 from fovea_engines.backends.registry import open_session
 
 pytestmark = pytest.mark.slow

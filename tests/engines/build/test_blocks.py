@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engines.real import prepared
 
-from fovea_precision.qdq import quantisable
-from fovea_precision.search import blocks, select
+from fovea_engines.quantization.qdq import quantisable
+from fovea_engines.quantization.search import blocks, select
 from fovea_preprocess.errors import InvalidOption
 
 pytestmark = pytest.mark.real

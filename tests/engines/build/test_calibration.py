@@ -19,17 +19,17 @@ from tests.engines.tiny import SIZE, constant, save, tiny_network
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_engines.progress import Progress
-from fovea_precision.calibrate import (
+from fovea_engines.quantization.calibrate import (
     MAX_IMAGES,
     PERCENTILE,
     Images,
     calibrate,
     find_ranges,
 )
-from fovea_precision.histogram import Histogram
-from fovea_precision.ranges import RANGES_FILE, Method, Origin, Ranges
+from fovea_engines.quantization.histogram import Histogram
+from fovea_engines.quantization.ranges import RANGES_FILE, Method, Origin, Ranges
 from fovea_preprocess.errors import BuildError, InvalidImage, InvalidOption, NotFound
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec

@@ -17,13 +17,13 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan, choices
 from fovea_engines.build.prepare import prepare
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import image_files
-from fovea_engines.evaluate.speed import Rates
+from fovea_engines.evaluation.samples import image_files
+from fovea_engines.evaluation.speed import Rates
 from fovea_engines.progress import Progress
+from fovea_engines.quantization.calibrate import Images, calibrate
+from fovea_engines.quantization.ranges import Origin
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import FAILED_FOLDER, REPORT_FILE, ModelRepository
-from fovea_precision.calibrate import Images, calibrate
-from fovea_precision.ranges import Origin
 from fovea_preprocess.errors import Disagreement, InvalidOption
 
 pytestmark = pytest.mark.slow

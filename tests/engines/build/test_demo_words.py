@@ -6,8 +6,8 @@ from tests.conftest import DEMO
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
+from fovea_engines.results.options import PredictOptions
 
 pytest.importorskip("skimage", reason="images are composed from photographs in scikit-image")
 pytest.importorskip("sklearn", reason="images are composed from digits in scikit-learn")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fovea_engines.backends.backend import Encoding
-from fovea_precision.qdq import Steps, encode_weight
+from fovea_engines.quantization.qdq import Steps, encode_weight
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from fovea_engines.build.build import build
 from fovea_engines.build.gate import check_fused
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import image_files, read_image
+from fovea_engines.evaluation.samples import image_files, read_image
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

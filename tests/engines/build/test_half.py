@@ -8,11 +8,11 @@ from tests.engines.real import DETECTORS, OTHERS, bus, error, prepared, ranges, 
 from tests.engines.tiny import constant, save
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.detect.heads.recognise import open_head
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.graph.wiring import Wiring
-from fovea_precision.half import check_overflow, rounded, to_half
-from fovea_precision.qdq import quantise
+from fovea_engines.heads.recognise import open_head
+from fovea_engines.onnx_graph.wiring import Wiring
+from fovea_engines.quantization.half import check_overflow, rounded, to_half
+from fovea_engines.quantization.qdq import quantise
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 

@@ -12,15 +12,15 @@ from tests.engines.tiny import constant, save, tiny_detector
 from fovea_engines.build.build import build
 from fovea_engines.build.gate import check_agreement
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.skeleton import PERSON
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.agreement.identity import IdentityCheck, compare_detections
-from fovea_engines.evaluate.reference import Sample
-from fovea_heads.end_to_end import YoloV10
-from fovea_heads.pose import YoloV10Pose
-from fovea_heads.segment import YoloV10Segment
+from fovea_engines.evaluation.agreement.identity import IdentityCheck, compare_detections
+from fovea_engines.evaluation.reference import Sample
+from fovea_engines.heads.end_to_end import YoloV10
+from fovea_engines.heads.pose import YoloV10Pose
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.heads.segment import YoloV10Segment
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.skeleton import PERSON
 from fovea_preprocess.errors import Disagreement
 
 pytestmark = pytest.mark.real

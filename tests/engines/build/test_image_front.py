@@ -10,13 +10,13 @@ from tests.engines.opened import Opened
 from tests.engines.real import error, prepared, ranges, run
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.detect.heads.preprocess import PRESETS
-from fovea_engines.detect.heads.recognition import Recognition
-from fovea_engines.evaluate.samples import image_files, read_image
-from fovea_engines.graph.image_front import add_image_front
-from fovea_engines.graph.tensors import graph_inputs, metadata_of
-from fovea_precision.half import to_half
-from fovea_precision.qdq import quantise
+from fovea_engines.evaluation.samples import image_files, read_image
+from fovea_engines.heads.preprocess import PRESETS
+from fovea_engines.heads.recognition import Recognition
+from fovea_engines.onnx_graph.image_front import add_image_front
+from fovea_engines.onnx_graph.tensors import graph_inputs, metadata_of
+from fovea_engines.quantization.half import to_half
+from fovea_engines.quantization.qdq import quantise
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 

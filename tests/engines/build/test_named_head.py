@@ -12,9 +12,9 @@ from tests.engines.build.test_recognised_at_build import Notes, plan
 from tests.engines.commands.test_inspect_file import words
 
 from fovea_engines.build.build import build
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import UnsupportedModel
 
 MORE = SHARED / "models" / "more"

@@ -16,11 +16,11 @@ from fovea_engines.backends.backend import Encoding
 from fovea_engines.backends.registry import get_backend, open_session
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import int8_saturates
-from fovea_engines.evaluate.reference import ReferenceSession
+from fovea_engines.evaluation.reference import ReferenceSession
+from fovea_engines.quantization.qdq import encode_weight, quantise
+from fovea_engines.quantization.recode import narrow_weights, recode
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.options import BuilderOptions
-from fovea_precision.qdq import encode_weight, quantise
-from fovea_precision.recode import narrow_weights, recode
 from fovea_preprocess.spec import PreprocessSpec
 
 pytestmark = pytest.mark.real

@@ -11,15 +11,15 @@ from tests.engines.real import bus, prepared, ranges, run
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import image_files, read_image
-from fovea_engines.graph.image_front import add_image_front
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
-from fovea_heads.nms_tail import add_nms_tail
-from fovea_precision.half import to_half
-from fovea_precision.qdq import quantise
+from fovea_engines.evaluation.samples import image_files, read_image
+from fovea_engines.heads.nms_tail import add_nms_tail
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.onnx_graph.image_front import add_image_front
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.quantization.half import to_half
+from fovea_engines.quantization.qdq import quantise
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.letterbox import fit
 

@@ -11,7 +11,6 @@ from tests.engines.build.test_recognised_at_build import Notes
 from tests.engines.fragile import broken, fragile_classifier, fragile_detector, fragile_map
 from tests.engines.tiny import constant, save, tiny_detector, tiny_network
 
-from fovea_accuracy.labels import read_labelled
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build import choose, gate
 from fovea_engines.build.assemble import reference
@@ -20,6 +19,7 @@ from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan, choices
 from fovea_engines.build.prepare import prepare
 from fovea_engines.engine import Engine
+from fovea_engines.evaluation.labels import read_labelled
 from fovea_preprocess.errors import BuildError, Disagreement, NotFinite, UnsupportedModel
 
 pytestmark = pytest.mark.real

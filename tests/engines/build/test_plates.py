@@ -7,7 +7,7 @@ from tests.engines.plates import BOXES, LARGE_PRIORS, PLACES, PRIORS, retinaface
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_engines.repository.card import NOTHING_SEEN
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 

@@ -8,9 +8,9 @@ from onnx import helper
 from tests.engines.shared_library import compile_library
 
 from fovea_engines.backends.registry import get_backend, open_session
+from fovea_engines.backends.tensorrt.backend import ENGINE_FILE, KEPT_FILE, TensorRTBackend
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import BackendUnavailable
-from fovea_tensorrt.backend import ENGINE_FILE, KEPT_FILE, TensorRTBackend
 
 pytestmark = pytest.mark.real
 

@@ -10,13 +10,13 @@ from tests.engines.real import DETECTORS, OTHERS, bus, error, prepared, ranges, 
 from tests.engines.tiny import constant, save
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.evaluate.reference import ReferenceSession
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.wiring import Wiring, is_depthwise
-from fovea_precision.qdq import quantisable, quantise
-from fovea_precision.ranges import Origin, Ranges
-from fovea_precision.validator import validate
+from fovea_engines.evaluation.reference import ReferenceSession
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.wiring import Wiring, is_depthwise
+from fovea_engines.quantization.qdq import quantisable, quantise
+from fovea_engines.quantization.ranges import Origin, Ranges
+from fovea_engines.quantization.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
 pytestmark = pytest.mark.real

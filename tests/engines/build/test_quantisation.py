@@ -17,10 +17,10 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
+from fovea_engines.quantization.half import to_half
+from fovea_engines.quantization.ranges import RANGES_FILE
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
-from fovea_precision.half import to_half
-from fovea_precision.ranges import RANGES_FILE
 from fovea_preprocess.errors import Disagreement, InvalidOption, UnsupportedModel
 
 pytestmark = pytest.mark.slow

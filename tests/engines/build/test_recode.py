@@ -14,13 +14,13 @@ from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import normalise
 from fovea_engines.progress import Progress
-from fovea_precision.half import rounded, to_half
-from fovea_precision.qdq import quantisable, quantise
-from fovea_precision.recode import quantised_share, recode
-from fovea_precision.validator import validate
+from fovea_engines.quantization.half import rounded, to_half
+from fovea_engines.quantization.qdq import quantisable, quantise
+from fovea_engines.quantization.recode import quantised_share, recode
+from fovea_engines.quantization.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
 pytestmark = pytest.mark.real

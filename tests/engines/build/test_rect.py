@@ -12,16 +12,16 @@ from tests.engines.tiny import tiny_detector
 from fovea_engines.build.build import build
 from fovea_engines.build.gate import MIN_QUALITY, objection
 from fovea_engines.build.plan import BuildPlan, choices
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.edit.any_size import any_size
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.reference import ReferenceSession
-from fovea_engines.evaluate.samples import read_image, sample_images
-from fovea_engines.graph.load import load
+from fovea_engines.evaluation.reference import ReferenceSession
+from fovea_engines.evaluation.samples import read_image, sample_images
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.quantization.calibrate import Images
+from fovea_engines.quantization.ranges import RANGES_FILE, Ranges
+from fovea_engines.quantization.variety import Variety
 from fovea_engines.repository.card import EngineCard
-from fovea_lab.edit.any_size import any_size
-from fovea_precision.calibrate import Images
-from fovea_precision.ranges import RANGES_FILE, Ranges
-from fovea_precision.variety import Variety
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 pytestmark = pytest.mark.slow

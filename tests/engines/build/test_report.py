@@ -9,19 +9,19 @@ import pytest
 from rich.markdown import Markdown
 from tests.engines.tiny import tiny_detector
 
-from fovea_accuracy.labels import read_class_names
-from fovea_drawing.report import table, worst_image, write_report
 from fovea_engines.build.build import build
 from fovea_engines.build.int8 import Sensitivity
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
+from fovea_engines.build.report import table, worst_image, write_report
 from fovea_engines.engine import Engine
+from fovea_engines.evaluation.labels import read_class_names
 from fovea_engines.progress import Progress
+from fovea_engines.quantization.ranges import RANGES_FILE, Ranges
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Calibration, WorstImage
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
-from fovea_precision.ranges import RANGES_FILE, Ranges
 from fovea_preprocess.errors import Disagreement
 
 pytestmark = pytest.mark.real

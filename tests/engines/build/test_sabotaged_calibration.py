@@ -15,14 +15,14 @@ from onnx import numpy_helper
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
-from fovea_engines.detect.heads.preprocess import PRESETS, read_preprocess
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.heads.preprocess import PRESETS, read_preprocess
 from fovea_engines.progress import Progress
+from fovea_engines.quantization.calibrate import find_ranges
+from fovea_engines.quantization.ranges import RANGES_FILE
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
-from fovea_precision.calibrate import find_ranges
-from fovea_precision.ranges import RANGES_FILE
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, UnsupportedModel
 
 pytestmark = pytest.mark.real

@@ -12,8 +12,8 @@ from fovea_engines.build.build import build
 from fovea_engines.build.int8 import Sensitivity
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.progress import Progress
-from fovea_precision import search
-from fovea_precision.search import keep_until, rank
+from fovea_engines.quantization import search
+from fovea_engines.quantization.search import keep_until, rank
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 pytestmark = pytest.mark.slow

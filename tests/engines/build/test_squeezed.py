@@ -12,7 +12,7 @@ from tests.engines.tiny import constant, save, tiny_detector
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_preprocess.errors import UnsupportedModel
 
 pytestmark = pytest.mark.slow

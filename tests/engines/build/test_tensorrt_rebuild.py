@@ -16,8 +16,10 @@ from tests.engines.rtx_repository import OLD, rtx_version, tamper
 from tests.engines.tiny import tiny_detector, tiny_network
 
 from fovea_engines.backends.registry import mismatch
+from fovea_engines.backends.tensorrt.backend import CACHE_FILE
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.rebuild import likeness, rebuild
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
@@ -30,8 +32,6 @@ from fovea_preprocess.errors import (
     InvalidModel,
     InvalidOption,
 )
-from fovea_tensorrt.backend import CACHE_FILE
-from fovea_tensorrt.rebuild import likeness, rebuild
 
 pytestmark = pytest.mark.real
 
@@ -218,7 +218,7 @@ def swap(*folders, done=repository.swap):
         done(*folders)
     os.kill(os.getpid(), signal.SIGKILL)
 repository.swap = swap
-from fovea_tensorrt.rebuild import rebuild
+from fovea_engines.build.rebuild import rebuild
 rebuild(Path(sys.argv[1]))
 """
 

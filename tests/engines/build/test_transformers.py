@@ -12,13 +12,13 @@ from fovea_engines.backends.backend import Encoding
 from fovea_engines.backends.registry import get_backend, open_session
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
-from fovea_engines.evaluate.samples import image_files
-from fovea_engines.graph.wiring import Wiring, tensors_after
+from fovea_engines.evaluation.samples import image_files
+from fovea_engines.onnx_graph.wiring import Wiring, tensors_after
 from fovea_engines.progress import Progress
-from fovea_precision.calibrate import Images, calibrate
-from fovea_precision.half import to_half
-from fovea_precision.qdq import quantise
-from fovea_precision.ranges import Origin
+from fovea_engines.quantization.calibrate import Images, calibrate
+from fovea_engines.quantization.half import to_half
+from fovea_engines.quantization.qdq import quantise
+from fovea_engines.quantization.ranges import Origin
 
 pytestmark = pytest.mark.real
 

@@ -32,7 +32,7 @@ from tests.engines.detect.planted import (
     with_objectness,
 )
 
-from fovea_engines.detect.heads.grid import grid
+from fovea_engines.heads.grid import grid
 
 
 def one(table):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fovea_engines.detect.heads.grid import grid
+from fovea_engines.heads.grid import grid
 
 SIZE = (640, 640)
 BOX = np.array([96, 192, 288, 448], np.float32)

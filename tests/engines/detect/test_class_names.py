@@ -2,8 +2,8 @@
 
 import pytest
 
-from fovea_engines.detect.class_names import resolve_classes, split_classes
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results.class_names import resolve_classes, split_classes
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
 LABELS = ("person", "car", "Car", "car", "traffic light, red", "straße")

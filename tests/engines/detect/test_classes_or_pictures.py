@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 from tests.engines.tiny import constant, save
 
-from fovea_engines.evaluate.observe import recognise_graph
+from fovea_engines.evaluation.observe import recognise_graph
 
 SIDE = 64
 CHANNELS = 10

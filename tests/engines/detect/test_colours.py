@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tools.colours import copies
 
-from fovea_engines.detect.colours import PALETTE, SHADES, colour, ink, shades
+from fovea_engines.results.colours import PALETTE, SHADES, colour, ink, shades
 
 CLASSES = len(PALETTE) // 3
 PERSON, BUS, BACKPACK, HANDBAG, TIE = 0, 5, 24, 26, 27

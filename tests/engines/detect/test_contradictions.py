@@ -13,12 +13,12 @@ from onnx import helper, numpy_helper
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
-from fovea_engines.detect.heads.recognise import recognise
-from fovea_engines.evaluate.observe import Observer
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.plain_session import open_plain
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.evaluation.observe import Observer
+from fovea_engines.heads.recognise import recognise
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.plain_session import open_plain
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import FoveaError, InvalidOption, UnsupportedModel
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fovea_engines.detect.detections import Detections
+from fovea_engines.results.detections import Detections
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
 

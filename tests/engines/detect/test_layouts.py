@@ -10,16 +10,16 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import Observer
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.tensors import graph_inputs
+from fovea_engines.evaluation.observe import Observer
+from fovea_engines.evaluation.preprocessing import misplaced
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.tensors import graph_inputs
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
-from fovea_heads.preprocessing import misplaced
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -121,7 +121,7 @@ class Shaped:
 def shapes_judged_once():
     with pytest.MonkeyPatch.context() as patch:
         shaped = {name: Shaped(head) for name, head in FAMILIES.items()}
-        patch.setattr("fovea_engines.detect.heads.recognise.FAMILIES", shaped)
+        patch.setattr("fovea_engines.heads.recognise.FAMILIES", shaped)
         yield
 
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from fovea_client.png import read_grey, read_levels
-from fovea_engines.detect.colours import colour
-from fovea_engines.detect.map_encoding import NOTHING, class_png, depth_png, mask_png, picture_png
+from fovea_engines.results.colours import colour
+from fovea_engines.results.map_encoding import NOTHING, class_png, depth_png, mask_png, picture_png
 
 SHAPES = [(1, 1), (7, 5), (120, 161)]
 

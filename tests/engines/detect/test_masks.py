@@ -13,9 +13,9 @@ from tests.run_lengths import decoded
 
 from fovea_client import MaskFile
 from fovea_client._json import read
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.mask_encoding import encoded_masks, polygons, run_lengths
-from fovea_engines.detect.masks import Bitmap, Masks, whole_masks
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.mask_encoding import encoded_masks, polygons, run_lengths
+from fovea_engines.results.masks import Bitmap, Masks, whole_masks
 from fovea_preprocess.letterbox import fit
 
 sides = st.integers(1, 2000)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fovea_engines.detect.mosaic import Mosaic
-from fovea_engines.detect.new_image import NewImage
+from fovea_engines.results.mosaic import Mosaic
+from fovea_engines.results.new_image import NewImage
 
 SIDE = (32, 48)
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engines import reference
 
-from fovea_engines.detect import nms
-from fovea_engines.detect.nms import detections
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results import nms
+from fovea_engines.results.nms import detections
+from fovea_engines.results.options import PredictOptions
 
 # Whole coordinates in a small image: many overlaps, ties in score, ties in IoU.
 CANDIDATES = st.lists(

@@ -8,12 +8,12 @@ import onnxruntime
 import pytest
 
 from fovea_engines.api import PredictOptions, YoloV8
-from fovea_engines.detect.heads.metadata import labels_from_metadata
-from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.evaluate.observe import Observer
-from fovea_engines.graph.load import load
+from fovea_engines.evaluation.observe import Observer
+from fovea_engines.heads.metadata import labels_from_metadata
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.onnx_graph.load import load
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fovea_engines.detect.map_encoding import NOTHING
-from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask, best_of
-from fovea_engines.detect.resampling import nearest, smooth
+from fovea_engines.results.map_encoding import NOTHING
+from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask, best_of
+from fovea_engines.results.resampling import nearest, smooth
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
 

@@ -13,22 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from fovea_engines.detect.attributes import Attribute, Attributes
-from fovea_engines.detect.classes import Classes, best_classes
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.embedding import Embedding
-from fovea_engines.detect.findings import FAILED, Finding
-from fovea_engines.detect.map_encoding import NOTHING
-from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
-from fovea_engines.detect.masks import Masks
-from fovea_engines.detect.new_image import NewImage
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.reading import ReadText
-from fovea_engines.detect.results import RESULT_OF, RESULTS, read_result
-from fovea_engines.detect.rotated import regular
-from fovea_engines.detect.skeleton import Skeleton
-from fovea_engines.detect.task_result import TaskResult
-from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.results.attributes import Attribute, Attributes
+from fovea_engines.results.classes import Classes, best_classes
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.findings import FAILED, Finding
+from fovea_engines.results.map_encoding import NOTHING
+from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask
+from fovea_engines.results.masks import Masks
+from fovea_engines.results.new_image import NewImage
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.reading import ReadText
+from fovea_engines.results.rotated import regular
+from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.tasks import RESULT_OF, RESULTS, read_result
+from fovea_engines.results.vocabulary import Vocabulary
 
 # Half of what is rounded to, and the last bit of a float32 beside it.
 PIXEL, SCORE = 0.005 + 2e-3, 5e-6 + 1e-7

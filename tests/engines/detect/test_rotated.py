@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.letterbox_cases import SPECS
 
-from fovea_engines.detect.rotated import axes, bounds, corners, iou, regular, to_source
+from fovea_engines.results.rotated import axes, bounds, corners, iou, regular, to_source
 from fovea_preprocess.letterbox import LetterboxMap, fit
 from fovea_preprocess.spec import PreprocessSpec
 

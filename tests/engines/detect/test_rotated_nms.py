@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fovea_engines.detect import nms
-from fovea_engines.detect.nms import rotated_detections
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.rotated import axes, iou, probiou
+from fovea_engines.results import nms
+from fovea_engines.results.nms import rotated_detections
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.rotated import axes, iou, probiou
 
 CANDIDATES = st.lists(
     st.tuples(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fovea_engines.detect.rotated import axes, iou, probiou
+from fovea_engines.results.rotated import axes, iou, probiou
 
 ROWS = st.tuples(
     st.floats(0, 100), st.floats(0, 100), st.floats(1, 90), st.floats(1, 90), st.floats(-7, 7)

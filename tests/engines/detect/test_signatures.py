@@ -66,10 +66,10 @@ from tests.engines.detect.planted import (
     soft_map,
 )
 
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.image_inputs import SIZE_INPUTS
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.heads.image_inputs import SIZE_INPUTS
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.masks import Masks
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.tiles import Tile, crop, cut, joined, tiles
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.masks import Masks
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.tiles import Tile, crop, cut, joined, tiles
 from fovea_preprocess.errors import InvalidOption
 
 lengths = st.integers(1, 4000)

@@ -12,9 +12,9 @@ from tests.engines.counting import Counting
 from tests.engines.tiny import constant, save
 
 from fovea_engines.backends.openvino import OPENVINO
-from fovea_lab.diff.describe import title, verdict
-from fovea_lab.diff.diff import diff
-from fovea_lab.diff.figures import figures_of
+from fovea_engines.inspect.describe import title, verdict
+from fovea_engines.inspect.diff import diff
+from fovea_engines.inspect.figures import figures_of
 
 IMAGE = ("images", [1, 3, 16, 16])
 RANDOM = np.random.default_rng(0)

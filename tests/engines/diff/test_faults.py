@@ -6,10 +6,10 @@ import onnx
 import pytest
 from tests.engines.sabotage import scale_weight, scramble, swap_activation
 
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
-from fovea_lab.diff.diff import diff
-from fovea_precision.half import to_half
+from fovea_engines.inspect.diff import diff
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.quantization.half import to_half
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -6,9 +6,9 @@ import pytest
 from onnx import TensorProto, helper
 from tests.engines.tiny import constant, save
 
-from fovea_lab.diff.describe import to_json, verdict
-from fovea_lab.diff.diff import diff
-from fovea_precision.half import to_half
+from fovea_engines.inspect.describe import to_json, verdict
+from fovea_engines.inspect.diff import diff
+from fovea_engines.quantization.half import to_half
 
 SHAPE = [1, 3, 16, 16]
 

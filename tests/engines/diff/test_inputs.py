@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper
 from tests.engines.tiny import constant, save, tiny_detector
 
-from fovea_lab.diff.describe import verdict
-from fovea_lab.diff.diff import diff
+from fovea_engines.inspect.describe import verdict
+from fovea_engines.inspect.diff import diff
 from fovea_preprocess.errors import InvalidOption, NotFound, UnsupportedModel
 
 KERNEL = np.random.default_rng(1).normal(0, 0.3, (4, 3, 3, 3)).astype(np.float32)

@@ -6,8 +6,8 @@ import pytest
 from tests.engines.fragile import broken
 from tests.engines.tiny import tiny_network
 
-from fovea_lab.diff.describe import verdict
-from fovea_lab.diff.diff import diff
+from fovea_engines.inspect.describe import verdict
+from fovea_engines.inspect.diff import diff
 
 
 @pytest.fixture

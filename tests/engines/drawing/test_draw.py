@@ -4,11 +4,11 @@ import cv2
 import numpy as np
 import pytest
 
-from fovea_drawing.drawing import draw, encode
-from fovea_engines.detect.colours import colour
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.masks import Masks
-from fovea_engines.detect.vocabulary import WORDLESS, Vocabulary
+from fovea_engines.drawing.drawing import draw, encode
+from fovea_engines.results.colours import colour
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.masks import Masks
+from fovea_engines.results.vocabulary import WORDLESS, Vocabulary
 
 GREY = 90
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fovea_drawing.drawing import annotated, draw, encode
-from fovea_drawing.maps import cut_out
-from fovea_engines.detect.colours import colour
-from fovea_engines.detect.map_encoding import NOTHING
-from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
-from fovea_engines.detect.vocabulary import WORDLESS, Vocabulary
+from fovea_engines.drawing.drawing import annotated, draw, encode
+from fovea_engines.drawing.maps import cut_out
+from fovea_engines.results.colours import colour
+from fovea_engines.results.map_encoding import NOTHING
+from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask
+from fovea_engines.results.vocabulary import WORDLESS, Vocabulary
 
 GREY = 90
 SIZE = 300, 400

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from fovea_drawing.drawing import draw
-from fovea_engines.detect.colours import colour
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.rotated import bounds, corners, regular
-from fovea_engines.detect.vocabulary import WORDLESS
+from fovea_engines.drawing.drawing import draw
+from fovea_engines.results.colours import colour
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.rotated import bounds, corners, regular
+from fovea_engines.results.vocabulary import WORDLESS
 
 GREY = 90
 

@@ -6,11 +6,11 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from fovea_drawing.drawing import draw
-from fovea_drawing.tags import letter, place
-from fovea_engines.detect.colours import colour
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.drawing.drawing import draw
+from fovea_engines.drawing.tags import letter, place
+from fovea_engines.results.colours import colour
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.real
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from fovea_engines.build.gate import MIN_QUALITY, objection
-from fovea_engines.detect.detections import Detections
-from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, match
-from fovea_engines.evaluate.agreement.measure import NO_NUMBER, measure
-from fovea_engines.evaluate.agreement.overlap import iou
-from fovea_engines.evaluate.reference import Sample
+from fovea_engines.evaluation.agreement.matching import CONF, MARGIN, match
+from fovea_engines.evaluation.agreement.measure import NO_NUMBER, measure
+from fovea_engines.evaluation.agreement.overlap import iou
+from fovea_engines.evaluation.reference import Sample
+from fovea_engines.heads.classifier import ClassifierLogits
+from fovea_engines.heads.end_to_end import YoloV10
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.figures import WorstImage
-from fovea_heads.classifier import ClassifierLogits
-from fovea_heads.end_to_end import YoloV10
+from fovea_engines.results.detections import Detections
 
 HEAD = YoloV10(("out",))
 SQUARE = (10, 10, 50, 50)

@@ -8,15 +8,15 @@ import pytest
 from PIL import Image
 from tests.engines.tiny import tiny_detector
 
-from fovea_accuracy.class_folders import (
-    ClassFolders,
-    measure_classes,
-)
-from fovea_accuracy.dataset import Dataset
-from fovea_accuracy.labels import check_task, read_labelled
 from fovea_engines.build.build import build
 from fovea_engines.build.gate import objection
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.evaluation.class_folders import (
+    ClassFolders,
+    measure_classes,
+)
+from fovea_engines.evaluation.dataset import Dataset
+from fovea_engines.evaluation.labels import check_task, read_labelled
 from fovea_engines.repository.accuracy import ClassAccuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import InvalidOption, NotFound

@@ -8,8 +8,8 @@ from PIL import Image
 from pydantic import TypeAdapter
 from sklearn.metrics import jaccard_score
 
-from fovea_accuracy.class_maps import ClassMaps, FoundMap, measure_maps
-from fovea_accuracy.labels import check_task, read_labelled
+from fovea_engines.evaluation.class_maps import ClassMaps, FoundMap, measure_maps
+from fovea_engines.evaluation.labels import check_task, read_labelled
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_preprocess.errors import InvalidOption, NotFound
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fovea_engines.build.gate import objection
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.evaluate.agreement.measure import measure
-from fovea_engines.evaluate.reference import Sample
+from fovea_engines.evaluation.agreement.measure import measure
+from fovea_engines.evaluation.reference import Sample
+from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.repository.figures import WorstImage
 
 SEMANTIC, CLASS_MAP, DEPTH, SALIENCY = (

@@ -11,15 +11,15 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from fovea_accuracy.answer import CompactDetections
-from fovea_accuracy.dataset import Dataset, read_dataset
-from fovea_accuracy.evaluate import detect_all, in_process
-from fovea_accuracy.labelled_image import LabelledImage
-from fovea_accuracy.mean_ap import mean_ap
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.masks import whole_masks
 from fovea_engines.engine import Engine
+from fovea_engines.evaluation.answer import CompactDetections
+from fovea_engines.evaluation.dataset import Dataset, read_dataset
+from fovea_engines.evaluation.evaluate import detect_all, in_process
+from fovea_engines.evaluation.labelled_image import LabelledImage
+from fovea_engines.evaluation.mean_ap import mean_ap
 from fovea_engines.progress import Progress
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.masks import whole_masks
 from fovea_preprocess.errors import InvalidOption
 
 pytestmark = pytest.mark.real

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fovea_accuracy import class_folders
-from fovea_accuracy.class_folders import ClassFolders, measure_matches
+from fovea_engines.evaluation import class_folders
+from fovea_engines.evaluation.class_folders import ClassFolders, measure_matches
 from fovea_preprocess.errors import InvalidOption
 
 FIVE = 5

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tests.run_lengths import decoded
 
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.mask_encoding import encoded_masks
-from fovea_engines.detect.masks import Masks, whole_masks
-from fovea_engines.evaluate.agreement.matching import match
-from fovea_engines.evaluate.agreement.overlap import overlap, overlap_of
+from fovea_engines.evaluation.agreement.matching import match
+from fovea_engines.evaluation.agreement.overlap import overlap, overlap_of
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.mask_encoding import encoded_masks
+from fovea_engines.results.masks import Masks, whole_masks
 
 SIZE = 80, 120
 BOXES = [[10, 10, 60, 50], [40, 20, 110, 70], [100, 60, 119, 79]]

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.rotated import bounds, regular
-from fovea_engines.evaluate.agreement.identity import compare_detections
-from fovea_engines.evaluate.agreement.matching import CONF, MARGIN, match
-from fovea_engines.evaluate.agreement.overlap import rotated_iou
+from fovea_engines.evaluation.agreement.identity import compare_detections
+from fovea_engines.evaluation.agreement.matching import CONF, MARGIN, match
+from fovea_engines.evaluation.agreement.overlap import rotated_iou
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.rotated import bounds, regular
 from fovea_preprocess.errors import Disagreement
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fovea_engines.evaluate.agreement.identity import IdentityCheck
-from fovea_engines.evaluate.agreement.measure import measure
-from fovea_engines.evaluate.agreement.rows import aligned
-from fovea_engines.evaluate.reference import Sample
+from fovea_engines.evaluation.agreement.identity import IdentityCheck
+from fovea_engines.evaluation.agreement.measure import measure
+from fovea_engines.evaluation.agreement.rows import aligned
+from fovea_engines.evaluation.reference import Sample
 from fovea_preprocess.errors import Disagreement
 
 COUNT = 40

@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from fovea_engines.evaluate.samples import image_files, sample_images
+from fovea_engines.evaluation.samples import image_files, sample_images
 from fovea_preprocess.errors import InvalidOption
 
 

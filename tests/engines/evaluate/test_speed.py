@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate import speed
-from fovea_engines.evaluate.speed import call_rate, fastest, time_engines
+from fovea_engines.evaluation import speed
+from fovea_engines.evaluation.speed import call_rate, fastest, time_engines
 from fovea_engines.progress import Progress
 
 

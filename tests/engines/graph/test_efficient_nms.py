@@ -12,10 +12,10 @@ from tests.engines.tiny import constant
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.heads.preprocess import VARIANTS
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
-from fovea_engines.graph.load import load
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.heads.preprocess import VARIANTS
+from fovea_engines.onnx_graph.load import load
 from fovea_preprocess.errors import UnsupportedModel
 
 pytestmark = pytest.mark.real

@@ -9,9 +9,9 @@ import pytest
 from onnx import helper
 from tests.engines.tiny import constant, save
 
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.rewrites import fuse_focus
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.rewrites import fuse_focus
 
 pytestmark = pytest.mark.real
 

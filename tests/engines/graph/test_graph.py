@@ -10,9 +10,9 @@ from onnx import helper
 from tests.engines.real import run
 from tests.engines.tiny import METADATA, constant, save, tiny_detector
 
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, read_metadata
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of, read_metadata
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound, UnsupportedModel
 
 pytestmark = pytest.mark.real

@@ -7,9 +7,9 @@ from onnx import helper
 from tests.engines.graph.test_focus import run
 from tests.engines.tiny import constant, save
 
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.rewrites import move_late_transpose
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.rewrites import move_late_transpose
 
 pytestmark = pytest.mark.real
 

@@ -8,9 +8,9 @@ from tests.engines.tiny import constant
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_preprocess.errors import InvalidOption
 
 

@@ -8,11 +8,11 @@ from onnx import numpy_helper
 from tests.engines.build.test_recognised_at_build import Notes, plan
 
 from fovea_engines.build.build import build
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
-from fovea_engines.graph.as_written import own_fit
-from fovea_lab.inspection import read_model_file
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.inspect.inspection import read_model_file
+from fovea_engines.onnx_graph.as_written import own_fit
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
 pytestmark = pytest.mark.real

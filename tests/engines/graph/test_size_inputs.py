@@ -8,10 +8,10 @@ import pytest
 from onnx import TensorProto, helper
 from tests.engines.tiny import save
 
-from fovea_engines.detect.image_inputs import source_feeds
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.tensors import graph_inputs
+from fovea_engines.heads.image_inputs import source_feeds
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.tensors import graph_inputs
 from fovea_preprocess.errors import UnsupportedModel
 
 SIZE = (32, 64)

@@ -8,12 +8,12 @@ from tests.engines.opened import assert_identical
 from tests.engines.real import run
 from tests.engines.tiny import CLASSES, METADATA, constant
 
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.heads.recognition import Recognition
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
-from fovea_heads.nms_tail import ROUNDS, add_nms_tail
+from fovea_engines.heads.nms_tail import ROUNDS, add_nms_tail
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.heads.recognition import Recognition
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import UnsupportedModel
 
 SIDE = 128

@@ -10,12 +10,12 @@ from tests.engines.opened import assert_identical
 from tests.engines.real import run
 from tests.engines.tiny import constant
 
-from fovea_engines.detect.heads.recognise import Recognition, open_head
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.graph.tensors import graph_inputs
-from fovea_engines.graph.writer import Writer
-from fovea_heads.nms_tail import add_nms_tail
-from fovea_heads.traced import Traced
+from fovea_engines.heads.nms_tail import add_nms_tail
+from fovea_engines.heads.recognise import Recognition, open_head
+from fovea_engines.heads.traced import Traced
+from fovea_engines.onnx_graph.tensors import graph_inputs
+from fovea_engines.onnx_graph.writer import Writer
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import UnsupportedModel
 
 SIDE = 128

@@ -4,7 +4,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from fovea_engines.graph.normalise import open_size
+from fovea_engines.onnx_graph.normalise import open_size
 
 
 @pytest.mark.parametrize(

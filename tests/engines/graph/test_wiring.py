@@ -9,7 +9,7 @@ from onnx import helper
 from tests.engines.real import DETECTORS, OTHERS, prepared
 from tests.engines.tiny import constant, save
 
-from fovea_engines.graph.wiring import Wiring, is_depthwise
+from fovea_engines.onnx_graph.wiring import Wiring, is_depthwise
 
 pytestmark = pytest.mark.real
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fovea_engines.detect.classes import Classes
-from fovea_engines.detect.detections import Detections
 from fovea_engines.repository.baseline import LEAST_LIVE, Baseline, compared
+from fovea_engines.results.classes import Classes
+from fovea_engines.results.detections import Detections
 
 PIXELS = 640 * 480
 

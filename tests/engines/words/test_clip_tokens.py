@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.engines.clip_tokens import texts, tokenizer
 
+from fovea_engines.clip.texts import Tokens
 from fovea_engines.session import TensorSpec
-from fovea_words.words import Tokens
 
 pytestmark = pytest.mark.real
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from PIL import Image
 
-from fovea_accuracy.labels import read_labelled
-from fovea_files.accuracy import answered_accuracy
+from fovea_engines.evaluation.labels import read_labelled
 from fovea_preprocess.errors import InvalidOption
+from fovea_server.offline.accuracy import answered_accuracy
 
 CLASSES = [{"class_id": 0, "class_name": "tench", "score": 0.9}]
 ANSWER = {

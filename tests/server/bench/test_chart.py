@@ -4,10 +4,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fovea_bench.chart import Axis, Series, chart, round_ticks
-from fovea_bench.commands.bench_tables import draw
-from fovea_bench.level import Level
-from fovea_bench.load import ClosedLoop, OpenLoop
+from fovea_server.bench.chart import Axis, Series, chart, round_ticks
+from fovea_server.bench.level import Level
+from fovea_server.bench.load import ClosedLoop, OpenLoop
+from fovea_server.cli.bench_tables import draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -4,9 +4,9 @@ import numpy as np
 import orjson
 import pytest
 
-from fovea_bench.requests import image_requests, parse_shapes, tensor_request
-from fovea_bench.target import Target
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_server.bench.requests import image_requests, parse_shapes, tensor_request
+from fovea_server.bench.target import Target
 
 URL = "https://example.org:8443/models/"
 MODEL = Target(URL, "m", None)

@@ -14,7 +14,7 @@ from fovea_engines.backends.backend import BackendInfo
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS
 from fovea_engines.device import Memory, memory
-from fovea_start.commands.doctor import (
+from fovea_server.cli.doctor import (
     Cpu,
     Gpu,
     Machine,
@@ -73,7 +73,7 @@ def test_the_driver_of_either_kind_is_found(tmp_path: Path, line: str) -> None:
 
 def test_gpus_are_those_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [(device.Gpu("NVIDIA H200", "90"), 143771 << 20)]
-    monkeypatch.setattr("fovea_start.commands.doctor.visible_gpus", lambda: found)
+    monkeypatch.setattr("fovea_server.cli.doctor.visible_gpus", lambda: found)
     assert look().gpus == (Gpu("NVIDIA H200", 143771),)
 
 

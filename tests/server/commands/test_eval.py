@@ -79,7 +79,7 @@ def test_a_table_of_totals_sizes_and_classes(fovea):
 
 
 def test_a_table_that_leaves_classes_out_says_so_at_its_head(fovea, monkeypatch):
-    monkeypatch.setattr("fovea_files.commands.eval_tables._CLASSES_SHOWN", 3)
+    monkeypatch.setattr("fovea_server.cli.eval_tables._CLASSES_SHOWN", 3)
     code, out, err = fovea("digits", "--data", "scenes.json", "--images", "images")
     assert code == 0, err
     assert "weakest classes" in out

@@ -31,7 +31,7 @@ def test_a_file_that_is_no_yaml(fovea, tmp_path):
 
 
 def test_help_needs_no_ray(fovea):
-    code = "import sys; import fovea_cluster.commands.ray; print('ray' in sys.modules)"
+    code = "import sys; import fovea_server.cli.ray; print('ray' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
     assert "deploy" in fovea("ray", "--help")[1]
 
@@ -51,3 +51,11 @@ def test_packages_that_are_missing_are_named(tmp_path):
     assert done.returncode == 2
     assert "`fovea ray` needs packages that are not installed (ray): " in done.stderr
     assert "[ray]" in done.stderr
+
+
+def test_configurations_of_0_1_find_the_applications():
+    import fovea_cluster.ray
+    import fovea_server.ray
+
+    assert fovea_cluster.ray.build is fovea_server.ray.build
+    assert fovea_cluster.ray.build_fronts is fovea_server.ray.build_fronts

@@ -6,7 +6,7 @@ import io
 from PIL import Image
 
 from fovea_server.byte_budget import ByteBudget
-from fovea_server.dataplane.pixel_room import LARGE, SMALL, PixelRoom
+from fovea_server.dataplane.decode_limiter import LARGE, SMALL, PixelRoom
 
 MEDIUM, HUGE = SMALL + 1, LARGE + 1
 

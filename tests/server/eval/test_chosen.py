@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fovea_accuracy.class_folders import ClassFolders
-from fovea_accuracy.class_maps import ClassMaps
-from fovea_accuracy.dataset import Dataset
-from fovea_accuracy.labelled_image import LabelledImage
-from fovea_files.chosen import choose
+from fovea_engines.evaluation.class_folders import ClassFolders
+from fovea_engines.evaluation.class_maps import ClassMaps
+from fovea_engines.evaluation.dataset import Dataset
+from fovea_engines.evaluation.labelled_image import LabelledImage
 from fovea_preprocess.errors import InvalidOption
+from fovea_server.offline.chosen import choose
 
 
 def dataset(class_ids, names=("cat", "dog", "fork lift")) -> Dataset:

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fovea_accuracy.answer import CompactDetections
-from fovea_accuracy.dataset import Dataset
-from fovea_accuracy.labelled_image import LabelledImage
-from fovea_accuracy.mean_ap import coco_indices, judge
-from fovea_engines.detect.detections import Detections
-from fovea_files.confusion import image_confusion, object_confusion
+from fovea_engines.evaluation.answer import CompactDetections
+from fovea_engines.evaluation.dataset import Dataset
+from fovea_engines.evaluation.labelled_image import LabelledImage
+from fovea_engines.evaluation.mean_ap import coco_indices, judge
+from fovea_engines.results.detections import Detections
+from fovea_server.offline.confusion import image_confusion, object_confusion
 
 SQUARE = (100.0, 100.0, 200.0, 200.0)
 OTHER = (300.0, 100.0, 400.0, 200.0)

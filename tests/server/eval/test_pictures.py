@@ -11,9 +11,9 @@ from tests.built import build
 from tests.e2e.results import painter
 from tests.serving import start_server
 
-from fovea_accuracy.pictures import MOST_PSNR, psnr, ssim
 from fovea_client import Client
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.evaluation.pictures import MOST_PSNR, psnr, ssim
 from fovea_engines.repository.accuracy import PictureAccuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import InvalidOption

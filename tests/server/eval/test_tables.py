@@ -11,10 +11,10 @@ from tests.built import build
 from tests.e2e.results import AS_IT_IS, LABELS, attributes, reader, sigmoids
 from tests.serving import start_server
 
-from fovea_accuracy.label_tables import Judged, read_table
 from fovea_client import Client, ImageResult
 from fovea_engines.build.gate import objection
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.evaluation.label_tables import Judged, read_table
 from fovea_engines.repository.accuracy import AttributeAccuracy, TextAccuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import InvalidOption, NotFound

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.engines.fake_device import fake_gpu
 
+from fovea_engines.backends.tensorrt.cuda.shared import CudaMemory
 from fovea_engines.device import gpu_here
-from fovea_extensions.cuda_shared_memory import CudaRegion, CudaSharedMemory
 from fovea_preprocess.errors import (
     AlreadyExists,
     BackendUnavailable,
@@ -15,7 +15,7 @@ from fovea_preprocess.errors import (
     RegionFailed,
     Unsupported,
 )
-from fovea_tensorrt.cuda.shared import CudaMemory
+from fovea_server.tensors.cuda_shared_memory import CudaRegion, CudaSharedMemory
 
 SIZE = 4096
 

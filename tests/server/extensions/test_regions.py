@@ -8,13 +8,13 @@ import pytest
 import tritonclient.utils.shared_memory as client
 from tests.engines.fake_device import fake_gpu
 
-from fovea_extensions.cuda_shared_memory import CudaSharedMemory
-from fovea_extensions.regions import SharedRegions
-from fovea_extensions.shared_memory import SharedMemory
+from fovea_engines.backends.tensorrt.cuda.shared import CudaMemory
 from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
+from fovea_server.tensors.cuda_shared_memory import CudaSharedMemory
 from fovea_server.tensors.messages import OutputTensor
+from fovea_server.tensors.regions import SharedRegions
+from fovea_server.tensors.shared_memory import SharedMemory
 from fovea_server.tensors.wire import wire
-from fovea_tensorrt.cuda.shared import CudaMemory
 
 SIZE = 256
 OUTPUT = OutputTensor("OUTPUT0", "INT32", np.arange(16, dtype=np.int32).reshape(1, 16))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tritonclient.utils.shared_memory as client
 
-from fovea_extensions.shared_memory import Region, SharedMemory
 from fovea_preprocess.errors import (
     AlreadyExists,
     InvalidRequest,
@@ -18,6 +17,7 @@ from fovea_preprocess.errors import (
     RegionFailed,
     Unsupported,
 )
+from fovea_server.tensors.shared_memory import Region, SharedMemory
 
 SIZE = 10_000
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from fovea_extensions.trace import TraceSettings
 from fovea_preprocess.errors import (
     InvalidOption,
     InvalidRequest,
@@ -12,7 +11,8 @@ from fovea_preprocess.errors import (
     NotFound,
     Unsupported,
 )
-from fovea_server.statistics.stages import StageTimes
+from fovea_server.observability.stages import StageTimes
+from fovea_server.traffic.triton_trace import TraceSettings
 
 DEFAULT = {
     "trace_level": ["OFF"],

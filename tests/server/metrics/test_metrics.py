@@ -15,7 +15,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidRequest, Unavailable
 from fovea_server.app import build_app
 from fovea_server.byte_budget import Reservation

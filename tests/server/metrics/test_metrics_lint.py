@@ -16,10 +16,10 @@ from fovea_server.metrics.metrics import (
     model_families,
     process_families,
 )
+from fovea_server.observability.family import Family, gauge, label_name, render
+from fovea_server.observability.histogram import Durations
+from fovea_server.observability.stages import Stages, StageTimes, stage_family
 from fovea_server.scheduling.cache import ResponseCache
-from fovea_server.statistics.family import Family, gauge, label_name, render
-from fovea_server.statistics.histogram import Durations
-from fovea_server.statistics.stages import Stages, StageTimes, stage_family
 
 ABBREVIATIONS = set(
     ["s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d"]

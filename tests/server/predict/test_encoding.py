@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fovea_files import encoding
-from fovea_files.encoding import VideoFile, choose_codec
-from fovea_files.video import VideoHeader, read_frames
 from fovea_preprocess.errors import InvalidOption
+from fovea_server.offline import encoding
+from fovea_server.offline.encoding import VideoFile, choose_codec
+from fovea_server.offline.video import VideoHeader, read_frames
 
 NOISE = """
 import sys, numpy as np
 from pathlib import Path
-from fovea_files.encoding import VideoFile
+from fovea_server.offline.encoding import VideoFile
 video = VideoFile(Path("v.mp4"), sys.argv[1], 25, (640, 480))
 try:
     for seed in range(20):

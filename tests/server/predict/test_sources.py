@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fovea_files.sources import find_sources
 from fovea_preprocess.errors import InvalidOption, NotFound
+from fovea_server.offline.sources import find_sources
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from typing import Any
 
 from tests.serving import free_ports
 
-from fovea_cluster.ray.forwarder import Forwarder
-from fovea_cluster.ray.front import make_front
-from fovea_cluster.ray.replica import Behind, behind
-from fovea_cluster.ray.running import Running, Serving
 from fovea_server.listen import bind
+from fovea_server.ray.forwarder import Forwarder
+from fovea_server.ray.front import make_front
+from fovea_server.ray.replica import Behind, behind
+from fovea_server.ray.running import Running, Serving
 from fovea_server.settings import Settings
 
 

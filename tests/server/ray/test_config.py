@@ -2,8 +2,8 @@
 
 import pytest
 
-from fovea_cluster.ray.config import ClusterConfig, ModelOptions
 from fovea_preprocess.errors import InvalidOption
+from fovea_server.ray.config import ClusterConfig, ModelOptions
 from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.cluster

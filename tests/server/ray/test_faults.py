@@ -14,9 +14,9 @@ from ray.serve.schema import (
     ServeStatus,
 )
 
-from fovea_cluster.ray import deploy
-from fovea_cluster.ray.faults import failed_starts, lasting_failures
 from fovea_preprocess.errors import Unavailable
+from fovea_server.ray import deploy
+from fovea_server.ray.faults import failed_starts, lasting_failures
 
 pytestmark = pytest.mark.cluster
 

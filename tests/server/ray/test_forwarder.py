@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("ray")
 from tests.server.ray.servers import Handle, forwarder
 
-from fovea_cluster.ray import forwarder as module
-from fovea_cluster.ray.link import Link, Lost
 from fovea_preprocess.errors import ModelNotReady, Unavailable
+from fovea_server.ray import forwarder as module
+from fovea_server.ray.link import Link, Lost
 
 pytestmark = pytest.mark.cluster
 

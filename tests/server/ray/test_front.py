@@ -17,8 +17,8 @@ from tests.keyed import until as wait_until
 from tests.server.ray.servers import start_front
 from tritonclient.utils import InferenceServerException
 
-from fovea_cluster.ray.faults import mark
-from fovea_keys.key import digest_of, new_token
+from fovea_server.auth.key import digest_of, new_token
+from fovea_server.ray.faults import mark
 
 pytestmark = pytest.mark.cluster
 

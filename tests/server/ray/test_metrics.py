@@ -3,8 +3,8 @@
 import pytest
 
 pytest.importorskip("ray")
-from fovea_cluster.ray import metrics
-from fovea_server.statistics.family import Family
+from fovea_server.observability.family import Family
+from fovea_server.ray import metrics
 
 pytestmark = pytest.mark.cluster
 

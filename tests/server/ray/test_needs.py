@@ -7,8 +7,8 @@ import pytest
 from tests.server.registries import adder
 from tests.stores import Bucket
 
-from fovea_cluster.ray.needs import Needs, read_needs
 from fovea_preprocess.errors import InvalidModel, NotFound
+from fovea_server.ray.needs import Needs, read_needs
 from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.cluster

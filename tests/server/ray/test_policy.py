@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("ray")
 from ray.serve.config import AutoscalingConfig
 
-from fovea_cluster.ray.application import fits
-from fovea_cluster.ray.policy import UNDER_WAY, for_requests
+from fovea_server.ray.application import fits
+from fovea_server.ray.policy import UNDER_WAY, for_requests
 
 pytestmark = pytest.mark.cluster
 

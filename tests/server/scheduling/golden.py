@@ -16,10 +16,10 @@ from fovea_engines.backends.registry import open_session
 from fovea_engines.repository.config_pbtxt import config_message, parse_config, read_config
 from fovea_engines.session import Array, Session
 from fovea_server.models.config.config import with_defaults
+from fovea_server.observability.model_statistics import ModelStatistics
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
-from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.tensors.wire import NAMES, encode_strings
 

@@ -12,18 +12,18 @@ from typing import Any
 from google.protobuf.json_format import MessageToJson
 from tests.server.scheduling.golden import Gate
 
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.repository.config_pbtxt import config_message, parse_config, read_config
 from fovea_engines.repository.model_config import ModelConfig
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.config.config import complete
 from fovea_server.models.opening import images_of
+from fovea_server.observability.model_statistics import ModelStatistics
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
-from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
 
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"

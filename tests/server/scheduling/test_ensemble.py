@@ -9,8 +9,8 @@ import pytest
 from tests.server.scheduling.golden import Served, rows
 
 from fovea_preprocess.errors import InvalidRequest, NotFound, QueueFull
+from fovea_server.observability.model_statistics import FailureReason
 from fovea_server.scheduling.base import Scheduler
-from fovea_server.statistics.model import FailureReason
 from fovea_server.tensors.messages import InferResponse
 
 pytestmark = pytest.mark.real

@@ -13,7 +13,7 @@ from tests.server.scheduling.askers import Askers
 from tests.server.scheduling.golden import strings
 
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, ModelNotReady, ShuttingDown
-from fovea_server.statistics.model import FailureReason
+from fovea_server.observability.model_statistics import FailureReason
 from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.messages import InferResponse
 

@@ -13,8 +13,7 @@ import pytest
 from PIL import Image
 from tests.server.scheduling.served_images import SCENES, ServedImages, give_up_some
 
-from fovea_engines.detect.options import PredictOptions
-from fovea_extensions.trace import TimedRequest
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import (
     InferenceFailed,
     InvalidImage,
@@ -25,11 +24,12 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.image import DecodedImage, decode_image
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.models.opening import image_limits
+from fovea_server.observability.model_statistics import FailureReason
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import Settings
-from fovea_server.statistics.model import FailureReason
 from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.messages import InferRequest, InputTensor
+from fovea_server.traffic.triton_trace import TimedRequest
 
 pytestmark = pytest.mark.real
 

@@ -13,7 +13,7 @@ from fovea_preprocess.errors import (
     DeadlineExceeded,
     QueueFull,
 )
-from fovea_server.statistics.model import FailureReason
+from fovea_server.observability.model_statistics import FailureReason
 from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.messages import InferResponse
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.server.scheduling.served_images import SCENES, ServedImages
 
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidImage, InvalidOption, QueueFull, ShuttingDown
 from fovea_preprocess.image import decode_image
 from fovea_server.dataplane.tiles import Tiles

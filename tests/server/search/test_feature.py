@@ -4,8 +4,8 @@ import threading
 
 import numpy as np
 
-from fovea_files.search.feature import Search
-from fovea_files.search.index import VectorIndex
+from fovea_server.search.feature import Search
+from fovea_server.search.index import VectorIndex
 
 WAIT_S = 30
 

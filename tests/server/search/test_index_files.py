@@ -8,11 +8,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from fovea_files.search.identity import ModelIdentity
-from fovea_files.search.index import VectorIndex
-from fovea_files.search.thumbnails import Thumbnails, thumbnail
 from fovea_preprocess.errors import InvalidModel, InvalidOption
 from fovea_preprocess.image import decode_image
+from fovea_server.search.identity import ModelIdentity
+from fovea_server.search.index import VectorIndex
+from fovea_server.search.thumbnails import Thumbnails, thumbnail
 
 VECTORS = np.random.default_rng(0).normal(size=(100, 16)).astype(np.float32)
 NAMES = np.array([f"{at}.jpg" for at in range(100)])
@@ -174,7 +174,7 @@ def test_thumbnails_of_other_images_are_refused(tmp_path, ends):
 
 
 def test_an_index_that_could_not_be_read_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("fovea_files.search.index.MOST_BYTES", 6000)
+    monkeypatch.setattr("fovea_server.search.index.MOST_BYTES", 6000)
     with pytest.raises(InvalidOption, match="8,800 bytes, and 6,000 are the most"):
         VectorIndex.of(VECTORS, NAMES.tolist()).write(tmp_path / "index.npz")
     assert [*tmp_path.iterdir()] == []

@@ -1,8 +1,8 @@
 """The number of request histograms is bounded, whatever models clients name."""
 
-from fovea_server.statistics import histogram
-from fovea_server.statistics.family import render
-from fovea_server.statistics.histogram import Durations
+from fovea_server.observability import histogram
+from fovea_server.observability.family import render
+from fovea_server.observability.histogram import Durations
 
 
 class Everything:

@@ -5,8 +5,8 @@ import threading
 import pytest
 from tests.stores import Bucket
 
-from fovea_stores.address import Address
-from fovea_stores.mirror import Mirror
+from fovea_server.stores.address import Address
+from fovea_server.stores.mirror import Mirror
 
 GO = threading.Event()
 

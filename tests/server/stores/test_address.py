@@ -2,7 +2,7 @@
 
 import pytest
 
-from fovea_stores.address import parse_address
+from fovea_server.stores.address import parse_address
 
 pytestmark = pytest.mark.real
 

@@ -10,9 +10,9 @@ import pytest
 from tests.server.stores.conftest import GO, content
 
 from fovea_preprocess.errors import NotFound, ShuttingDown, Unavailable
-from fovea_stores import fetch
-from fovea_stores.address import Address
-from fovea_stores.mirror import Mirror
+from fovea_server.stores import fetch
+from fovea_server.stores.address import Address
+from fovea_server.stores.mirror import Mirror
 
 pytestmark = pytest.mark.real
 
@@ -270,7 +270,7 @@ def test_links_that_are_none_and_pages_that_are_no_html_stop_nothing(web, mirror
 
 
 def test_a_page_or_a_head_that_drips_keeps_its_model_out_alone(web, mirror, monkeypatch):
-    monkeypatch.setattr("fovea_stores.web._PATIENCE_S", 0.5)
+    monkeypatch.setattr("fovea_server.stores.web._PATIENCE_S", 0.5)
 
     def head_drips(request: _Handler) -> None:
         while not request.server.over.wait(0.05):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fovea_stores.listing import RemoteFile, models_of
+from fovea_server.stores.listing import RemoteFile, models_of
 
 pytestmark = pytest.mark.real
 

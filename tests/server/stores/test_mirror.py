@@ -8,8 +8,8 @@ import pytest
 from tests.server.stores.conftest import GO, content, kept
 
 from fovea_preprocess.errors import NotFound, ShuttingDown, Unavailable
-from fovea_stores.address import Address
-from fovea_stores.mirror import Mirror
+from fovea_server.stores.address import Address
+from fovea_server.stores.mirror import Mirror
 
 pytestmark = pytest.mark.real
 
@@ -107,7 +107,7 @@ def test_the_tag_of_an_encrypted_file_is_no_digest_of_it(bucket, make):
 
 
 def test_a_large_file_of_several_parts_says_how_far_it_is(bucket, make, caplog, monkeypatch):
-    monkeypatch.setattr("fovea_stores.fetch._SILENCE_S", 0)
+    monkeypatch.setattr("fovea_server.stores.fetch._SILENCE_S", 0)
     caplog.set_level("INFO")
     mirror = make()
     upload = {"Bucket": bucket.name, "Key": "prod/a/1/model.onnx"}
@@ -205,7 +205,7 @@ def test_a_pull_ends_when_the_server_stops(bucket, make):
 def test_a_store_that_never_answers_is_given_up(make, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        monkeypatch.setattr("fovea_stores.store._PATIENCE_S", 0.2)
+        monkeypatch.setattr("fovea_server.stores.store._PATIENCE_S", 0.2)
         with pytest.raises(Unavailable, match="it has not answered for"):
             make().check()
 

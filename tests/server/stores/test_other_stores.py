@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from tests.stores import remote_packages
 
-from fovea_stores.address import Address
-from fovea_stores.mirror import Mirror
+from fovea_server.stores.address import Address
+from fovea_server.stores.mirror import Mirror
 
 pytestmark = pytest.mark.real
 

@@ -12,7 +12,7 @@ import pytest
 
 from fovea_server import logs
 from fovea_server.logs import ServerLog
-from fovea_server.traffic.access_log import Access, AccessLog
+from fovea_server.observability.access_log import Access, AccessLog
 
 
 @pytest.fixture

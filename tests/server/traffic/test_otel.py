@@ -8,12 +8,12 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from fovea_outbound.otel import OtelTracer
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_server.app import build_app
+from fovea_server.observability.otel import OtelTracer
+from fovea_server.observability.spans import Stage
 from fovea_server.settings import Settings
 from fovea_server.traffic.call import Call
-from fovea_server.traffic.spans import Stage
 from fovea_server.traffic.traffic import Traffic
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -157,7 +157,7 @@ def test_a_service_without_it_loads_nothing_and_one_without_the_extra_says_so(
     plain = Settings(model_repository=tmp_path)
     assert build_app(plain).service.traffic.tracer is None
     for name in list(sys.modules):
-        if name.startswith("fovea_outbound.otel"):
+        if name.startswith("fovea_server.observability.otel"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     asked = Settings(model_repository=tmp_path, otel=True)

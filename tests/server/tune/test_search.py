@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from fovea_bench.tune.run import Run, frontier
-from fovea_bench.tune.search import Search
-from fovea_bench.tune.setting import Setting
+from fovea_server.bench.tune.run import Run, frontier
+from fovea_server.bench.tune.search import Search
+from fovea_server.bench.tune.setting import Setting
 
 CLIENTS = (1, 2, 4, 8, 16, 32)
 CORES = 4

@@ -8,15 +8,15 @@ import pytest
 from tests.built import build
 
 import fovea_server
-from fovea_bench.tune.candidates import BuiltVersion, find_candidates
-from fovea_bench.tune.setting import Setting, configured, grid, present
-from fovea_bench.tune.trials import Trials
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.progress import Progress
 from fovea_engines.repository.config_pbtxt import config_of
 from fovea_engines.repository.model_config import ModelParameter, Specific
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_engines.repository.repository import ModelRepository
+from fovea_server.bench.tune.candidates import BuiltVersion, find_candidates
+from fovea_server.bench.tune.setting import Setting, configured, grid, present
+from fovea_server.bench.tune.trials import Trials
 from fovea_server.models.opening import open_engine
 from fovea_server.settings import Settings
 

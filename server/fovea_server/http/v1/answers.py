@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 from starlette.concurrency import run_in_threadpool
 
-from fovea_drawing.drawing import annotated
-from fovea_engines.detect.new_image import MediaType
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.drawing.drawing import annotated
+from fovea_engines.results.new_image import MediaType
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidImage, InvalidRequest
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.prediction import Prediction, PredictRequest

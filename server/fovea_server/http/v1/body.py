@@ -13,7 +13,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
 
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidOption, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_preprocess.plural import counted

@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl
 
 from python_multipart.multipart import parse_options_header
 
-from fovea_engines.detect.new_image import MediaType
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results.new_image import MediaType
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
 from fovea_server.dataplane.options import parse_options
 from fovea_server.http.messages import weights

@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 
-from fovea_engines.detect.new_image import MediaType
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results.new_image import MediaType
+from fovea_engines.results.options import PredictOptions
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v1.schemas import ErrorAnswer, PredictAnswer, PredictJson
 from fovea_server.models.model import State

@@ -7,7 +7,7 @@ import zlib
 from functools import lru_cache, partial
 from urllib.parse import unquote
 
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
 from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.service import Service

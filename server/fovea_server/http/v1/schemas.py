@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.results import RESULT_OF
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.tasks import RESULT_OF
 
 Absent = SkipJsonSchema[None]
 """A field that may be left out, and is never null."""

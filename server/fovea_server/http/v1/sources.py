@@ -11,7 +11,7 @@ from fovea_preprocess.size import size_text
 from fovea_server.http.v1.body import Source, Url
 
 if TYPE_CHECKING:
-    from fovea_outbound.fetch import Fetcher
+    from fovea_server.dataplane.fetch import Fetcher
 
 
 class ImageSources:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote
 
-from fovea_extensions import http_endpoints as extensions
 from fovea_server.http.messages import JSON, TEXT, Endpoint
+from fovea_server.http.v2.endpoints import extensions as extensions
 from fovea_server.http.v2.endpoints import generate, infer, models
 
 _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"

@@ -5,10 +5,10 @@ from importlib import resources
 
 import pytest
 
+from fovea_engines.backends.tensorrt.cuda.driver import open_device
+from fovea_engines.backends.tensorrt.cuda.resources import Capture
 from fovea_engines.device import Gpu
 from fovea_preprocess.errors import BackendUnavailable
-from fovea_tensorrt.cuda.driver import open_device
-from fovea_tensorrt.cuda.resources import Capture
 
 
 def test_without_a_gpu_the_reason_says_what_to_do():
@@ -59,7 +59,7 @@ def test_a_context_outlives_the_devices_that_use_it(monkeypatch):
             driver.users += 1
         return 0
 
-    module = "fovea_tensorrt.cuda.driver"
+    module = "fovea_engines.backends.tensorrt.cuda.driver"
     monkeypatch.setattr(f"{module}._pycuda", lambda: driver)
     monkeypatch.setattr(f"{module}.gpu_here", lambda: Gpu("Fake GPU", "89"))
     monkeypatch.setattr(f"{module}.driver_call", call)
@@ -79,7 +79,9 @@ def test_a_graph_is_there_when_its_block_has_ended():
 @pytest.mark.parametrize("file", ["resources.py", "driver.py"])
 def test_every_function_of_the_driver_has_its_name_and_as_many_arguments(file):
     driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
-    text = (resources.files("fovea_tensorrt.cuda") / file).read_text(encoding="utf-8")
+    text = (resources.files("fovea_engines.backends.tensorrt.cuda") / file).read_text(
+        encoding="utf-8"
+    )
     calls = [
         node.args
         for node in ast.walk(ast.parse(text))

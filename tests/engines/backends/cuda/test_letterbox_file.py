@@ -13,17 +13,17 @@ from tests.engines.host_kernel import HostDevice
 from tests.engines.rtx_repository import tamper
 
 from fovea_engines.backends.installing import install_extra
-from fovea_engines.engine import Engine
-from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.files import file_sha256
-from fovea_preprocess.errors import InvalidModel
-from fovea_preprocess.spec import PreprocessSpec
-from fovea_tensorrt.cuda.letterbox import (
+from fovea_engines.backends.tensorrt.cuda.letterbox import (
     LETTERBOX_FILE,
     compile_letterbox,
     open_letterbox,
     write_letterbox,
 )
+from fovea_engines.engine import Engine
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.files import file_sha256
+from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.spec import PreprocessSpec
 
 SPEC = PreprocessSpec(48, 64, dtype="uint8", layout="NHWC")
 
@@ -49,7 +49,7 @@ def test_an_engine_with_it_letterboxes_on_the_gpu(machine, folder, monkeypatch, 
     seal(folder)
     device = HostDevice()
     machine.devices.append(device)
-    monkeypatch.setattr("fovea_tensorrt.engine_file.open_device", lambda: device)
+    monkeypatch.setattr("fovea_engines.backends.tensorrt.engine_file.open_device", lambda: device)
     pixels = draw(90, 160, 0)
     with Engine.open(folder) as engine, Engine.open(built_repository / "tiny" / "1") as source:
         assert engine.images is engine.session
@@ -81,7 +81,7 @@ def test_without_a_compiler_the_build_says_so(tmp_path, monkeypatch):
     def missing(name):
         raise ImportError("No module named 'cuda'")
 
-    monkeypatch.setattr("fovea_tensorrt.cuda.nvrtc.import_module", missing)
+    monkeypatch.setattr("fovea_engines.backends.tensorrt.cuda.nvrtc.import_module", missing)
     progress = Counting()
     write_letterbox(tmp_path, SPEC, progress)
     assert list(tmp_path.iterdir()) == []

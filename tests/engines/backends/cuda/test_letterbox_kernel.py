@@ -9,16 +9,16 @@ import pytest
 from tests.engines.host_kernel import HostDevice, compile_for_host
 from tests.letterbox_cases import SPECS, differences, letterboxed, noise, placed, real_images
 
-from fovea_preprocess.errors import BackendUnavailable, BuildError
-from fovea_preprocess.spec import PreprocessSpec
-from fovea_tensorrt.cuda.letterbox import (
+from fovea_engines.backends.tensorrt.cuda.letterbox import (
     LetterboxKernel,
     compile_letterbox,
     definitions,
     packed_size,
     source,
 )
-from fovea_tensorrt.cuda.nvrtc import compile_cuda
+from fovea_engines.backends.tensorrt.cuda.nvrtc import compile_cuda
+from fovea_preprocess.errors import BackendUnavailable, BuildError
+from fovea_preprocess.spec import PreprocessSpec
 
 pytestmark = pytest.mark.real
 

@@ -7,7 +7,7 @@ from tests.engines.fake_device import fake_gpu
 from tests.engines.fake_session import answer, engine, open_session, rows
 from tests.engines.fake_stream import PATIENCE_S
 
-from fovea_tensorrt.cuda.quiet import QUIET, Quiet
+from fovea_engines.backends.tensorrt.cuda.quiet import QUIET, Quiet
 
 
 def test_any_number_records_or_synchronises_at_once():

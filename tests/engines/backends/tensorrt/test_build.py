@@ -11,14 +11,14 @@ from tests.engines.fake_runtime import fake_gpu_machine
 
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import open_session
+from fovea_engines.backends.tensorrt.backend import ENGINE_FILE, KEPT_FILE
+from fovea_engines.backends.tensorrt.cuda.letterbox import LETTERBOX_FILE
+from fovea_engines.backends.tensorrt.layers_file import LAYERS_FILE
+from fovea_engines.backends.tensorrt.plan_file import read_plan_file
 from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import BackendUnavailable
-from fovea_tensorrt.backend import ENGINE_FILE, KEPT_FILE
-from fovea_tensorrt.cuda.letterbox import LETTERBOX_FILE
-from fovea_tensorrt.layers_file import LAYERS_FILE
-from fovea_tensorrt.plan_file import read_plan_file
 
 pytestmark = pytest.mark.slow
 

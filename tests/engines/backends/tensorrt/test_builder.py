@@ -15,6 +15,8 @@ from tests.engines.rtx import trt
 from tests.engines.tiny import constant
 
 from fovea_engines.backends.installing import install_extra
+from fovea_engines.backends.tensorrt.builder import _failure, build_plan
+from fovea_engines.backends.tensorrt.runtime import RTX, TENSORRT, load_runtime
 from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_engines.session import TensorSpec
@@ -25,8 +27,6 @@ from fovea_preprocess.errors import (
     InvalidOption,
     UnsupportedModel,
 )
-from fovea_tensorrt.builder import _failure, build_plan
-from fovea_tensorrt.runtime import RTX, TENSORRT, load_runtime
 
 SQUARE = ["batch", 3, 8, 8]
 # With it TensorRT ends, whatever the reason is that each kernel was left out for.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fovea_tensorrt.caches import (
+from fovea_engines.backends.tensorrt.caches import (
     duration,
     last_duration,
     record_duration,
@@ -13,7 +13,7 @@ from fovea_tensorrt.caches import (
     timing_cache_file,
     write_whole,
 )
-from fovea_tensorrt.runtime import RTX, load_runtime
+from fovea_engines.backends.tensorrt.runtime import RTX, load_runtime
 
 KEY = "0123abcd fp16 NVIDIA L4 tensorrt 11.4.0.106 level 3"
 

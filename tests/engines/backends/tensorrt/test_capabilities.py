@@ -3,12 +3,12 @@
 import pytest
 from tests.engines.rtx import trt
 
+from fovea_engines.backends.tensorrt.builder import build_plan
+from fovea_engines.backends.tensorrt.log import Log
+from fovea_engines.backends.tensorrt.runtime import RTX, TENSORRT, Runtime, load_runtime
 from fovea_engines.device import Gpu
 from fovea_engines.repository.options import BuilderOptions, parse_capabilities
 from fovea_preprocess.errors import InvalidOption
-from fovea_tensorrt.builder import build_plan
-from fovea_tensorrt.log import Log
-from fovea_tensorrt.runtime import RTX, TENSORRT, Runtime, load_runtime
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,15 @@ def test_others_are_refused_with_a_list(runtime, text):
 
 
 def test_without_a_gpu_one_must_be_given(runtime, monkeypatch):
-    monkeypatch.setattr("fovea_tensorrt.runtime.gpu_here", lambda: None)
+    monkeypatch.setattr("fovea_engines.backends.tensorrt.runtime.gpu_here", lambda: None)
     with pytest.raises(InvalidOption, match=r"no GPU here.*--compute-capability.*80,89"):
         build_plan(b"", BuilderOptions(), runtime)
 
 
 def test_with_a_gpu_it_is_the_one_that_is_here(runtime, monkeypatch):
-    monkeypatch.setattr("fovea_tensorrt.runtime.gpu_here", lambda: Gpu("NVIDIA L4", "89"))
+    monkeypatch.setattr(
+        "fovea_engines.backends.tensorrt.runtime.gpu_here", lambda: Gpu("NVIDIA L4", "89")
+    )
     runtime.check_capabilities(())
     config = runtime.builder().create_builder_config()
     runtime.set_target(config, ())
@@ -71,7 +73,7 @@ def test_with_a_gpu_it_is_the_one_that_is_here(runtime, monkeypatch):
 def test_a_gpu_that_no_plan_would_run_on_is_refused_before_the_build(runtime, monkeypatch):
     """As an H200 did, for which RTX 1.7 builds a plan that it then does not load."""
     gpu = Gpu("NVIDIA H200", "90")
-    monkeypatch.setattr("fovea_tensorrt.runtime.gpu_here", lambda: gpu)
+    monkeypatch.setattr("fovea_engines.backends.tensorrt.runtime.gpu_here", lambda: gpu)
     with pytest.raises(InvalidOption, match=r"'90': it does for 75.*take --backend tensorrt"):
         runtime.check_capabilities(())
     runtime.check_capabilities(("89",))
@@ -79,7 +81,9 @@ def test_a_gpu_that_no_plan_would_run_on_is_refused_before_the_build(runtime, mo
 
 def test_a_gpu_newer_than_the_list_is_built_for(runtime, monkeypatch):
     newer = str(max(map(int, runtime.compute_capabilities)) + 10)
-    monkeypatch.setattr("fovea_tensorrt.runtime.gpu_here", lambda: Gpu("a newer one", newer))
+    monkeypatch.setattr(
+        "fovea_engines.backends.tensorrt.runtime.gpu_here", lambda: Gpu("a newer one", newer)
+    )
     runtime.check_capabilities(())
 
 

@@ -13,22 +13,22 @@ from tests.engines.real import prepared, ranges
 from tests.engines.rtx import trt  # noqa: F401  skips where TensorRT for RTX is not installed
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.progress import Progress
-from fovea_engines.repository.options import BuilderOptions, Profile
-from fovea_engines.session import TensorSpec
-from fovea_precision.half import to_half
-from fovea_precision.qdq import quantise
-from fovea_preprocess.errors import InvalidModel, NotFound
-from fovea_server.cli.inspect import layer_table, layers_summary
-from fovea_tensorrt.builder import build_plan
-from fovea_tensorrt.layers import (
+from fovea_engines.backends.tensorrt.builder import build_plan
+from fovea_engines.backends.tensorrt.layers import (
     PlanLayer,
     PlanLayers,
     engine_layers,
     inspected_layers,
 )
-from fovea_tensorrt.log import Log
-from fovea_tensorrt.runtime import RTX, TENSORRT, Runtime, load_runtime
+from fovea_engines.backends.tensorrt.log import Log
+from fovea_engines.backends.tensorrt.runtime import RTX, TENSORRT, Runtime, load_runtime
+from fovea_engines.progress import Progress
+from fovea_engines.quantization.half import to_half
+from fovea_engines.quantization.qdq import quantise
+from fovea_engines.repository.options import BuilderOptions, Profile
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import InvalidModel, NotFound
+from fovea_server.cli.inspect import layer_table, layers_summary
 
 pytestmark = pytest.mark.real
 

@@ -11,11 +11,11 @@ from tests.engines.rtx_repository import OLD, rtx_version, tamper
 
 from fovea_engines.backends.backend import Backend, BackendInfo
 from fovea_engines.backends.registry import mismatch
+from fovea_engines.backends.tensorrt.backend import TENSORRT, TENSORRT_RTX
 from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import BackendUnavailable
-from fovea_tensorrt.backend import TENSORRT, TENSORRT_RTX
 
 A100, L4, L40S = Gpu("NVIDIA A100", "80"), Gpu("NVIDIA L4", "89"), Gpu("NVIDIA L40S", "89")
 
@@ -122,7 +122,7 @@ def test_it_is_told_before_anything_is_loaded(folder, tmp_path):
         "try:\n    Engine.open(pathlib.Path(sys.argv[1]))\n"
         "except Exception as error:\n    print(error.code)\n"
         "print([name for name in sys.modules if 'tensorrt_rtx_bindings' in name or "
-        "name in ('onnx', 'pycuda', 'fovea_tensorrt.builder')])"
+        "name in ('onnx', 'pycuda', 'fovea_engines.backends.tensorrt.builder')])"
     )
     run = subprocess.run(
         [sys.executable, "-c", code, folder], capture_output=True, text=True, check=True

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fovea_engines.backends.tensorrt.monitor import Phases, run_cancellable
 from fovea_engines.progress import Progress
-from fovea_tensorrt.monitor import Phases, run_cancellable
 
 
 class Told(Progress):

@@ -11,6 +11,7 @@ from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_session import LOAD_FAULTS
 from tests.engines.rtx_repository import tamper
 
+from fovea_engines.backends.tensorrt.backend import CACHE_FILE
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import (
     BackendUnavailable,
@@ -18,7 +19,6 @@ from fovea_preprocess.errors import (
     InvalidModel,
     OutOfMemory,
 )
-from fovea_tensorrt.backend import CACHE_FILE
 
 # It only bounds how long a load is given to spoil a recording.
 SOON_S = 1
@@ -53,7 +53,7 @@ def test_kernels_are_kept_beside_the_plan(machine, folder):
 
 def test_kernels_are_kept_once_every_batch_size_has_run(machine, folder, monkeypatch):
     ran = []
-    keep = "fovea_tensorrt.engine_file.keep_kernels"
+    keep = "fovea_engines.backends.tensorrt.engine_file.keep_kernels"
     monkeypatch.setattr(keep, lambda *_: ran.extend(run[1] for run in machine.engines[0].runs))
     Engine.open(folder).close()
     assert set(ran) == {1, 2, 4}
@@ -84,7 +84,7 @@ def test_a_plan_that_is_refused_gives_everything_back(machine, folder):
 
 def test_a_gpu_without_the_memory(machine, folder, monkeypatch):
     small = FakeDevice(total=1000)
-    monkeypatch.setattr("fovea_tensorrt.engine_file.open_device", lambda: small)
+    monkeypatch.setattr("fovea_engines.backends.tensorrt.engine_file.open_device", lambda: small)
     machine.devices.append(small)
     with pytest.raises(OutOfMemory):
         Engine.open(folder)

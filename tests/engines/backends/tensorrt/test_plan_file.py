@@ -8,9 +8,9 @@ import onnx
 import pytest
 from tests.engines.rtx import compile_graph, trt
 
-from fovea_engines.detect.heads.metadata import image_size, labels_from_metadata, largest_stride
+from fovea_engines.backends.tensorrt.plan_file import read_plan_file
+from fovea_engines.heads.metadata import image_size, labels_from_metadata, largest_stride
 from fovea_preprocess.errors import InvalidModel, NotFound
-from fovea_tensorrt.plan_file import read_plan_file
 
 # As trtexec --getPlanVersionOnly reads it: tag, serialization version, version of TensorRT.
 PLAN = b"ftrt" + bytes(20) + bytes([10, 16, 1, 11]) + b"the rest of the plan"

@@ -42,8 +42,8 @@ MARK = '#include <stdlib.h>\n__attribute__((constructor)) static void l() { syst
 LOAD = """
 import json, sys
 from pathlib import Path
-from fovea_tensorrt.runtime import load_runtime
-from fovea_tensorrt.plugins import load_plugins
+from fovea_engines.backends.tensorrt.runtime import load_runtime
+from fovea_engines.backends.tensorrt.plugins import load_plugins
 from fovea_engines.repository.options import Plugin
 from fovea_preprocess.errors import FoveaError
 runtime, said = load_runtime("tensorrt-rtx"), []

@@ -14,10 +14,10 @@ from tests.engines.rtx import Compiled, compile_graph
 from tests.engines.tiny import constant, save
 
 from fovea_engines.backends.backend import Encoding
-from fovea_engines.graph.normalise import normalise
-from fovea_precision.half import to_half
-from fovea_precision.qdq import quantisable, quantise
-from fovea_precision.recode import recode
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.quantization.half import to_half
+from fovea_engines.quantization.qdq import quantisable, quantise
+from fovea_engines.quantization.recode import recode
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

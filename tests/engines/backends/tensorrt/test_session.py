@@ -14,13 +14,13 @@ from tests.engines.fake_tensorrt import (
     TensorLocation,
 )
 
+from fovea_engines.backends.tensorrt.batch_context import Bucket, choose_buckets
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_engines.repository.options import Profile
 from fovea_preprocess.errors import InferenceFailed, UnsupportedModel
-from fovea_tensorrt.lanes import Bucket, choose_buckets
 
 pytestmark = pytest.mark.real
 

@@ -8,8 +8,8 @@ from tests.engines import fake_tensorrt
 from tests.engines.fake_device import fake_gpu
 from tests.engines.fake_session import LOAD_FAULTS, answer, engine, open_session, rows
 
+from fovea_engines.backends.tensorrt.session import TensorRTSession
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, OutOfMemory
-from fovea_tensorrt.session import TensorRTSession
 
 
 def served(session: TensorRTSession) -> None:

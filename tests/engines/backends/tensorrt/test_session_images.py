@@ -11,17 +11,17 @@ from tests.engines.fake_images import engine_of, host_image, open_images, throug
 from tests.engines.host_kernel import HostDevice
 from tests.letterbox_cases import SPECS, differences
 
+from fovea_engines.backends.tensorrt.cuda.letterbox import IMAGE
+from fovea_engines.backends.tensorrt.session import TensorRTImageSession
+from fovea_engines.backends.tensorrt.slot import most_image_bytes, staging_bytes
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
 from fovea_engines.session import ImageSession
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, OutOfMemory
 from fovea_preprocess.preprocessor import Placer, Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
-from fovea_tensorrt.cuda.letterbox import IMAGE
-from fovea_tensorrt.session import TensorRTImageSession
-from fovea_tensorrt.slot import most_image_bytes, staging_bytes
 
 pytestmark = pytest.mark.real
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fovea_engines.detect.heads.recognise import recognise
-from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.heads.recognise import recognise
+from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.session import TensorSpec
 
 HEIGHT, WIDTH = 320, 640

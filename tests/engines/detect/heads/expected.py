@@ -17,12 +17,12 @@ from faster_coco_eval.core import mask as coco
 from tests.engines import reference
 from tests.run_lengths import decoded
 
-from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import Observer
-from fovea_engines.evaluate.samples import read_image
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.evaluation.observe import Observer
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.preprocessor import Preprocessor
 
 NEAR = 1e-3

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 
 IMAGE = [TensorSpec("images", "float32", (1, 3, 64, 64))]

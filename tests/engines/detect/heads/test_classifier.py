@@ -9,14 +9,14 @@ from onnx import TensorProto, helper
 from PIL import Image
 from tests.engines.detect.heads.expected import File
 
-from fovea_engines.detect.classes import best_classes
-from fovea_engines.detect.heads.preprocess import PRESETS, default_preprocess
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import Observer
-from fovea_engines.graph.normalise import normalise, open_size
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
-from fovea_heads.classifier import ClassifierLogits
+from fovea_engines.evaluation.observe import Observer
+from fovea_engines.heads.classifier import ClassifierLogits
+from fovea_engines.heads.preprocess import PRESETS, default_preprocess
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.onnx_graph.normalise import normalise, open_size
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.results.classes import best_classes
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec

@@ -11,14 +11,14 @@ from tests.conftest import SHARED
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.heads.preprocess import VARIANTS, read_preprocess
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate import samples
-from fovea_engines.evaluate.agreement.overlap import iou
-from fovea_engines.evaluate.observe import recognise_graph
-from fovea_engines.evaluate.samples import read_image
-from fovea_heads.end_to_end import spelled
+from fovea_engines.evaluation import samples
+from fovea_engines.evaluation.agreement.overlap import iou
+from fovea_engines.evaluation.observe import recognise_graph
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.heads.end_to_end import spelled
+from fovea_engines.heads.preprocess import VARIANTS, read_preprocess
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
 MORE, HEADS = SHARED / "models" / "more", SHARED / "models" / "heads"

@@ -9,11 +9,11 @@ from tests.conftest import SHARED
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.heads.preprocess import default_preprocess, read_preprocess
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.observe import recognise_graph
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.observe import recognise_graph
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.heads.preprocess import default_preprocess, read_preprocess
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.preprocessor import Preprocessor

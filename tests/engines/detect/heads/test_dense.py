@@ -5,9 +5,9 @@ import pytest
 from tests.engines.detect.heads.by_hand import opened, told
 from tests.engines.detect.heads.expected import File
 
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.results.options import PredictOptions
 
 pytestmark = pytest.mark.real
 

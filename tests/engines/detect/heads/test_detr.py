@@ -11,11 +11,11 @@ from tests.engines.tiny import constant
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.heads.recognise import open_head
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import recognise_graph
-from fovea_lab.edit.names import rename, strip_metadata
+from fovea_engines.edit.names import rename, strip_metadata
+from fovea_engines.evaluation.observe import recognise_graph
+from fovea_engines.heads.recognise import open_head
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.preprocessor import Preprocessor
 
 pytestmark = pytest.mark.real

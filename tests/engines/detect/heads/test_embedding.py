@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fovea_engines.detect.embedding import Embedding
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.agreement.measure import measure
-from fovea_engines.evaluate.reference import Sample
+from fovea_engines.evaluation.agreement.measure import measure
+from fovea_engines.evaluation.reference import Sample
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 

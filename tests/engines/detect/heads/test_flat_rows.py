@@ -13,7 +13,7 @@ from tests.engines.detect.heads.by_hand import (
 )
 from tests.engines.detect.heads.expected import File
 
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results.options import PredictOptions
 
 pytestmark = pytest.mark.real
 

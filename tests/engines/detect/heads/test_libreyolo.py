@@ -3,8 +3,8 @@
 import pytest
 from tests.engines.detect.heads.expected import NEAR, File, unmatched_best
 
-from fovea_engines.detect.heads.recognise import open_head
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.heads.recognise import open_head
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.letterbox import fit
 
 pytestmark = pytest.mark.real

@@ -8,10 +8,10 @@ from tests.engines.tiny import constant
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.heads.recognise import open_head
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.skeleton import PERSON
 from fovea_engines.engine import Engine
+from fovea_engines.heads.recognise import open_head
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.skeleton import PERSON
 from fovea_engines.session import TensorSpec
 
 # y x of the keypoints from the brightest pixel, as fractions of the input; the last is unsure.

@@ -6,13 +6,13 @@ import pytest
 from onnx import helper
 from tests.engines.detect.heads.expected import File
 
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import Observer
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.evaluation.observe import Observer
+from fovea_engines.heads.nanodet import SIDES
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
-from fovea_heads.nanodet import SIDES
 
 pytestmark = pytest.mark.real
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from tests.engines.detect.heads.expected import File
 
-from fovea_engines.detect.heads.base import is_sound
-from fovea_engines.detect.heads.recognise import open_head
-from fovea_heads.end_to_end import YoloV10
-from fovea_heads.four_tensors import EfficientNms
-from fovea_heads.suppressed import Suppressed
+from fovea_engines.heads.base import is_sound
+from fovea_engines.heads.end_to_end import YoloV10
+from fovea_engines.heads.four_tensors import EfficientNms
+from fovea_engines.heads.recognise import open_head
+from fovea_engines.heads.suppressed import Suppressed
 
 pytestmark = pytest.mark.real
 

@@ -7,9 +7,9 @@ import pytest
 from tests.engines.detect.heads.by_hand import excluded, filled, opened, told
 from tests.engines.detect.heads.expected import NEAR, File
 
-from fovea_engines.detect.heads.recognise import open_head
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.rotated import axes, iou, regular
+from fovea_engines.heads.recognise import open_head
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.rotated import axes, iou, regular
 
 pytestmark = pytest.mark.real
 

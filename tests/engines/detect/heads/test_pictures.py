@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.new_image import NewImage
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.results.new_image import NewImage
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.letterbox import LetterboxMap

@@ -5,9 +5,9 @@ import pytest
 from tests.engines.detect.heads.by_hand import HEIGHT, WIDTH, told
 from tests.engines.detect.heads.test_segment import opened_file
 
-from fovea_engines.detect.heads.registry import FAMILIES as KNOWN
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.skeleton import PERSON
+from fovea_engines.heads.registry import FAMILIES as KNOWN
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.skeleton import PERSON
 
 pytestmark = pytest.mark.real
 

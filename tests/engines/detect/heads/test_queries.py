@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.reading import edit_distance
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.reading import edit_distance
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 

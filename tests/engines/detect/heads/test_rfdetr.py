@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.engines.detect.heads.expected import File
 
-from fovea_engines.detect.heads.recognise import recognise
+from fovea_engines.heads.recognise import recognise
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 

@@ -7,14 +7,14 @@ from tests.engines.detect.heads.expected import File
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.agreement.overlap import iou
-from fovea_engines.evaluate.observe import Observer
-from fovea_engines.evaluate.samples import read_image
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.evaluation.agreement.overlap import iou
+from fovea_engines.evaluation.observe import Observer
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 

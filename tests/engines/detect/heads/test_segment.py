@@ -5,11 +5,11 @@ import pytest
 from tests.engines.detect.heads.by_hand import BOXES, CLASSES, HEIGHT, SCORES, WIDTH, filled, told
 from tests.engines.detect.heads.expected import File
 
-from fovea_engines.detect.heads.recognise import open_head
-from fovea_engines.detect.heads.registry import FAMILIES as KNOWN
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.heads.recognise import open_head
+from fovea_engines.heads.registry import FAMILIES as KNOWN
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.results.options import PredictOptions
 
 pytestmark = pytest.mark.real
 

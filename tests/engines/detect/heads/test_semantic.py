@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tests.engines.detect.heads.expected import File, class_map
 
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.map_encoding import NOTHING
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.results.map_encoding import NOTHING
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 
 pytestmark = pytest.mark.real

@@ -16,10 +16,10 @@ from tests.engines.detect.heads.by_hand import (
 )
 from tests.engines.detect.heads.expected import NEAR, unmatched
 
-from fovea_engines.detect.heads.recognise import recognise
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.samples import read_image
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.heads.recognise import recognise
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 
 pytestmark = pytest.mark.real

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from tests.engines.detect.heads.expected import File
 
-from fovea_engines.detect.heads.recognise import recognise
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import Observer
-from fovea_engines.graph.load import load
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.evaluation.observe import Observer
+from fovea_engines.heads.recognise import recognise
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 
 pytestmark = pytest.mark.real

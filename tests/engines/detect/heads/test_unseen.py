@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.engines.detect.heads.by_hand import told
 
-from fovea_engines.detect.heads.recognise import recognise
+from fovea_engines.heads.recognise import recognise
 from fovea_engines.session import TensorSpec
 
 EMPTY = {"output0": np.zeros((1, 300, 6), np.float32)}

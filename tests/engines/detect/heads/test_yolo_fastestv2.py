@@ -9,8 +9,8 @@ from tests.engines.tiny import constant, save
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
+from fovea_engines.results.options import PredictOptions
 
 SIZE, CLASSES = 352, 80
 ANCHORS = {

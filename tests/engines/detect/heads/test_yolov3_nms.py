@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
+from fovea_engines.results.options import PredictOptions
 
 pytestmark = pytest.mark.real
 

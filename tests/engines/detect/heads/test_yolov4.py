@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 
 SIZE = 416

@@ -6,11 +6,11 @@ import onnxruntime
 import pytest
 from tests.engines.real import bus
 
-from fovea_engines.detect.heads.recognise import open_head, recognise
-from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import Observer
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.evaluation.observe import Observer
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.results.options import PredictOptions
 
 pytestmark = pytest.mark.real
 

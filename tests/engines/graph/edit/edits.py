@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from fovea_engines.graph.load import load
-from fovea_lab.edit.check import check
-from fovea_lab.edit.edited import Edited
-from fovea_lab.edit.run import sample
+from fovea_engines.edit.check import check
+from fovea_engines.edit.edited import Edited
+from fovea_engines.edit.run import sample
+from fovea_engines.onnx_graph.load import load
 
 
 def model(shared: Path, name: str) -> onnx.ModelProto:

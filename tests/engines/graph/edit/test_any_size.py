@@ -5,13 +5,13 @@ import onnx
 import pytest
 from onnx.numpy_helper import to_array
 
-from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.plain_session import open_plain
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs
-from fovea_engines.graph.wiring import constants_of
-from fovea_lab.edit.any_size import any_size
-from fovea_lab.edit.cells import Length, flat_table, plane_table
+from fovea_engines.edit.any_size import any_size
+from fovea_engines.edit.cells import Length, flat_table, plane_table
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import normalise
+from fovea_engines.onnx_graph.plain_session import open_plain
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.onnx_graph.wiring import constants_of
 from fovea_preprocess.errors import UnsupportedModel
 
 pytestmark = pytest.mark.real

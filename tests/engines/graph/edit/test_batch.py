@@ -7,10 +7,10 @@ from onnx import helper
 from tests.engines.graph.edit.edits import difference, model, noise, run
 from tests.engines.tiny import constant, save, tiny_detector
 
-from fovea_engines.graph.load import load
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs
-from fovea_lab.edit.cut import cut
-from fovea_lab.edit.input_shape import set_batch
+from fovea_engines.edit.cut import cut
+from fovea_engines.edit.input_shape import set_batch
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_preprocess.errors import BuildError, Disagreement, UnsupportedModel
 
 pytestmark = pytest.mark.real

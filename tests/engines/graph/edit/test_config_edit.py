@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from fovea_engines.repository.config_edit import edited_text
 from fovea_engines.repository.config_pbtxt import read_config
 from fovea_engines.repository.model_config import ModelParameter, ModelVersionPolicy, Specific
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
-from fovea_lab.config_edit import edited_text
 
 TEXT = """\
 # of the night shift: do not touch

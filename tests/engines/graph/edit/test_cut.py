@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tests.engines.graph.edit.edits import difference, model, run
 
-from fovea_engines.graph.load import load
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
-from fovea_lab.edit.cut import cut
+from fovea_engines.edit.cut import cut
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption
 
 pytestmark = pytest.mark.real

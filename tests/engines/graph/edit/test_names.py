@@ -7,15 +7,15 @@ from onnx import helper
 from tests.engines.graph.edit.edits import difference, model, noise, run
 from tests.engines.tiny import constant, save
 
-from fovea_engines.detect.heads.metadata import renamed_outputs
-from fovea_engines.graph.load import load
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
-from fovea_lab.edit.names import (
+from fovea_engines.edit.names import (
     rename,
     replace_operators,
     strip_metadata,
     write_metadata,
 )
+from fovea_engines.heads.metadata import renamed_outputs
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption
 
 pytestmark = pytest.mark.real

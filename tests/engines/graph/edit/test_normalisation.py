@@ -7,15 +7,15 @@ from tests.engines.graph.edit.edits import difference, model, run
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_image
-from fovea_engines.graph.own_normalisation import own_normalisation
-from fovea_engines.graph.tensors import graph_inputs
-from fovea_lab.edit.normalisation import (
+from fovea_engines.edit.normalisation import (
     Normalisation,
     add_normalisation,
     drop_normalisation,
 )
+from fovea_engines.engine import Engine
+from fovea_engines.evaluation.samples import read_image
+from fovea_engines.onnx_graph.own_normalisation import own_normalisation
+from fovea_engines.onnx_graph.tensors import graph_inputs
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 pytestmark = pytest.mark.real

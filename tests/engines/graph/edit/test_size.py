@@ -5,8 +5,8 @@ import onnx
 import pytest
 from tests.engines.graph.edit.edits import difference, model, noise, run
 
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
-from fovea_lab.edit.input_shape import set_size
+from fovea_engines.edit.input_shape import set_size
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 pytestmark = pytest.mark.real

@@ -5,7 +5,7 @@ import base64
 import orjson
 import pytest
 
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidImage, InvalidOption, InvalidRequest
 from fovea_server.http.v1.body import Url, parse_body, parse_options
 

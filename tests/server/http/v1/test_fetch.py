@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from fovea_outbound.fetch import Fetcher
 from fovea_preprocess.errors import FetchRefused
+from fovea_server.dataplane.fetch import Fetcher
 from fovea_server.dataplane.reach import Reach, is_public
 
 IMAGE = b"image" * 100

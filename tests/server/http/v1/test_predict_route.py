@@ -6,9 +6,9 @@ import numpy as np
 import orjson
 import pytest
 
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.options import PredictOptions
-from fovea_engines.detect.vocabulary import Vocabulary
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.vocabulary import Vocabulary
 from fovea_server.http.v1.answers import image_json
 from fovea_server.http.v1.predict import PredictRoute
 from fovea_server.http.v1.schemas import ImageAnswer

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from fovea_server.byte_budget import ByteBudget, too_slow
+from fovea_server.http.envelope import WithTraffic
 from fovea_server.http.v2.route import V2Route
-from fovea_server.traffic.asgi import WithTraffic
 
 pytestmark = pytest.mark.slow
 

@@ -1,1 +1,0 @@
-"""Engines without a card, as in repositories of Triton."""

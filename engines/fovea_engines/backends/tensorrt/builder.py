@@ -1,0 +1,220 @@
+"""Builds a plan, which is a serialized engine, from an ONNX model in its final precision."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fovea_engines.backends.tensorrt.caches import timing_cache
+from fovea_engines.backends.tensorrt.cuda.quiet import QUIET
+from fovea_engines.backends.tensorrt.layers import engine_layers, network_layers
+from fovea_engines.backends.tensorrt.layers_file import PlanLayers
+from fovea_engines.backends.tensorrt.log import out_of_memory, without_noise
+from fovea_engines.backends.tensorrt.monitor import Phases, progress_monitor, run_cancellable
+from fovea_engines.backends.tensorrt.plugins import load_plugins
+from fovea_engines.backends.tensorrt.runtime import Runtime
+from fovea_engines.progress import Progress
+from fovea_engines.repository.options import BuilderOptions, Profile
+from fovea_preprocess.errors import BuildError, InvalidModel, InvalidOption, UnsupportedModel
+
+# Text in a parser's message -> advice. The first match is used.
+_ADVICE = (
+    (
+        r"Plugin not found|plugin creator .* not found",
+        "it needs a plugin: load the plugin's library with --plugin LIB.so, or export the model "
+        "without it (Fovea does non-maximum suppression itself)",
+    ),
+    (
+        r"UINT8|UInt8|[Zz]ero.?point",
+        "TensorRT computes in int8 with zero point 0, never in uint8: build from the float model "
+        "with --precision int8",
+    ),
+    (
+        r"must have same (input )?types|requires inputs with (the )?same type",
+        "TensorRT converts nothing by itself: put a Cast in front of it, or export in float32",
+    ),
+    (
+        r"[Dd]ynamic",
+        "a size is known only when it runs: fix the input with --size HxW, and export with no "
+        "dynamic axis except the batch",
+    ),
+    (
+        r"Failed to open file|import initializer",
+        "weights in another file are missing: put that file beside the model, or export the model "
+        "as one file",
+    ),
+    (
+        r"convert ONNX dat[ae] type",
+        "an input has a type that TensorRT lacks: export it in float32 or int64",
+    ),
+)
+_UNKNOWN = "TensorRT has no such operator: export the model without it, e.g. at another opset"
+_OTHERWISE = "export the model at another opset, or simplify it with onnxslim first"
+_LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A serialized engine, and its layers."""
+
+    data: bytes = field(repr=False)
+    layers: PlanLayers = field(repr=False)
+
+
+def build_plan(
+    model: bytes,
+    options: BuilderOptions,
+    runtime: Runtime,
+    progress: Progress | None = None,
+    timings: Path | None = None,
+) -> Plan:
+    """Build a plan from ONNX bytes that include their weights.
+
+    `timings` is from `timing_cache_file`; TensorRT-RTX has none. Ctrl-C stops the build.
+
+    Raises:
+        InvalidOption: an option does not fit the model or this TensorRT.
+        UnsupportedModel: TensorRT does not support the model; the message says which part.
+        InvalidModel: the bytes are no model.
+        BuildError: TensorRT returns no plan.
+        BackendUnavailable: TensorRT cannot build on this machine.
+    """
+    runtime.check_capabilities(options.capabilities)
+    load_plugins(runtime, options.plugins)
+    progress = progress or Progress()
+    phases = Phases(progress)
+    with runtime.log.collect() as messages:
+        builder = runtime.builder()
+        network = parse_network(runtime, builder, model)
+        config = _configure(runtime, builder, network, options)
+        monitor = progress_monitor(runtime.trt, phases)
+        config.progress_monitor = monitor
+        # A TensorRT that compiles for absent GPUs times nothing.
+        file = None if runtime.ahead_of_time else timings
+        with nullcontext() if file is None else timing_cache(config, file):
+            with QUIET.synchronising():
+                plan = run_cancellable(
+                    lambda: builder.build_serialized_network(network, config), phases
+                )
+            if plan is None:
+                raise _failure(messages)
+    data = bytes(memoryview(plan))
+    layers = None if runtime.ahead_of_time else engine_layers(runtime, data, progress)
+    return Plan(data, layers or network_layers(network))
+
+
+def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOptions) -> Any:
+    trt = runtime.trt
+    config = builder.create_builder_config()
+    config.builder_optimization_level = options.level
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    # Otherwise float32 would be multiplied as TF32, with 10 bits; FP32 must equal the source.
+    config.clear_flag(trt.BuilderFlag.TF32)
+    runtime.allow_capture(config)
+    if options.workspace is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
+    runtime.set_target(config, options.capabilities)
+    add_profiles(builder, config, network, options.profiles)
+    return config
+
+
+def _failure(messages: Sequence[str]) -> BuildError:
+    texts = [text for text in map(without_noise, messages) if text]
+    # Each kernel that did not fit is a message of its own, and the last is that none is left.
+    if (short := next(filter(out_of_memory, texts), None)) is not None:
+        return BuildError(
+            f"the GPU has too little free memory for this build ({short}): free some, or give "
+            "less --workspace"
+        )
+    reason = texts[-1] if texts else "it does not say why"
+    if re.search("no runners that implement|any implementation for node", reason):
+        return UnsupportedModel(
+            f"TensorRT has no kernel for a part of the model ({reason}): export the model without "
+            "it, or give more --workspace"
+        )
+    return BuildError(f"TensorRT gives no plan: {reason}")
+
+
+def parse_network(runtime: Runtime, builder: Any, model: bytes) -> Any:
+    """Parse ONNX bytes into a strongly typed `INetworkDefinition`.
+
+    The message of `UnsupportedModel` names the node, its operator, and what to do.
+    """
+    trt = runtime.trt
+    network = runtime.network(builder)
+    parser = trt.OnnxParser(network, runtime.logger)
+    taken = parser.parse(model)
+    errors = [parser.get_error(position) for position in range(parser.num_errors)]
+    # The parser takes some bytes that are no ONNX for an empty model.
+    broken = any(error.code().name == "MODEL_DESERIALIZE_FAILED" for error in errors)
+    if broken or (taken and network.num_outputs == 0):
+        raise InvalidModel("TensorRT finds no model in it: is it a whole ONNX file?")
+    if not taken:
+        raise UnsupportedModel(_refusal(errors))
+    return network
+
+
+def _refusal(errors: list[Any]) -> str:
+    if not errors:
+        return f"TensorRT does not take the model, and does not say why: {_OTHERWISE}"
+    first, *others = errors
+    operator, text = first.node_operator(), without_noise(first.desc())
+    node = first.node_name() or f"number {first.node()}"
+    where = f"node {node!r} ({operator})" if operator else "the model"
+    # The check that refuses an operator without an importer only says "false".
+    reason = "" if text == "false" else f": {_short(text)}"
+    more = sorted({error.node_operator() for error in others} - {operator, ""})
+    also = f"; nor does it take {', '.join(more)}" if more else ""
+    return f"TensorRT does not take {where}{reason}: {_advice(first, text)}{also}"
+
+
+def _advice(error: Any, text: str) -> str:
+    for pattern, advice in _ADVICE:
+        if re.search(pattern, text):
+            return advice
+    return _UNKNOWN if error.code().name == "UNSUPPORTED_NODE" else _OTHERWISE
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def add_profiles(builder: Any, config: Any, network: Any, profiles: Sequence[Profile]) -> None:
+    """Add profiles to a build; a network with a fixed batch gets none.
+
+    `InvalidOption` if that batch is another; `UnsupportedModel` if more than a batch is dynamic.
+    """
+    inputs = [network.get_input(position) for position in range(network.num_inputs)]
+    shapes = {tensor.name: tuple(tensor.shape) for tensor in inputs}
+    for name, shape in shapes.items():
+        _check_shape(name, shape, profiles)
+    dynamic = {name: shape[1:] for name, shape in shapes.items() if shape[:1] == (-1,)}
+    for wanted in profiles if dynamic else ():
+        profile = builder.create_optimization_profile()
+        for name, row in dynamic.items():
+            batches = (wanted.min, wanted.opt, wanted.max)
+            profile.set_shape(name, *((rows, *row) for rows in batches))
+        config.add_optimization_profile(profile)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], profiles: Sequence[Profile]) -> None:
+    if -1 in shape[1:]:
+        raise UnsupportedModel(
+            f"input {name!r} is {_shape_text(shape)}: only its batch may be dynamic here; "
+            "fix the others, e.g. with --size 640x640"
+        )
+    if not shape or shape[0] == -1:
+        return
+    if max(profile.max for profile in profiles) != shape[0]:
+        raise InvalidOption(
+            f"profile {' and '.join(map(str, profiles))} does not fit input {name!r}, whose batch "
+            f"is fixed to {shape[0]}: leave --profile out, or export with a dynamic batch"
+        )
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return "x".join("?" if length == -1 else str(length) for length in shape)

@@ -1,0 +1,216 @@
+"""Letterboxes images on the GPU, with a kernel that is kept as a file beside an engine.
+
+The file is PTX, after a line that describes the rows that the kernel makes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from fovea_engines.backends.tensorrt.cuda.driver import Device
+from fovea_engines.backends.tensorrt.cuda.nvrtc import compile_cuda
+from fovea_engines.backends.tensorrt.cuda.resources import DeviceMemory, PinnedMemory, Stream
+from fovea_engines.progress import Progress
+from fovea_engines.repository.files import write_file
+from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.preprocessor import PlacedImage
+from fovea_preprocess.spec import PreprocessSpec
+
+LETTERBOX_FILE = "letterbox.ptx"
+
+# Starts a comment in PTX.
+_MARK = b"// "
+_SPEC: Final = TypeAdapter(PreprocessSpec)
+
+log = logging.getLogger(__name__)
+
+# The same layout as `struct Image` in letterbox.cu.
+IMAGE = np.dtype(
+    [
+        ("pixels", np.int64),
+        *((name, np.int64) for name in ("start_x", "start_y", "step_x", "step_y")),
+        *((name, np.int32) for name in ("width", "height", "left", "top", "right", "bottom")),
+        ("filtered", np.int32),
+    ],
+    align=True,
+)
+_ONE = 1 << 40
+_BLOCK = (32, 8, 1)
+_ELEMENTS = {"uint8": "unsigned char", "float16": "Half", "float32": "float", "int32": "int"}
+
+
+class LetterboxKernel:
+    """Fills a batch like `Preprocessor`, within one grey level; the device is current."""
+
+    def __init__(self, device: Device, compiled: bytes, spec: PreprocessSpec) -> None:
+        self.spec = spec
+        self._kernel = device.kernel(compiled, "letterbox")
+
+    def pack(self, images: Sequence[PlacedImage], rows: int, staging: PinnedMemory) -> int:
+        """Write images, and their positions in the rows, for one copy to the GPU.
+
+        Returns the number of bytes of `staging` to copy. Rows past the last image become padding.
+
+        Raises:
+            ValueError: there are more images than rows, or they do not fit into `staging`.
+        """
+        size = packed_size(rows, sum(image.pixels.nbytes for image in images))
+        if len(images) > rows or size > staging.array.size:
+            raise ValueError(
+                f"{len(images)} images in {rows} rows take {size} bytes; "
+                f"{staging.array.size} are there"
+            )
+        table = np.zeros(rows, IMAGE)
+        start = table.nbytes
+        for entry, image in zip(table, images, strict=False):
+            pixels = image.pixels
+            _describe(entry, start, image.map, self.spec.resample == "antialias")
+            end = start + pixels.nbytes
+            np.copyto(staging.array[start:end].reshape(pixels.shape), pixels)
+            start = end
+        staging.array[: table.nbytes] = table.view(np.uint8)
+        return size
+
+    def __call__(
+        self, stream: Stream, staged: DeviceMemory, rows: int, batch: DeviceMemory
+    ) -> None:
+        """Enqueue the kernel; suitable for a recorded graph, as all that varies is in `staged`."""
+        grid = (-(-self.spec.width // _BLOCK[0]), -(-self.spec.height // _BLOCK[1]), rows)
+        addresses = np.uint64(staged.address), np.uint64(batch.address)
+        self._kernel(stream, grid, _BLOCK, *addresses)
+
+    def close(self) -> None:
+        """Release it. Calling it again does nothing."""
+        self._kernel.close()
+
+
+def packed_size(rows: int, pixel_bytes: int) -> int:
+    """Return the size in bytes of the packed data, from the total size of all its images."""
+    return rows * IMAGE.itemsize + pixel_bytes
+
+
+def compile_letterbox(spec: PreprocessSpec, target: str = "compute_75") -> bytes:
+    """Compile the kernel for one spec, by default to PTX for every supported GPU; needs no GPU.
+
+    Raises:
+        BackendUnavailable: NVRTC is not installed.
+        BuildError: this NVRTC does not know the target.
+    """
+    return compile_cuda(source(), "letterbox.cu", target, definitions(spec))
+
+
+def source() -> str:
+    """Return the kernel's CUDA C++."""
+    return (resources.files("fovea_engines.backends.tensorrt.cuda") / "letterbox.cu").read_text(
+        encoding="utf-8"
+    )
+
+
+def definitions(spec: PreprocessSpec) -> list[str]:
+    """Return the compiler options that specialise the kernel for a spec."""
+    gains, offsets = [1.0] * 3, [0.0] * 3
+    if not spec.whole:
+        gains = [spec.scale / std for std in spec.std]
+        offsets = [-mean / std for mean, std in zip(spec.mean, spec.std, strict=True)]
+    values = {
+        "HEIGHT": spec.height,
+        "WIDTH": spec.width,
+        "PAD": spec.pad,
+        "NHWC": int(spec.layout == "NHWC"),
+        "BGR": int(spec.channels == "BGR"),
+        "ELEMENT": _ELEMENTS[spec.dtype],
+        "GAINS": ",".join(f"{float(gain)!r}f" for gain in gains),
+        "OFFSETS": ",".join(f"{float(offset)!r}f" for offset in offsets),
+    }
+    return [f"-D{name}={value}" for name, value in values.items()]
+
+
+def _describe(entry: np.void, pixels: int, box: LetterboxMap, antialias: bool) -> None:
+    rows, columns = box.visible
+    x = _edges(box.source_width, box.scaled_width, box.offset_x, columns)
+    y = _edges(box.source_height, box.scaled_height, box.offset_y, rows)
+    entry["pixels"] = pixels
+    entry["start_x"], entry["step_x"] = _positions(*x, columns)
+    entry["start_y"], entry["step_y"] = _positions(*y, rows)
+    entry["width"], entry["height"] = box.source_width, box.source_height
+    entry["left"], entry["right"] = columns.start, columns.stop
+    entry["top"], entry["bottom"] = rows.start, rows.stop
+    # Crops are resampled by Pillow on the host.
+    entry["filtered"] = antialias or (_length(columns), _length(rows)) != (
+        box.scaled_width,
+        box.scaled_height,
+    )
+
+
+def _edges(source: int, scaled: int, offset: int, visible: slice) -> tuple[float, float]:
+    """Return start and end of the visible part of the image, in pixels of the image."""
+    if _length(visible) == scaled:
+        return 0.0, float(source)
+    scale = scaled / source
+    # Pillow stores the edges of a crop in single precision.
+    return float(np.float32(-offset / scale)), float(
+        np.float32((_length(visible) - offset) / scale)
+    )
+
+
+def _positions(begin: float, end: float, visible: slice) -> tuple[int, int]:
+    """Return the position of the input's pixel 0 in the image, and the step; in 2^-40 pixels."""
+    step = round((end - begin) * _ONE / _length(visible))
+    return round(begin * _ONE) + (step * (1 - 2 * visible.start) - _ONE) // 2, step
+
+
+def _length(span: slice) -> int:
+    return int(span.stop - span.start)
+
+
+def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> None:
+    """Compile the kernel of an engine into its folder, for every supported GPU.
+
+    Without a compiler, or for resampling that it lacks, there is no kernel, and the host
+    letterboxes; `progress` reports it.
+    """
+    floats = spec.resample == "linear-float" and not spec.whole
+    if floats or spec.resample in ("area", "bicubic", "lanczos"):
+        progress.note(f"the letterbox kernel lacks {spec.resample}, so the host letterboxes")
+        return
+    try:
+        kernel = compile_letterbox(spec)
+    except BackendUnavailable as error:
+        progress.note(f"the engine is built without its letterbox, so the host does it: {error}")
+        return
+    write_file(folder / LETTERBOX_FILE, with_spec(kernel, spec))
+
+
+def with_spec(kernel: bytes, spec: PreprocessSpec) -> bytes:
+    """Return the contents of the file for a compiled kernel."""
+    return _MARK + _SPEC.dump_json(spec) + b"\n" + kernel
+
+
+def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
+    """Open the kernel in an engine's folder; the device is current.
+
+    Returns None without a kernel, or if the driver rejects it: the host letterboxes then. A damaged
+    file is `InvalidModel`.
+    """
+    file = folder / LETTERBOX_FILE
+    if not file.is_file():
+        return None
+    line, _, kernel = file.read_bytes().partition(b"\n")
+    try:
+        spec = _SPEC.validate_json(line.removeprefix(_MARK), strict=True)
+    except ValidationError as error:
+        raise InvalidModel(f"{file} is damaged: build the engine again") from error
+    try:
+        return LetterboxKernel(device, kernel, spec)
+    except InferenceFailed as error:
+        # The text is logged: a handler may keep an error, and its frames reference the engine.
+        log.warning("%s: %s; until then the host letterboxes", file, str(error))
+        return None

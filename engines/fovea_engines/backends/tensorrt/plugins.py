@@ -1,0 +1,68 @@
+"""Loads libraries of TensorRT plugins that the user named.
+
+Loading a library runs its code. So it is only loaded from the given path, and at run time only if
+its bytes are those that the engine was built with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from threading import Lock
+
+from fovea_engines.backends.tensorrt.runtime import Runtime
+from fovea_engines.repository.files import file_sha256
+from fovea_engines.repository.options import Plugin
+from fovea_preprocess.errors import BackendUnavailable, InvalidModel, InvalidOption
+
+# Symbols of a library that TensorRT can register by itself (IPluginRegistry::loadLibrary of
+# NvInferRuntime.h); others register when they are loaded (REGISTER_TENSORRT_PLUGIN).
+_ENTRIES = ("getCreators", "getPluginCreators")
+
+_loaded: set[tuple[str, Plugin]] = set()
+_loading = Lock()
+
+
+def load_plugins(runtime: Runtime, plugins: Iterable[Plugin]) -> None:
+    """Register TensorRT's own plugins and those of libraries, for the life of the process.
+
+    Raises:
+        NotFound: a library is missing.
+        InvalidModel: it is not the one that the engine was built with.
+        BackendUnavailable: it cannot be loaded; the message is the loader's.
+        InvalidOption: it has no plugin that TensorRT does not have already.
+    """
+    with _loading:
+        runtime.trt.init_libnvinfer_plugins(runtime.logger, "")
+        for plugin in plugins:
+            if (runtime.backend, plugin) not in _loaded:
+                _load(runtime, plugin)
+                _loaded.add((runtime.backend, plugin))
+
+
+def _load(runtime: Runtime, plugin: Plugin) -> None:
+    trt = runtime.trt
+    if file_sha256(plugin.path) != plugin.sha256:
+        raise InvalidModel(
+            f"{plugin.path} is not the plugin library that the engine was built with (its sha256 "
+            "differs from the card's): put that one back, or build the engine again"
+        )
+    registry = trt.get_plugin_registry()
+    before = len(registry.all_creators)
+    try:
+        # A plugin may consist of several libraries, which need each other's symbols.
+        library = ctypes.CDLL(str(plugin.path), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise BackendUnavailable(
+            f"the plugin library cannot be loaded here ({error}): build it for {runtime.backend} "
+            f"{runtime.version} and this machine"
+        ) from error
+    with runtime.log.collect() as messages:
+        if any(hasattr(library, entry) for entry in _ENTRIES):
+            registry.load_library(str(plugin.path))
+    if len(registry.all_creators) == before:
+        reason = " ".join(messages) or "it registers none that is new"
+        raise InvalidOption(
+            f"{runtime.backend} {runtime.version} gains no plugin from {plugin.path} ({reason}): "
+            "give the library that has the network's plugins, or leave it out"
+        )

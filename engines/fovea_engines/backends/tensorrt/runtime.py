@@ -1,0 +1,238 @@
+"""Loads TensorRT 10.13 and newer, 11, or TensorRT-RTX, and hides their differences.
+
+Differences are found by looking for attributes, never by comparing versions, and only in this file;
+the others of this package use what all three have. A test looks up every name in the real bindings
+(tests/engines/api_surface), which needs these conventions:
+
+- the module is always called `trt`, and names that all three have are written ``trt.Builder``;
+- names that only some have are looked for first in the same function, as in
+  ``hasattr(trt, "ComputeCapability")``;
+- objects are called by their class: `builder` Builder, `config` IBuilderConfig, `network`
+  INetworkDefinition, `parser` OnnxParser, `layer` ILayer, `tensor` ITensor, `engine` ICudaEngine,
+  `context` IExecutionContext, `inspector` EngineInspector, `timing_cache` ITimingCache,
+  `deserializer` Runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from threading import Lock
+from typing import Any
+
+from fovea_engines.backends.registry import get_backend
+from fovea_engines.backends.tensorrt.log import Log, logger, without_noise
+from fovea_engines.device import gpu_here
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import BackendUnavailable, InvalidOption
+
+TENSORRT = "tensorrt"
+RTX = "tensorrt-rtx"
+
+# Backend -> its modules; the first one that is installed is used.
+_MODULES = {TENSORRT: ("tensorrt",), RTX: ("tensorrt_rtx", "tensorrt_rtx_bindings")}
+
+_H100 = {"90": "; for an H100 or H200 take --backend tensorrt on a machine that has one"}
+
+# TensorRT's names of element types -> numpy's.
+_DTYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "BF16": "bfloat16",
+    "FP8": "float8",
+    "FP4": "float4",
+    "INT64": "int64",
+    "INT32": "int32",
+    "INT8": "int8",
+    "INT4": "int4",
+    "UINT8": "uint8",
+    "BOOL": "bool",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runtime:
+    """One TensorRT in this process: its module, and an `ILogger` that writes to `log`."""
+
+    backend: str
+    trt: Any
+    logger: Any
+    log: Log
+
+    @property
+    def version(self) -> str:
+        """Return the version, as in "11.4.0.106"."""
+        return str(self.trt.__version__)
+
+    @property
+    def ahead_of_time(self) -> bool:
+        """Return True if it builds for absent GPUs, whose kernels it compiles at load."""
+        return hasattr(self.trt, "ComputeCapability")
+
+    @property
+    def compute_capabilities(self) -> tuple[str, ...]:
+        """Return the targets of ahead-of-time builds, e.g. "89"; empty for builds on this GPU."""
+        kinds = getattr(self.trt, "ComputeCapability", None)
+        names = [] if kinds is None else list(kinds.__members__)
+        return tuple(name.removeprefix("SM") for name in names if name.startswith("SM"))
+
+    def check_capabilities(self, capabilities: Sequence[str]) -> None:
+        """Check that it can build for these; for this machine's GPU if there are none.
+
+        Raises:
+            InvalidOption: it cannot; the message lists the supported ones.
+        """
+        known = self.compute_capabilities
+        if not known:
+            if capabilities:
+                raise InvalidOption(
+                    f"TensorRT {self.version} builds for the GPU that is here: leave "
+                    "--compute-capability out, or build with --backend tensorrt-rtx"
+                )
+            return
+        wanted = capabilities
+        if not wanted:
+            here = gpu_here()
+            if here is None:
+                raise InvalidOption(
+                    "there is no GPU here to build for: say for which with --compute-capability, "
+                    f"of {', '.join(known)}, e.g. 80,89"
+                )
+            # A GPU newer than all of the list compiles its kernels itself. For an older one RTX
+            # builds a plan without complaint, which no GPU then loads (1.7 on an H200).
+            newer = int(here.capability) > max(map(int, known))
+            wanted = () if newer else (here.capability,)
+        for capability in wanted:
+            if capability not in known:
+                raise InvalidOption(
+                    f"TensorRT-RTX {self.version} does not build for compute capability "
+                    f"{capability!r}: it does for {', '.join(known)}" + _H100.get(capability, "")
+                )
+
+    def builder(self) -> Any:
+        """Create a `Builder`; `BackendUnavailable` if that needs a GPU, and there is none."""
+        trt = self.trt
+        with self.log.collect() as messages:
+            try:
+                return trt.Builder(self.logger)
+            except TypeError as error:  # pybind11's error for a factory that returned nothing
+                raise BackendUnavailable(
+                    f"TensorRT {self.version} cannot build here ({' '.join(messages) or error}): "
+                    "it takes an NVIDIA GPU and its driver; --backend tensorrt-rtx builds without"
+                ) from error
+
+    def deserializer(self) -> Any:
+        """Create a `trt.Runtime`; `BackendUnavailable` if CUDA does not start."""
+        trt = self.trt
+        with self.log.collect() as messages:
+            try:
+                return trt.Runtime(self.logger)
+            except TypeError as error:
+                raise BackendUnavailable(
+                    f"TensorRT {self.version} does not start here ({' '.join(messages) or error}): "
+                    "`fovea doctor` says whether the driver is as new as the CUDA it takes"
+                ) from error
+
+    def network(self, builder: Any) -> Any:
+        """Create a strongly typed `INetworkDefinition`: every tensor has the model's type."""
+        trt = self.trt
+        # A TensorRT without weak typing may drop this flag.
+        flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+        return builder.create_network(0 if flag is None else 1 << int(flag))
+
+    def set_target(self, config: Any, capabilities: Sequence[str]) -> None:
+        """Set the compute capabilities to build for; this machine's GPU if there are none."""
+        if (kinds := getattr(self.trt, "ComputeCapability", None)) is None:
+            return
+        names = [f"SM{capability}" for capability in capabilities] or ["CURRENT"]
+        config.num_compute_capabilities = len(names)
+        for position, name in enumerate(names):
+            config.set_compute_capability(getattr(kinds, name), position)
+
+    def allow_capture(self, config: Any) -> None:
+        """Forbid an engine to allocate while it runs, so that a CUDA graph can record it."""
+        trt = self.trt
+        flag = getattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", None)
+        if flag is not None:
+            config.set_flag(flag)
+
+    def objection(self, plan: bytes | memoryview) -> str | None:
+        """Return TensorRT's reason why a plan cannot be loaded, if it can check beforehand."""
+        trt = self.trt
+        deserializer = self.deserializer()
+        validity_of = getattr(deserializer, "get_engine_validity", None)
+        if validity_of is None:
+            return None
+        with self.log.collect() as messages:
+            validity, found = validity_of(plan)
+        if validity.name != "INVALID":
+            return None
+        kinds = trt.EngineInvalidityDiagnostics.__members__.items()
+        reasons = [name.replace("_", " ").lower() for name, bit in kinds if found & int(bit)]
+        return ", ".join(reasons) or " ".join(map(without_noise, messages)) or "no reason given"
+
+    def runtime_config(self, engine: Any, known: bytes = b"") -> tuple[Any, Any]:
+        """Configure an engine's execution contexts.
+
+        Kernels that RTX compiles for a shape are complete at its first batch, so that a CUDA graph
+        can record them; RTX records none itself.
+
+        Args:
+            engine: `ICudaEngine`.
+            known: kernels that an earlier process has compiled; those of another GPU or another
+                version are ignored.
+
+        Returns:
+            `IRuntimeConfig`; and RTX's `IRuntimeCache` of compiled kernels, None where they were
+            compiled at build.
+        """
+        runtime_config = engine.create_runtime_config()
+        if not hasattr(runtime_config, "create_runtime_cache"):
+            return runtime_config, None
+        cache = runtime_config.create_runtime_cache()
+        if known:
+            cache.deserialize(known)
+        runtime_config.set_runtime_cache(cache)
+        trt = self.trt
+        eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
+        runtime_config.dynamic_shapes_kernel_specialization_strategy = eager
+        runtime_config.cuda_graph_strategy = trt.CudaGraphStrategy.DISABLED
+        return runtime_config, cache
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return numpy's name of a `trt.DataType`, e.g. "float16"."""
+    name = str(dtype.name)
+    return _DTYPES.get(name, name.lower())
+
+
+def tensor_spec(tensor: Any) -> TensorSpec:
+    """Describe an `ITensor` of a network."""
+    return TensorSpec(tensor.name, dtype_name(tensor.dtype), tuple(tensor.shape))
+
+
+_LOADED: dict[str, Runtime] = {}
+_LOADING = Lock()
+
+
+def load_runtime(backend: str) -> Runtime:
+    """Load a TensorRT; the same object every time, or `BackendUnavailable` with what to do."""
+    with _LOADING:
+        if backend not in _LOADED:
+            trt, log = _import(backend), Log()
+            _LOADED[backend] = Runtime(backend, trt, logger(trt, log), log)
+        return _LOADED[backend]
+
+
+def _import(backend: str) -> Any:
+    problems = []
+    for module in _MODULES[backend]:
+        try:
+            return import_module(module)
+        except ImportError as error:
+            problems.append(str(error))
+    remedy = get_backend(backend).installation
+    raise BackendUnavailable(
+        f"backend {backend!r} cannot be used ({'; '.join(problems)}): {remedy}"
+    )

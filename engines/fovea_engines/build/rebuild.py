@@ -1,0 +1,195 @@
+"""Rebuilds an engine that was built for another release of its runtime or another GPU."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+
+from fovea_engines.backends.registry import get_backend, mismatch
+from fovea_engines.build.assemble import assemble, candidate
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.clip.texts import TEXT_FILE, TOKENIZER_FILE
+from fovea_engines.device import gpu_here
+from fovea_engines.engine import Engine
+from fovea_engines.evaluation.agreement.matching import CONF, Matching, match
+from fovea_engines.evaluation.agreement.measure import measure_outputs
+from fovea_engines.evaluation.samples import Pixels, sample_images
+from fovea_engines.heads.base import Detector
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.recognition import Recognition
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.progress import Progress
+from fovea_engines.repository.card import CARD_FILE, EngineCard, Precision
+from fovea_engines.repository.files import file_sha256
+from fovea_engines.repository.options import BuilderOptions
+from fovea_engines.repository.repository import REPORT_FILE, ModelRepository
+from fovea_engines.results.options import PredictOptions
+from fovea_preprocess.errors import BackendUnavailable, Disagreement, InvalidModel
+
+# Measured on the photographs that ship with Fovea: where a model finds nothing on them, its best
+# boxes have low scores, and change places by rounding alone: .947 for the demo model in float32.
+# In INT8, where a step may go either way, agreement drops by up to .23. Another model of the same
+# shape scores under .5.
+_LEAST: Mapping[Precision, float] = {"fp32": 0.9, "fp16": 0.9, "int8": 0.5}
+# Detections compared per image, however low they score, down to where all is noise.
+_AT_LEAST = 20
+_NOISE = 0.001
+
+
+def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
+    """Rebuild a version's engine from its stored ONNX, if it does not fit this machine.
+
+    The version keeps its number, its figures and its report. The new engine must compute what ONNX
+    Runtime computes from that ONNX; otherwise the old one stays. Of several processes that start at
+    once, only one builds.
+
+    Raises:
+        BackendUnavailable: the repository cannot be written, the runtime cannot be used, or no ONNX
+            is stored with engines of that backend.
+        InvalidModel: the ONNX is missing, or is not the stored one.
+        BuildError: no engine was built, or it computes something else.
+        InvalidOption: the runtime does not build for this GPU.
+    """
+    progress, repository = progress or Progress(), ModelRepository(folder.parents[1])
+    name, version = folder.parent.name, int(folder.name)
+    try:
+        with repository.hold(name):
+            card = EngineCard.read(folder / CARD_FILE)
+            if (reason := mismatch(card)) is None:
+                return card
+            if not get_backend(card.backend).kept_file:
+                raise BackendUnavailable(f"{reason}: build it again with `fovea build`")
+            with repository.replace(name, version) as new:
+                return _rebuild(card, folder, new, progress)
+    except OSError as error:
+        raise BackendUnavailable(
+            f"{error.filename or folder} cannot be written ({error.strerror}), so the engine "
+            "cannot be rebuilt: make the repository writable, or build it elsewhere with "
+            "`fovea build`"
+        ) from error
+
+
+def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> EngineCard:
+    kept = old / get_backend(card.backend).kept_file
+    graph = _read_kept(card, kept)
+    plan = BuildPlan(
+        source=kept,
+        name=card.name,
+        repository=old.parents[1],
+        backend=card.backend,
+        max_batch=card.max_batch,
+        precision=card.precision,
+        builder=_for_here(card.builder),
+    )
+    prepared = PreparedModel(
+        graph=graph,
+        sha256=card.onnx_sha256,
+        inputs=graph_inputs(graph),
+        outputs=graph_outputs(graph),
+        head=Recognition(card.family, card.reason, card.task),
+        preprocess_from=card.preprocess_from,
+        trained={},
+        labels=card.labels,
+        preprocess=card.preprocess or default_preprocess(None, card.inputs, card.metadata),
+        metadata=card.metadata,
+        quantised=False,
+        unproven=card.unproven,
+    )
+    with progress.phase("compile"):
+        engine = assemble(plan, prepared, graph, card.precision, new, progress)
+    with engine, progress.phase("agreement"):
+        if not card.unproven:
+            _check_likeness(plan, prepared, engine)
+        built = engine.card
+    beside = (TEXT_FILE, TOKENIZER_FILE)
+    kept_beside = {file: card.files[file] for file in beside if file in card.files}
+    card = replace(
+        card,
+        created=built.created,
+        # The key belongs to the first build: `fovea build` with the same options builds again.
+        content_key="",
+        backend_version=built.backend_version,
+        device=built.device,
+        files=built.files | kept_beside,
+        judge=built.judge,
+        builder=built.builder,
+        gpu=built.gpu,
+        build_seconds=dict(progress.seconds),
+    )
+    others = {*card.files, CARD_FILE, plan.runtime.cache_file} - kept_beside.keys()
+    for file in old.iterdir():
+        if file.is_file() and file.name not in others:
+            shutil.copyfile(file, new / file.name)
+    _note(card, new / REPORT_FILE, kept.name)
+    card.write(new / CARD_FILE)
+    return card
+
+
+def _check_likeness(plan: BuildPlan, prepared: PreparedModel, engine: Engine) -> None:
+    precision = plan.precision
+    with candidate(plan, prepared, prepared.graph, precision, plan.encodings[0]) as core:
+        alike, least = likeness(core, engine), _LEAST[precision]
+    if not alike >= least:
+        raise Disagreement(
+            f"the engine that was rebuilt agrees {alike:.3f} with ONNX Runtime on the same graph, "
+            f"where {least:g} is asked for: the old one stays; build it again with `fovea build`"
+        )
+
+
+def _read_kept(card: EngineCard, kept: Path) -> onnx.ModelProto:
+    if file_sha256(kept) != card.files.get(kept.name):
+        raise InvalidModel(
+            f"{kept} is not the file that was kept (its sha256 differs from the card's), so the "
+            "engine cannot be rebuilt: build it again with `fovea build`"
+        )
+    return onnx.load(kept)
+
+
+def _for_here(options: BuilderOptions | None) -> BuilderOptions | None:
+    """Keep the targets of an engine that was built ahead of time."""
+    gpu = gpu_here()
+    if options is None or not options.capabilities or gpu is None:
+        return options
+    capabilities = dict.fromkeys((*options.capabilities, gpu.capability))
+    return replace(options, capabilities=tuple(capabilities))
+
+
+def likeness(one: Engine, other: Engine) -> float:
+    """Compare an engine that is right with another of the same graph, on the photographs that ship.
+
+    `measure` is no use for this: on these photographs a detector may find nothing, and then any two
+    engines would agree.
+
+    Returns the panoptic quality of the best detections; without detections, 1 minus the largest
+    relative error of an output, 0 if one is NaN. 1 if all is equal.
+    """
+    images = list(sample_images(None))
+    detects = isinstance(one.head, Detector)
+    matchings = [_match(one, other, pixels) for _, pixels in images if detects]
+    if total := sum(matching.total for matching in matchings):
+        return 1 - sum(matching.lost for matching in matchings) / total
+    return measure_outputs(
+        (name, one.outputs_of(pixels), other.outputs_of(pixels)) for name, pixels in images
+    ).quality
+
+
+def _match(one: Engine, other: Engine, pixels: Pixels) -> Matching:
+    best = one.detect(pixels, PredictOptions(conf=_NOISE, max_det=_AT_LEAST)).scores
+    conf = float(best.min(initial=CONF))
+    margin = conf / 2
+    options = PredictOptions(conf=conf - margin)
+    return match(one.detect(pixels, options), other.detect(pixels, options), conf, margin)
+
+
+def _note(card: EngineCard, report: Path, kept: str) -> None:
+    if report.is_file():
+        with report.open("a", encoding="utf-8") as file:
+            file.write(
+                f"\n## Rebuilt\n\n{card.created:%Y-%m-%d %H:%M} UTC with {card.backend} "
+                f"{card.backend_version}, from {kept}. The figures are the first build's.\n"
+            )

@@ -1,0 +1,62 @@
+"""Opens the half of an engine that reads texts."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from fovea_engines.backends.installing import install_extra
+from fovea_engines.backends.registry import REFERENCE_BACKEND, open_session
+from fovea_engines.clip.texts import (
+    MOST_ROWS,
+    PROMPTS_FILE,
+    TEXT_FILE,
+    TOKENIZER_FILE,
+    Tokens,
+    Words,
+    WordsSpec,
+    words_of_texts,
+)
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.session import Session
+from fovea_preprocess.errors import BackendUnavailable
+
+log = logging.getLogger(__name__)
+
+
+def open_words(
+    folder: Path, card: EngineCard, threads: int | None, streams: int | None
+) -> Words | None:
+    """Open what a build has published beside an engine; None where its card has no texts."""
+    if (spec := WordsSpec.of(card.metadata)) is None:
+        return None
+    try:
+        tokens = Tokens(folder / TOKENIZER_FILE, spec.length, spec.pad)
+    except ModuleNotFoundError as error:
+        raise BackendUnavailable(
+            f"{card.name} reads texts, and {error.name} is not installed: {install_extra('words')}"
+        ) from error
+    session = open_session(
+        REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MOST_ROWS, threads=threads
+    )
+    if not (folder / PROMPTS_FILE).is_file():
+        return Words(tokens, session, spec)
+    file = folder / PROMPTS_FILE
+    detector = open_session(REFERENCE_BACKEND, file, max_batch=1, threads=threads, streams=streams)
+    return Words(tokens, session, spec, detector)
+
+
+def own_words(folder: Path, card: EngineCard, session: Session) -> Words | None:
+    """Return what reads texts with a network that takes nothing else, if its tokenizer is there.
+
+    None for another network.
+    """
+    if not (folder / TOKENIZER_FILE).is_file():
+        return None
+    try:
+        found = words_of_texts(folder / TOKENIZER_FILE, session, card.metadata)
+    except ModuleNotFoundError as error:
+        # Its tensors are served all the same.
+        log.warning("%s reads no texts: %s is not installed", card.name, error.name)
+        return None
+    return found and Words(found[0], session, found[1])

@@ -1,1 +1,0 @@
-"""The command build, what it prints, and the options that commands share."""

@@ -1,0 +1,321 @@
+"""Makes a network of one size take images of any size, also where its grid is a constant.
+
+Shapes are inferred for two sizes, the file's own and another. Where a node's constants do not
+follow, they must be by a rule of the grid, which gives those of the file bit for bit: numbers of
+cells, and tables that grow evenly along rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isclose, prod
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+from onnx.helper import make_tensor_value_info
+from onnx.numpy_helper import from_array, to_array
+
+from fovea_engines.edit.cells import Sides, Size, Sized
+from fovea_engines.edit.resized import Resizable, Unknown, node_values
+from fovea_engines.heads.image_inputs import image_of
+from fovea_engines.heads.metadata import largest_stride
+from fovea_engines.heads.signature import image_layout, image_sides
+from fovea_engines.onnx_graph.plain_session import onnxruntime_errors, open_plain, showing
+from fovea_engines.onnx_graph.tensors import graph_inputs, metadata_of, opset_of
+from fovea_engines.onnx_graph.wiring import constants_of, tensors_read
+from fovea_engines.onnx_graph.writer import Writer
+from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.errors import UnsupportedModel
+
+Place: TypeAlias = tuple[int, int]
+"""Number of a node, and that of its input."""
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+EXPORT = (
+    "export the model with dynamic axes (`yolo export format=onnx dynamic=True`, or "
+    "torch.onnx.export with dynamic_axes={'images': {0: 'batch', 2: 'height', 3: 'width'}})"
+)
+_OPSET = 11  # since which there is Range
+_SMALL_WEIGHT = 64  # values, which may be a shape
+_SMALL_CONSTANT = 8  # values, which may be a size
+# Operators, and the input that can hold the size of an image; None where any can.
+_SIZED: dict[str, int | None] = {
+    "Expand": 1,
+    "ConstantOfShape": 0,
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Min", "Max", "Clip")),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnySize:
+    """A network of one size, and what takes the place of its constants at another.
+
+    Attributes:
+        stride: number of pixels that divides the sides of its images.
+    """
+
+    model: onnx.ModelProto
+    image: TensorSpec
+    stride: int
+    values: Mapping[Place, Sized]
+
+    def at(self, size: Size) -> onnx.ModelProto:
+        """Return the network for images of one size, with the constants of that."""
+        made = _copied(self.model)
+        names: dict[int, str] = {}
+        for place, value in self.values.items():
+            node, slot = made.graph.node[place[0]], place[1]
+            name = names.setdefault(id(value), f"{node.output[0]}/{slot}/{size[0]}x{size[1]}")
+            if name not in {tensor.name for tensor in made.graph.initializer}:
+                made.graph.initializer.append(from_array(value.at(size), name))
+            node.input[slot] = name
+        _set_sides(made, self.image, size)
+        return _refreshed(made, infer_shapes(made, self.image, size))
+
+    def dynamic(self) -> onnx.ModelProto:
+        """Return the network for images of any size of multiples of the stride.
+
+        Raises:
+            UnsupportedModel: it cannot run at another size; the message says where.
+        """
+        if self.values and opset_of(self.model) < _OPSET:
+            raise UnsupportedModel(
+                f"the model is of opset {opset_of(self.model)}, and sizes are computed with "
+                f"operators of {_OPSET}: {EXPORT}"
+            )
+        made, write = _copied(self.model), Writer(f"{self.image.name}/size")
+        sides = Sides(write, self.image.name, _axis(self.image))
+        names: dict[int, str] = {}
+        for (node, slot), value in self.values.items():
+            if id(value) not in names:
+                names[id(value)] = value.write(sides)
+            made.graph.node[node].input[slot] = names[id(value)]
+        _set_sides(made, self.image, None)
+        nodes = [*write.nodes, *made.graph.node]
+        del made.graph.node[:]
+        made.graph.node.extend(nodes)
+        made.graph.initializer.extend(write.constants)
+        size = image_sides(self.image)
+        if -1 in size:
+            return made
+        other = another(size, self.stride)
+        before = infer_shapes(self.model, self.image, size)
+        now = infer_shapes(self.model, self.image, other, self.values)
+        _run(made, self.image, other)
+        return _refreshed(made, {name: _common(before[name], now.get(name)) for name in before})
+
+
+def any_size(model: onnx.ModelProto) -> AnySize:
+    """Find the rules of the constants of a network's size.
+
+    Raises:
+        UnsupportedModel: a constant follows no rule that is known, or the model takes no images;
+            the message says how to export it.
+    """
+    image = image_of(graph_inputs(model))
+    if image_layout(image) is None:
+        raise UnsupportedModel(
+            f"input {image.name} of shape {list(image.shape)} takes no image: a size is set where "
+            "it is [batch, 3, height, width] or [batch, height, width, 3]"
+        )
+    size, metadata = image_sides(image), metadata_of(model)
+    stride = largest_stride(metadata)
+    if -1 in size:
+        return AnySize(model, image, stride if "stride" in metadata else 1, {})
+    if size[0] < 2 * stride and size[0] % stride:
+        # A line of text: its network pools the height away, so that only the width varies.
+        return AnySize(model, image, size[0], _values(model, image, size, size[0]))
+    if any(side % stride for side in size):
+        # Rows and columns of its cells are no whole numbers of pixels.
+        return AnySize(model, image, stride, {})
+    refuse_scaled(model, size)
+    problem: Unknown | None = None
+    for each in (stride, 2 * stride):
+        if all(side % each == 0 for side in size):
+            try:
+                return AnySize(model, image, each, _values(model, image, size, each))
+            except Unknown as error:
+                problem = problem or error
+    raise UnsupportedModel(f"{problem}: {EXPORT}") from problem
+
+
+def _values(
+    model: onnx.ModelProto, image: TensorSpec, size: Size, stride: int
+) -> dict[Place, Sized]:
+    found: dict[Place, Sized] = {}
+    constants, before = _constants(model), infer_shapes(model, image, size)
+    other = another(size, stride)
+    # What follows a node is known once that is right.
+    while True:
+        now = infer_shapes(model, image, other, found)
+        grid = Resizable(constants, before, now, size, other)
+        new: dict[Place, Sized] = {}
+        problem: Unknown | None = None
+        for number, node in enumerate(model.graph.node):
+            try:
+                for slot, value in node_values(grid, node):
+                    if (number, slot) not in found:
+                        new[number, slot] = value
+            except Unknown as error:
+                problem = problem or error
+        if not new:
+            if problem is not None:
+                raise problem
+            return found
+        found |= new
+
+
+def another(size: Size, stride: int) -> Size:
+    """Return a size whose lengths all differ from those of a size, but for the height of a line."""
+    height, width = size
+    if height == stride:
+        return height, width + 2 * stride
+    if min(size) < 5 * stride:
+        return height + stride, width + 2 * stride
+    return height - stride, width - 2 * stride
+
+
+def _constants(model: onnx.ModelProto) -> dict[str, Array]:
+    """Return constants and what nodes compute of them alone, by name."""
+    found = {name: to_array(tensor) for name, tensor in constants_of(model).items()}
+    known, nodes = {*found, ""}, []
+    for node in model.graph.node:
+        if node.input and known.issuperset(tensors_read(node)):
+            nodes.append(node)
+            known.update(node.output)
+    if not nodes:
+        return found
+    bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    bare.functions.extend(model.functions)
+    bare.graph.name = model.graph.name
+    constant = [node for node in model.graph.node if node.op_type == "Constant"]
+    bare.graph.node.extend([*constant, *nodes])
+    bare.graph.initializer.extend(model.graph.initializer)
+    names = [name for node in nodes for name in node.output if name]
+    with onnxruntime_errors(lambda error: f"its constants cannot be computed: {error}"):
+        values = open_plain(showing(bare, names)).run(names, {})
+    return found | dict(zip(names, values, strict=True))
+
+
+def infer_shapes(
+    model: onnx.ModelProto,
+    image: TensorSpec,
+    size: Size,
+    values: Mapping[Place, Sized] | None = None,
+) -> Shapes:
+    """Infer the shapes of a network's tensors for an image of a size, -1 where unknown.
+
+    A dynamic batch is 1. `values` take the place of constants.
+    """
+    bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    bare.functions.extend(model.functions)
+    bare.graph.node.extend(model.graph.node)
+    bare.graph.input.extend(model.graph.input)
+    bare.graph.output.extend(model.graph.output)
+    for value in bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    weights = list(model.graph.initializer)
+    for (node, slot), sized in (values or {}).items():
+        name = f"{node}.{slot}"
+        weights.append(from_array(sized.at(size), name))
+        bare.graph.node[node].input[slot] = name
+    listed = {value.name for value in bare.graph.input}
+    for tensor in weights:  # large ones without their values, to save time
+        if prod(tensor.dims) <= _SMALL_WEIGHT:
+            bare.graph.initializer.append(tensor)
+        elif tensor.name not in listed:
+            bare.graph.input.append(
+                make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    _set_sides(bare, image, size)
+    batch = _value(bare, image.name).type.tensor_type.shape.dim[0]
+    batch.dim_value = batch.dim_value or 1
+    graph = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
+    return {
+        value.name: tuple(dim.dim_value or -1 for dim in value.type.tensor_type.shape.dim)
+        for value in (*graph.input, *graph.value_info, *graph.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+
+
+def refuse_scaled(model: onnx.ModelProto, sides: Size) -> None:
+    """Refuse constants that are the size itself, by which boxes are scaled or maps resized."""
+    old = [side for side in sides if side > 1]
+    marks = {*old, *(1 / side for side in old)}
+    constants = constants_of(model)
+    for node in model.graph.node:
+        if node.op_type not in _SIZED:
+            continue
+        at = _SIZED[node.op_type]
+        for name in node.input if at is None else node.input[at : at + 1]:
+            if name not in constants or prod(constants[name].dims) > _SMALL_CONSTANT:
+                continue
+            values = to_array(constants[name]).ravel().tolist()
+            baked = [v for v in values if any(isclose(v, m, rel_tol=1e-6) for m in marks)]
+            if baked:
+                raise UnsupportedModel(
+                    f"node {node.name or node.output[0]!r} ({node.op_type}) computes with "
+                    f"{baked[0]:g}, which is of the size there was, {sides[0]}x{sides[1]}: "
+                    f"{EXPORT}, or cut before that node with --output"
+                )
+
+
+def _run(model: onnx.ModelProto, image: TensorSpec, size: Size) -> None:
+    shape = [length if length > 0 else 1 for length in image.shape]
+    shape[_axis(image) : _axis(image) + 2] = size
+    with onnxruntime_errors(
+        lambda error: f"the model cannot run at {size[0]}x{size[1]} ({error}): {EXPORT}"
+    ):
+        open_plain(model.SerializeToString()).run(
+            None, {image.name: np.zeros(shape, image.numpy_dtype)}
+        )
+
+
+def _common(before: tuple[int, ...], now: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the lengths that are the same at both sizes, and -1 for others."""
+    if now is None or len(now) != len(before):
+        return (-1,) * len(before)
+    return tuple(n if n == m else -1 for n, m in zip(before, now, strict=True))
+
+
+def _axis(image: TensorSpec) -> int:
+    return 2 if image_layout(image) == "NCHW" else 1
+
+
+def _value(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
+    found: onnx.ValueInfoProto = next(one for one in model.graph.input if one.name == name)
+    return found
+
+
+def _set_sides(model: onnx.ModelProto, image: TensorSpec, size: Size | None) -> None:
+    dims = _value(model, image.name).type.tensor_type.shape.dim
+    for i, name in enumerate(("height", "width")):
+        dim = dims[_axis(image) + i]
+        if size is None:
+            dim.dim_param = name
+        else:
+            dim.dim_value = size[i]
+
+
+def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    return made
+
+
+def _refreshed(model: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:
+    """Drop the shapes of inner tensors, and state those of the outputs anew, but for the batch."""
+    for value in model.graph.output:
+        dims = value.type.tensor_type.shape.dim
+        known = shapes.get(value.name, (-1,) * len(dims))
+        for i, (dim, length) in enumerate(zip(dims, known, strict=False)):
+            if i == 0 and not dim.dim_value:
+                continue
+            if length == -1:
+                dim.dim_param = f"{value.name}_{i}"
+            else:
+                dim.dim_value = length
+    del model.graph.value_info[:]
+    return model

@@ -1,0 +1,214 @@
+"""Values of a graph that follow from the size of its image: lengths, and tables of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from fovea_engines.onnx_graph.writer import Writer
+from fovea_engines.session import Array
+
+Size: TypeAlias = tuple[int, int]
+"""Height and width of the image, pixels; multiples of the strides."""
+
+# A pixel or a cell counts 1. What is smaller is scaled by the size, as a centre from 0 to 1 is.
+_LEAST = 0.25
+
+
+class Sides:
+    """Writes how many rows and columns of cells the image has, as scalars of int64."""
+
+    def __init__(self, write: Writer, image: str, axis: int) -> None:
+        self.write = write
+        self._image = image
+        self._axis = axis
+        self._made: dict[tuple[int, ...], str] = {}
+
+    def count(self, stride: int, axis: int) -> str:
+        """Return the rows (axis 0) or columns (axis 1) of a level."""
+        if (stride, axis) not in self._made:
+            shape = self._made.setdefault((), self.write("Shape", self._image))
+            pixels = self.write("Gather", shape, np.array(self._axis + axis))
+            self._made[stride, axis] = self.write("Div", pixels, np.array(stride))
+        return self._made[stride, axis]
+
+    def numbers(self, stride: int, axis: int, dtype: str, after: int) -> str:
+        """Return the numbers of all rows or columns, in a tensor with `after` more axes."""
+        end = self.count(stride, axis)
+        found = self.write.cast(self.write("Range", np.array(0), end, np.array(1)), dtype)
+        return self.write("Reshape", found, np.array([-1, *[1] * after]))
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """A number of cells of levels, `times` over; or of the rows or columns of one."""
+
+    strides: tuple[int, ...]
+    of: Literal["rows", "columns", "cells"] = "cells"
+    times: int = 1
+
+    def at(self, size: Size) -> int:
+        """Return the length for an image."""
+        return self.times * sum(
+            prod(size[axis] // stride for axis in self._axes) for stride in self.strides
+        )
+
+    def write(self, sides: Sides) -> str:
+        """Write it, as a tensor of one number."""
+        write, total = sides.write, ""
+        for stride in self.strides:
+            count, *more = (sides.count(stride, axis) for axis in self._axes)
+            part = write("Mul", count, *more) if more else count
+            total = write("Add", total, part) if total else part
+        if self.times > 1:
+            total = write("Mul", total, np.array(self.times))
+        return write("Reshape", total, np.array([1]))
+
+    @property
+    def _axes(self) -> tuple[int, ...]:
+        return {"rows": (0,), "columns": (1,), "cells": (0, 1)}[self.of]
+
+
+class Sized(Protocol):
+    """A value that takes the place of a constant."""
+
+    def at(self, size: Size) -> Array:
+        """Return the value for an image."""
+        ...
+
+    def write(self, sides: Sides) -> str:
+        """Write its computation; return the tensor."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A list of int64, such as the shape that a Reshape makes."""
+
+    entries: tuple[int | Length, ...]
+
+    def at(self, size: Size) -> Array:
+        """Return the list for an image."""
+        return np.array([e if isinstance(e, int) else e.at(size) for e in self.entries], np.int64)
+
+    def write(self, sides: Sides) -> str:
+        """Write it; parts that do not depend on the size are constants."""
+        parts = [np.array([e]) if isinstance(e, int) else e.write(sides) for e in self.entries]
+        return sides.write("Concat", *parts, axis=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Level:
+    """A table of one level: `base` + row * `by_row` + column * `by_column`, [..., 1, 1, ...]."""
+
+    stride: int
+    axis: int
+    base: Array
+    by_row: Array
+    by_column: Array
+
+    def at(self, size: Size) -> Array:
+        rows, columns = (
+            np.arange(side // self.stride, dtype=self.base.dtype).reshape(-1, *[1] * after)
+            for side, after in zip(size, self._after, strict=True)
+        )
+        found: Array = self.base + rows * self.by_row + columns * self.by_column
+        return found
+
+    def write(self, sides: Sides) -> str:
+        write, dtype = sides.write, self.base.dtype.name
+        rows, columns = (
+            sides.numbers(self.stride, axis, dtype, after) for axis, after in enumerate(self._after)
+        )
+        along = write("Add", self.base, write("Mul", rows, self.by_row))
+        return write("Add", along, write("Mul", columns, self.by_column))
+
+    @property
+    def _after(self) -> tuple[int, int]:
+        return self.base.ndim - self.axis - 1, self.base.ndim - self.axis - 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """A value for each cell of a grid, of which rows and columns are `axis` and the next.
+
+    With `flat` they are one axis, `axis` of `shape`, in which all levels follow each other.
+    """
+
+    levels: tuple[_Level, ...]
+    axis: int
+    flat: tuple[int, ...] | None
+
+    def at(self, size: Size) -> Array:
+        """Return the table for an image."""
+        tables = [level.at(size) for level in self.levels]
+        if self.flat is None:
+            return tables[0]
+        return np.concatenate([table.reshape(self.flat) for table in tables], self.axis)
+
+    def write(self, sides: Sides) -> str:
+        """Write its computation."""
+        tables = [level.write(sides) for level in self.levels]
+        if self.flat is None:
+            return tables[0]
+        flat = [sides.write("Reshape", table, np.array(self.flat)) for table in tables]
+        return sides.write("Concat", *flat, axis=self.axis) if len(flat) > 1 else flat[0]
+
+
+def plane_table(values: Array, axis: int, stride: int) -> Table | None:
+    """Return the table that has these values, with rows along `axis`; None if there is none."""
+    level = _level(values, axis, stride)
+    return None if level is None else Table((level,), axis, None)
+
+
+def flat_table(values: Array, axis: int, length: Length, size: Size) -> Table | None:
+    """Return the table of a number of cells that has these values along an axis, if there is one.
+
+    Levels may go from fine to coarse or back, and the boxes of a cell may be neighbours, or lie a
+    level apart.
+    """
+    shape = (*values.shape[:axis], -1, *values.shape[axis + 1 :])
+    for strides in (length.strides, length.strides[::-1]):
+        for apart in (False, True)[: length.times]:
+            found = list(_levels(values, axis, strides, length.times, size, apart))
+            if None not in found:
+                return Table(tuple(filter(None, found)), axis, shape)
+    return None
+
+
+def _levels(
+    values: Array, axis: int, strides: Sequence[int], times: int, size: Size, apart: bool
+) -> Iterator[_Level | None]:
+    start = 0
+    for stride in strides:
+        grid = size[0] // stride, size[1] // stride
+        count = times * prod(grid)
+        part = values.take(range(start, start + count), axis)
+        inner = (times, *grid) if apart else (*grid, times)
+        level = part.reshape(*values.shape[:axis], *inner, *values.shape[axis + 1 :])
+        yield _level(level, axis + apart, stride)
+        start += count
+
+
+def _level(values: Array, axis: int, stride: int) -> _Level | None:
+    """Return the level that has exactly these values; None where they follow no such rule."""
+    rows, columns = values.shape[axis : axis + 2]
+    if rows < 2 or columns < 2 or values.dtype.kind not in "fi":
+        return None
+    at = [values.take([row], axis).take([column], axis + 1) for row, column in _CORNER]
+    level = _Level(stride, axis, at[0], at[1] - at[0], at[2] - at[0])
+    if not np.array_equal(level.at((rows * stride, columns * stride)), values):
+        return None
+    sizes = np.abs(np.concatenate([part.ravel() for part in (level.base, *_slopes(level))]))
+    return None if ((sizes > 0) & (sizes < _LEAST)).any() else level
+
+
+_CORNER = (0, 0), (1, 0), (0, 1)
+
+
+def _slopes(level: _Level) -> tuple[Array, Array]:
+    return level.by_row, level.by_column

@@ -1,0 +1,169 @@
+"""Checks an edited model against the one before: both run on the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from fovea_engines.edit.edited import Edited
+from fovea_engines.edit.run import Feed, blamed, named, run, sample
+from fovea_engines.edit.shapes import first_input
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.session import Array
+from fovea_preprocess.errors import Disagreement, InvalidModel, UnsupportedModel
+
+_MOST = 0.01  # of the largest value of an output, as the check of a build allows
+
+
+def check(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, float | None]:
+    """Run both models on values that mean the same, and compare all outputs of the edited one.
+
+    Args:
+        before: the model that was edited.
+        edited: what became of it.
+        feed: arrays for the inputs of `before`.
+
+    Returns:
+        Arrays for the inputs of the edited model, and the largest difference of an output; None
+        where the model before cannot take what the edited one takes.
+
+    Raises:
+        InvalidModel: the edited model is not valid ONNX.
+        UnsupportedModel: ONNX Runtime cannot run it.
+        Disagreement: it computes something else; the message names the first node that does.
+    """
+    after = edited.model
+    _validate(before, edited)
+    own = feed
+    feed, comparable = _refitted(before, edited, feed)
+    if not comparable and edited.judge is not None:
+        _, first = check(before, Edited(edited.judge, edited.what, advice=edited.advice), own)
+        feed, second = check(edited.judge, replace(edited, judge=None), own)
+        return feed, None if first is None or second is None else max(first, second)
+    outputs = [spec.name for spec in graph_outputs(after)]
+    if not comparable:
+        _run(edited, outputs, feed)
+        return feed, None
+    raw = {name: values.raw(feed[name]) for name, values in edited.values.items()}
+    feed = {**feed, **{name: edited.values[name].cooked(raw[name]) for name in raw}}
+    inputs = {spec.name: edited.origin.get(spec.name, spec.name) for spec in graph_inputs(after)}
+    origins = {name: edited.origin.get(name, name) for name in outputs}
+    try:
+        found = run(before, [*inputs.values(), *origins.values()], feed, alone=True)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(
+            f"{edited.what}: ONNX Runtime fails at {error} already before: {edited.advice}"
+        ) from error
+    taken = {name: _joined(found[source]) for name, source in inputs.items()} | raw
+    have = _run(edited, outputs, taken)
+    rows = _rows(before, feed)
+    pairs = [(found[origins[name]], have[name]) for name in outputs]
+    if edited.keeps and not all(_same(want, new, rows) for want, new in pairs):
+        raise Disagreement(f"{edited.what}: {_first_other(before, edited, feed, taken)}")
+    return taken, max(_difference(_joined(want), _joined(new)) for want, new in pairs)
+
+
+def _validate(before: onnx.ModelProto, edited: Edited) -> None:
+    try:
+        onnx.checker.check_model(edited.model)
+    except onnx.checker.ValidationError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InvalidModel(f"{edited.what}: the model is not valid then: {reason}") from error
+    if (wrong := _inference_error(edited.model)) and not _inference_error(before):
+        raise UnsupportedModel(f"{edited.what}: shapes do not fit at {wrong}: {edited.advice}")
+
+
+def _inference_error(model: onnx.ModelProto) -> str:
+    """Return the node at which strict shape inference fails; nothing if it does not."""
+    try:
+        onnx.shape_inference.infer_shapes(named(model), strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        return blamed(model, str(error))
+    return ""
+
+
+def _refitted(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, bool]:
+    """Return values of the size that the edited model takes, and if the one before takes them."""
+    own = {spec.name: spec.shape for spec in graph_inputs(before)}
+    now = {edited.origin.get(s.name, s.name): s.shape for s in graph_inputs(edited.model)}
+    if all(_fits(feed[name], shape) for name, shape in now.items() if name in own):
+        return feed, True
+    new = sample(edited.model, _rows(before, feed))
+    return new, all(name in new and _fits(new[name], shape) for name, shape in own.items())
+
+
+def _fits(array: Array, shape: tuple[int, ...]) -> bool:
+    """Ignore the batch: a call takes as many rows as fit."""
+    return all(n in (-1, length) for length, n in zip(array.shape[1:], shape[1:], strict=True))
+
+
+def _run(edited: Edited, outputs: Sequence[str], feed: Feed) -> dict[str, list[Array]]:
+    try:
+        return run(edited.model, outputs, feed, alone=not edited.together)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(
+            f"{edited.what}: ONNX Runtime fails at {error}: {edited.advice}"
+        ) from error
+
+
+def _rows(model: onnx.ModelProto, feed: Feed) -> int:
+    return len(feed[first_input(model).name])
+
+
+def _first_other(before: onnx.ModelProto, edited: Edited, feed: Feed, taken: Feed) -> str:
+    """Describe the first node that computes something else, from all inner tensors."""
+    was = {name for node in before.graph.node for name in node.output}
+    nodes = {name: node for node in edited.model.graph.node for name in node.output if name in was}
+    nodes.pop("", None)
+    want = run(before, list(nodes), feed, alone=True)
+    have = run(edited.model, list(nodes), taken, alone=not edited.together)
+    for name, node in nodes.items():
+        if not _follows(want[name], have[name]):
+            return (
+                f"node {node.name or name!r} ({node.op_type}) then computes something else: "
+                f"{edited.advice}"
+            )
+    return f"an output has not one row for each image: {edited.advice}"
+
+
+def _follows(want: Sequence[Array], have: Sequence[Array]) -> bool:
+    """Return True if calls agree side by side, along any dimension, or are the same in each."""
+    joined = any(_agree(_joined(want, i), _joined(have, i)) for i in range(max(1, want[0].ndim)))
+    return joined or all(_agree(want[0], one) for one in (*want, *have))
+
+
+def _same(want: Sequence[Array], have: Sequence[Array], rows: int) -> bool:
+    """Return True if outputs agree; where calls are joined, each has as many rows as went in."""
+    one, other = _joined(want), _joined(have)
+    joined = len(want) != len(have)
+    return _agree(one, other) and (not joined or one.shape[:1] == (rows,))
+
+
+def _joined(arrays: Sequence[Array], axis: int = 0) -> Array:
+    if len(arrays) == 1 or arrays[0].ndim == 0:
+        return arrays[0]
+    try:
+        return np.concatenate(arrays, axis)
+    except ValueError:  # of lengths that depend on the values
+        return arrays[0]
+
+
+def _agree(want: Array, have: Array) -> bool:
+    if want.dtype.kind not in "fiub":
+        return _difference(want, have) == 0
+    finite = np.where(np.isfinite(want), want, 0).astype(np.float64)
+    return _difference(want, have) <= _MOST * float(np.abs(finite).max(initial=1e-6))
+
+
+def _difference(want: Array, have: Array) -> float:
+    """Return the largest difference; infinite where shapes, or what is no number, differ."""
+    if want.shape != have.shape:
+        return np.inf
+    other = (want != have) & ~((want != want) & (have != have))
+    if want.dtype.kind not in "fiub":
+        return np.inf if other.any() else 0.0
+    off = np.abs(want[other].astype(np.float64) - have[other].astype(np.float64))
+    return float(np.where(np.isnan(off), np.inf, off).max(initial=0))

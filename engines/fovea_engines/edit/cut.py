@@ -1,0 +1,121 @@
+"""Cuts a part out of a graph, between named tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnx.utils import Extractor
+
+from fovea_engines.edit.edited import Edited, copied, expect
+from fovea_engines.onnx_graph.tensors import graph_inputs
+from fovea_engines.onnx_graph.wiring import subgraphs, tensors_of
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+
+_IR_VERSION = 4  # the first in which weights need not be inputs as well
+
+
+def cut(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> Edited:
+    """Keep what leads from some tensors to others.
+
+    Args:
+        model: is not changed.
+        inputs: tensors that become the inputs; none keeps the model's, as far as they are needed.
+        outputs: tensors that become the outputs; none keeps the model's.
+
+    Raises:
+        InvalidOption: a tensor is unknown, nothing lies between them, or an output depends on
+            more than the inputs.
+        UnsupportedModel: the element type of a tensor is unknown.
+    """
+    own = [spec.name for spec in graph_inputs(model)]
+    computed = [name for node in model.graph.node for name in node.output if name]
+    for name in inputs:
+        _expect(model, name, [*own, *computed])
+    for name in outputs:
+        if name in own:
+            raise InvalidOption(
+                f"{name!r} is an input, so it cannot be an --output: nothing is left"
+            )
+        _expect(model, name, computed)
+    wanted = list(dict.fromkeys(outputs or (value.name for value in model.graph.output)))
+    part = _extract(model, list(dict.fromkeys(inputs or own)), wanted)
+    if inputs:
+        _check_reach(part, own)
+    read = set().union(*map(_read_by, part.graph.node))
+    if not part.graph.node or not read.intersection(v.name for v in part.graph.input):
+        raise InvalidOption(
+            f"the cut leaves nothing: {', '.join(wanted)} is not computed from "
+            f"{', '.join(inputs or own)}"
+        )
+    needed = [value for value in part.graph.input if value.name in read]
+    stated = {value.name for value in model.graph.value_info}
+    shapes = [value for value in part.graph.value_info if value.name in stated]
+    result = copied(model)
+    result.graph.CopyFrom(part.graph)
+    result.graph.name = model.graph.name
+    del result.graph.input[:], result.graph.value_info[:], result.functions[:]
+    result.graph.input.extend(needed)
+    result.graph.value_info.extend(shapes)
+    result.functions.extend(part.functions)
+    result.ir_version = max(result.ir_version, _IR_VERSION)
+    gone = len(model.graph.node) - len(result.graph.node)
+    return Edited(result, f"cut: {gone} of {len(model.graph.node)} nodes dropped")
+
+
+def _expect(model: onnx.ModelProto, name: str, known: Sequence[str]) -> None:
+    node = next((node for node in model.graph.node if node.name == name), None)
+    if node is not None and name not in known:
+        made = " or ".join(node.output)
+        raise InvalidOption(f"{name!r} is a node and no tensor: say {made}, which it computes")
+    expect(name, known, "tensor")
+
+
+def _extract(model: onnx.ModelProto, inputs: list[str], outputs: list[str]) -> onnx.ModelProto:
+    typed = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    computed = {name for node in model.graph.node for name in node.output}
+    wanted = list(outputs)
+    while True:
+        try:
+            part = Extractor(typed).extract_model(inputs, wanted)
+        except ValueError as error:
+            raise UnsupportedModel(
+                f"it cannot be cut there ({error}): the element type of a tensor behind an "
+                "operator that ONNX does not know is unknown; cut before that"
+            ) from error
+        # The extractor overlooks what only branches read.
+        read = set().union(*map(_read_by, part.graph.node))
+        missing = (read & computed).difference(inputs, *(node.output for node in part.graph.node))
+        if not missing:
+            break
+        wanted += sorted(missing)
+    del part.graph.output[len(outputs) :]
+    present = {tensor.name for tensor in part.graph.initializer}
+    part.graph.initializer.extend(
+        t for t in model.graph.initializer if t.name in read and t.name not in present
+    )
+    return part
+
+
+def _check_reach(part: onnx.ModelProto, own: Sequence[str]) -> None:
+    """Refuse new inputs that are not used, or that do not suffice."""
+    given = {value.name for value in part.graph.input}
+    read = set().union(*map(_read_by, part.graph.node))
+    missing = read.intersection(own) - given
+    if missing:
+        name = next(name for name in own if name in missing)
+        taker = next(node for node in part.graph.node if name in _read_by(node))
+        raise InvalidOption(
+            f"what is kept depends on input {name!r} as well, by node {taker.name!r}: add --input "
+            f"{name}, or cut at a tensor through which everything goes"
+        )
+    idle = given - read
+    if idle and part.graph.node:  # without a node the cut leaves nothing at all
+        raise InvalidOption(
+            f"no output depends on {', '.join(sorted(idle))}: leave --input "
+            f"{min(idle)} out, or name an --output behind it"
+        )
+
+
+def _read_by(node: onnx.NodeProto) -> set[str]:
+    return set(node.input).union(*map(tensors_of, subgraphs(node)))

@@ -1,0 +1,237 @@
+"""Sets the shape of a graph's input: its batch, and the size of its images.
+
+Either may also stand in constants: a batch in the shapes of Reshape and Resize, which are freed of
+it, and a size in grids, which are computed anew, and in scales, which are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+from onnx.helper import make_tensor_value_info
+from onnx.numpy_helper import from_array, to_array
+
+from fovea_engines.edit.any_size import EXPORT, AnySize, any_size
+from fovea_engines.edit.edited import Edited, copied
+from fovea_engines.edit.shapes import first_input, has_batch, infer, refresh
+from fovea_engines.evaluation.observe import recognise_graph
+from fovea_engines.heads.metadata import largest_stride
+from fovea_engines.onnx_graph.tensors import metadata_of
+from fovea_engines.onnx_graph.wiring import attribute, constants_of
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+
+_Shape: TypeAlias = tuple[int, ...]
+# Shapes are inferred with so many times the rows: no length is a multiple of it by chance.
+_PRIME = 7919
+_DYNAMIC = "batch"
+# Tasks of models whose boxes are of cells.
+_ON_CELLS = ("detect", "segment", "pose", "obb")
+_SMALL_WEIGHT = 64  # values, which may be a shape
+
+
+def set_batch(model: onnx.ModelProto, batch: int | None) -> Edited:
+    """Set the number of rows of inputs and outputs; None makes it dynamic.
+
+    Whether every row is still computed as it is alone shows when the model is run.
+
+    Raises:
+        UnsupportedModel: the first input has no batch.
+    """
+    first = first_input(model)
+    if not has_batch(first):
+        raise UnsupportedModel(
+            f"input {first.name} of shape {list(first.shape)} has no batch to set: it takes one "
+            "image a call"
+        )
+    old = first.shape[0]
+    result = copied(model)
+    outputs = [value for value in result.graph.output if _rows(value) == old]
+    _free_constants(result, old)
+    for value in result.graph.input:
+        if _rows(value) == old:
+            _set_rows(value, batch)
+    refresh(result)
+    for value in outputs if old > 0 else ():
+        _set_rows(value, batch)
+    names = ["dynamic" if rows in (-1, None) else str(rows) for rows in (batch, old)]
+    return Edited(
+        result,
+        f"batch: {names[0]} instead of {names[1]}",
+        together=True,
+        advice="there the model joins what belongs to its rows, or has the batch as a constant "
+        "that cannot be changed safely; export it with the batch that you need, or cut before "
+        "that node with --output",
+    )
+
+
+def _rows(value: onnx.ValueInfoProto) -> int:
+    """Return the first dimension, -1 where it is dynamic; 0 for a scalar."""
+    dims = value.type.tensor_type.shape.dim
+    return (dims[0].dim_value or -1) if dims else 0
+
+
+def _set_rows(value: onnx.ValueInfoProto, batch: int | None) -> None:
+    dim = value.type.tensor_type.shape.dim[0]
+    if batch is None:
+        dim.dim_param = _DYNAMIC
+    else:
+        dim.dim_value = batch
+
+
+def _free_constants(model: onnx.ModelProto, old: int) -> None:
+    """Make Reshape and Resize take any number of rows, as far as that can be told."""
+    before = _shapes(model, old, 1)
+    _free_resizes(model, before)
+    # What follows a Reshape is known once that is right, so there is one in each round.
+    while _free_reshape(model, before, _shapes(model, old, _PRIME), abs(old)):
+        pass
+
+
+def _shapes(model: onnx.ModelProto, old: int, times: int) -> dict[str, _Shape]:
+    """Infer shapes, -1 where unknown, with so many times the rows; a dynamic batch is one row."""
+    bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    bare.functions.extend(model.functions)
+    bare.graph.node.extend(model.graph.node)
+    bare.graph.output.extend(model.graph.output)
+    bare.graph.input.extend(model.graph.input)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    for value in bare.graph.input:
+        if value.name not in weights and _rows(value) == old:
+            _set_rows(value, abs(old) * times)
+    listed = {value.name for value in bare.graph.input}
+    for name, tensor in weights.items():  # large ones without their values, to save time
+        if prod(tensor.dims) <= _SMALL_WEIGHT:
+            bare.graph.initializer.append(tensor)
+        elif name not in listed:
+            bare.graph.input.append(make_tensor_value_info(name, tensor.data_type, tensor.dims))
+    graph = infer(bare)
+    return {
+        value.name: tuple(dim.dim_value or -1 for dim in value.type.tensor_type.shape.dim)
+        for value in (*graph.input, *graph.value_info, *graph.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+
+
+def _free_reshape(
+    model: onnx.ModelProto, before: Mapping[str, _Shape], now: Mapping[str, _Shape], batch: int
+) -> bool:
+    """Rewrite the first constant shape that does not follow the rows; False if all do."""
+    constants = constants_of(model)
+    for node in model.graph.node:
+        if node.op_type != "Reshape" or node.input[1] not in constants:
+            continue
+        source, out = node.input[0], node.output[0]
+        taken, made = before.get(source, ()), before.get(out, ())
+        axis = _axis(taken, now.get(source, ()), made, batch)
+        if axis is None:
+            continue
+        grown = (*made[:axis], made[axis] * _PRIME, *made[axis + 1 :])
+        name = f"{out}/shape"
+        if now.get(out) == grown or node.input[1] == name:
+            continue
+        shape = to_array(constants[node.input[1]]).tolist()
+        same = axis < len(taken) and taken[: axis + 1] == made[: axis + 1]
+        if same and not attribute(node, "allowzero", 0):
+            shape[axis] = 0  # copied from the input; what is inferred elsewhere remains so
+        else:
+            shape = [*made[:axis], -1, *made[axis + 1 :]]
+        model.graph.initializer.append(from_array(np.array(shape, np.int64), name))
+        node.input[1] = name
+        return True
+    return False
+
+
+def _axis(taken: _Shape, more: _Shape, made: _Shape, batch: int) -> int | None:
+    """Return the dimension of a Reshape's result that the rows must lead, if there is one.
+
+    Values keep their order. The rows lie outermost in the dimension that grew, so they do in the
+    dimension of the result that as many values lie around.
+    """
+    grown = [axis for axis, (a, b) in enumerate(zip(taken, more, strict=False)) if a != b]
+    if len(grown) != 1 or -1 in (*taken, *made) or more[grown[0]] != taken[grown[0]] * _PRIME:
+        return None
+    outside = prod(taken[: grown[0]])
+    for axis, length in enumerate(made):
+        if prod(made[:axis]) == outside and length % batch == 0:
+            return axis
+    return None
+
+
+def _free_resizes(model: onnx.ModelProto, before: Mapping[str, _Shape]) -> None:
+    """Give a Resize scales in place of its constant sizes; the scale of the rows is 1.
+
+    ONNX defines a scale as the quotient of the sizes, and the size it leads to as rounded down
+    (Resize-19): where that is the same size, so are the values.
+    """
+    constants = constants_of(model)
+    for node in model.graph.node:
+        if node.op_type != "Resize" or len(node.input) < 4 or node.input[3] not in constants:
+            continue
+        taken = np.array(before.get(node.input[0], ()))
+        sizes = to_array(constants[node.input[3]])
+        if taken.shape != sizes.shape or (taken < 1).any():
+            continue
+        scales = (sizes / taken).astype(np.float32)
+        if (np.floor(taken * scales) != sizes).any():
+            continue
+        name = f"{node.output[0]}/scales"
+        model.graph.initializer.append(from_array(scales, name))
+        node.input[2] = name
+        del node.input[3]
+
+
+def set_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> Edited:
+    """Set (height, width) of the image, in pixels, and in the metadata's `imgsz`; None is any.
+
+    Constants of the size there was, as of a grid, are computed anew. Those whose shape does not fit
+    for another reason show when the model is run.
+
+    Raises:
+        InvalidOption: a stride of the metadata, or of a detector, does not divide the size.
+        UnsupportedModel: the input takes no image, or a constant follows no rule that is known.
+    """
+    metadata = metadata_of(model)
+    if size is not None and "stride" in metadata:
+        _check_sides(size, largest_stride(metadata), "the stride that the model's metadata states")
+    found = any_size(model)
+    head, _ = recognise_graph(model)
+    if size is not None and head.family is not None and head.task in _ON_CELLS:
+        _check_sides(size, found.stride, f"the largest stride of its head, {head.family}")
+    name = found.image.name
+    if size is None:
+        every = f"any size of multiples of {found.stride}" if found.stride > 1 else "any size"
+        return Edited(found.dynamic(), f"size: {name} takes {every}", advice=EXPORT)
+    result = found.at(size)
+    for entry in result.metadata_props:
+        if entry.key == "imgsz":
+            entry.value = str(list(size))
+    return Edited(
+        result,
+        f"size: {name} takes {size[0]}x{size[1]}",
+        judge=_dynamic(found),
+        advice="a constant is of the size there was, or the model's stride does not divide the new "
+        f"one; {EXPORT}",
+    )
+
+
+def _check_sides(size: tuple[int, int], stride: int, origin: str) -> None:
+    if not any(side < 1 or side % stride for side in size):
+        return
+    near = [[max(1, side // stride) * stride, -(-side // stride) * stride] for side in size]
+    sizes = dict.fromkeys(f"{height}x{width}" for height, width in zip(*near, strict=True))
+    raise InvalidOption(
+        f"size {size[0]}x{size[1]}: both sides must be multiples of {stride}, {origin}: take "
+        f"{' or '.join(sizes)}"
+    )
+
+
+def _dynamic(found: AnySize) -> onnx.ModelProto | None:
+    """Return the network for any size, which is compared with both; None if it cannot be made."""
+    try:
+        return found.dynamic()
+    except UnsupportedModel:
+        return None

@@ -1,0 +1,139 @@
+"""Adds a normalisation to the input of a graph, or drops the one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Self
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from fovea_engines.edit.cut import cut
+from fovea_engines.edit.edited import Edited, Values
+from fovea_engines.edit.names import rename
+from fovea_engines.edit.shapes import first_input
+from fovea_engines.heads.signature import image_layout
+from fovea_engines.onnx_graph.own_normalisation import leading_arithmetic
+from fovea_engines.onnx_graph.tensors import graph_inputs
+from fovea_engines.onnx_graph.writer import Writer
+from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Normalisation:
+    """A value v becomes (v * scale - mean) / std; mean and std are one number, or one a channel."""
+
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse SCALE[,MEAN[,STD]], such as "1/255,0.485:0.456:0.406,0.229:0.224:0.225"."""
+        try:
+            parts = [tuple(map(_number, part.split(":"))) for part in text.split(",")]
+            [[scale], mean, std] = parts + [(0.0,), (1.0,)][len(parts) - 1 :]
+        except (ValueError, ZeroDivisionError) as error:
+            raise InvalidOption(
+                f"normalisation is {text!r}; write SCALE[,MEAN[,STD]], one number each or one a "
+                "channel: 1/255, or 1/255,0.485:0.456:0.406,0.229:0.224:0.225"
+            ) from error
+        if scale == 0 or 0 in std:
+            raise InvalidOption(f"normalisation is {text!r}: scale and std must not be 0")
+        return cls(scale, mean, std)
+
+
+def add_normalisation(
+    model: onnx.ModelProto, wanted: Normalisation, *, uint8: bool = False
+) -> Edited:
+    """Let a model normalise its first input, which takes 0 to 255 as floats, or as uint8.
+
+    Raises:
+        InvalidOption: mean or std has another number of channels than the input.
+        UnsupportedModel: the input is not of float32 or float16.
+    """
+    image = first_input(model)
+    if image.dtype not in ("float32", "float16"):
+        raise UnsupportedModel(
+            f"input {image.name} is of {image.dtype}: a normalisation can be added to float32 and "
+            "float16; drop the one that is there with --drop-normalise"
+        )
+    # (v - mean / scale) / (std / scale): 255 is exact in float32, and 1 / 255 is not.
+    mean, std = (_per_channel(image, n) / wanted.scale for n in (wanted.mean, wanted.std))
+    mean, std = mean.astype(np.float32), std.astype(np.float32)
+    inner = f"{image.name}/normalised"
+    result = rename(model, {image.name: inner}).model
+    [value] = (v for v in result.graph.input if v.name == inner)
+    value.name = image.name
+    if uint8:
+        value.type.tensor_type.elem_type = TensorProto.UINT8
+    write = Writer(image.name)
+    # Float16 holds 0 to 255, but not every normalised value.
+    row = image.name
+    if uint8 or image.dtype != "float32":
+        row = write.cast(row, "float32")
+    row = write("Div", write("Sub", row, mean) if mean.any() else row, std)
+    if image.dtype != "float32":
+        row = write.cast(row, image.dtype)
+    write.name(inner)
+    result.graph.initializer.extend(write.constants)
+    for node in reversed(write.nodes):
+        result.graph.node.insert(0, node)
+
+    def raw(cooked: Array) -> Array:
+        values = cooked.astype(np.float32) * std + mean
+        return (
+            values.round().clip(0, 255).astype(np.uint8) if uint8 else values.astype(cooked.dtype)
+        )
+
+    def cooked(raw: Array) -> Array:
+        return ((raw.astype(np.float32) - mean) / std).astype(image.dtype)
+
+    kind = "uint8" if uint8 else image.dtype
+    told = f"normalise: {image.name} takes 0 to 255 as {kind}"
+    return Edited(result, told, values={image.name: Values(raw, cooked)})
+
+
+def _number(text: str) -> float:
+    value, _, divisor = text.partition("/")
+    number = float(value) / float(divisor or 1)
+    if not isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+def _per_channel(image: TensorSpec, numbers: Sequence[float]) -> Array:
+    if len(numbers) == 1:
+        return np.array(numbers[0])
+    layout = image_layout(image)
+    if layout is None or len(numbers) != 3:
+        raise InvalidOption(
+            f"{len(numbers)} numbers do not fit input {image.name} of shape {list(image.shape)}: "
+            "give one, or three for an image of three channels"
+        )
+    return np.array(numbers).reshape((3, 1, 1) if layout == "NCHW" else (3,))
+
+
+def drop_normalisation(model: onnx.ModelProto) -> Edited:
+    """Remove the arithmetic with constants with which a model begins; its input takes the result.
+
+    Raises:
+        UnsupportedModel: there is none before anything else is done with the input.
+    """
+    image = first_input(model).name
+    front, told = leading_arithmetic(model, image)
+    if not told:
+        first = next(node for node in model.graph.node if image in node.input)
+        raise UnsupportedModel(
+            f"input {image} goes into {first.op_type} {first.name!r}, and not into Sub, Mul, Div "
+            "or Add with constants: a normalisation that is folded into weights cannot be dropped"
+        )
+    others = [spec.name for spec in graph_inputs(model)[1:]]
+    bare = cut(model, [front, *others], []).model
+    # The name is free, as nothing else read the input.
+    result = rename(bare, {front: image}).model
+    return Edited(result, f"drop normalisation: {', '.join(told)}", {image: front})

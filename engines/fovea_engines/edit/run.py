@@ -1,0 +1,99 @@
+"""Runs models as they are written, to compare them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+
+from fovea_engines.edit.edited import copied
+from fovea_engines.edit.shapes import first_input, has_batch
+from fovea_engines.heads.metadata import image_size
+from fovea_engines.onnx_graph.plain_session import onnxruntime_errors, open_plain, showing
+from fovea_engines.onnx_graph.tensors import graph_inputs, metadata_of
+from fovea_engines.session import Array, TensorSpec
+
+Feed: TypeAlias = Mapping[str, Array]
+
+_SIZE = (320, 320)  # where neither the model nor its metadata says one
+_LENGTH = 16  # of any other dynamic dimension
+_PATCH = 32  # pixels
+# As ONNX Runtime's errors name a node, while it runs and while it loads; and shape inference's.
+_NODE = re.compile(r"Name:'([^']+)'|Node ?(?:\(|:)([^ )]+)|node name: ([^)]+)\)")
+
+
+def sample(model: onnx.ModelProto, rows: int) -> dict[str, Array]:
+    """Return seeded inputs: floats in [0, 1), in patches as on an image; whole numbers to 255.
+
+    Noise would drive networks far from what they were trained on, where rounding errors grow.
+    """
+    random = np.random.default_rng(0)
+    size = image_size(metadata_of(model)) or _SIZE
+    return {spec.name: _sample(spec, rows, size, random) for spec in graph_inputs(model)}
+
+
+def _sample(
+    spec: TensorSpec, rows: int, size: tuple[int, int], random: np.random.Generator
+) -> Array:
+    first = 2 if len(spec.shape) == 4 and spec.shape[3] != 3 else 1
+    sides = dict(enumerate(size, first))
+    shape = [sides.get(i, _LENGTH) if n == -1 else n for i, n in enumerate(spec.shape)]
+    if has_batch(spec):
+        shape[0] = rows
+    values = random.random(shape, np.float32)
+    for axis in sides if len(shape) > 2 else ():
+        values = values.take(np.arange(shape[axis]) // _PATCH, axis)
+    if spec.numpy_dtype.kind in "iu":
+        values = 1 + 254 * values
+    return values.astype(spec.numpy_dtype)
+
+
+def run(
+    model: onnx.ModelProto, names: Sequence[str], feed: Feed, *, alone: bool = False
+) -> dict[str, list[Array]]:
+    """Return the named tensors, also inner ones: an array a call, of as many rows as it takes.
+
+    With `alone` a dynamic batch is one row: some files state one, and are made for one row.
+
+    Raises:
+        UnsupportedModel: ONNX Runtime cannot load or run the model; the message is the node, or
+            its own where that names none.
+    """
+    asked = [name for name in dict.fromkeys(names) if name not in feed]
+    with onnxruntime_errors(partial(blamed, model)):
+        session = open_plain(showing(named(model), asked))
+        calls = [session.run(asked, part) for part in _calls(model, feed, alone)] if asked else []
+    found = {name: [call[i] for call in calls] for i, name in enumerate(asked)}
+    return found | {name: [feed[name]] for name in names if name in feed}
+
+
+def named(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy in which every node has a name, that errors can say."""
+    copy = copied(model)
+    for node in copy.graph.node:
+        node.name = node.name or node.output[0]
+    return copy
+
+
+def blamed(model: onnx.ModelProto, text: str) -> str:
+    """Return the node that an error of a `named` model is about; its first line if it is none."""
+    match = _NODE.search(text)
+    name = next(filter(None, match.groups())) if match else ""
+    node = next((n for n in model.graph.node if name and name in (n.name, *n.output)), None)
+    return text.strip().splitlines()[0] if node is None else f"node {name!r} ({node.op_type})"
+
+
+def _calls(model: onnx.ModelProto, feed: Feed, alone: bool) -> Iterator[dict[str, Array]]:
+    """Yield the rows of a feed in parts of the batch that the model is fixed at."""
+    first = first_input(model)
+    total = len(feed[first.name])
+    batch = (1 if alone else total) if first.shape[0] == -1 else first.shape[0]
+    for start in range(0, total, batch):
+        yield {
+            name: array[start : start + batch] if array.shape[:1] == (total,) else array
+            for name, array in feed.items()
+        }

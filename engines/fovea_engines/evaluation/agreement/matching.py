@@ -1,0 +1,81 @@
+"""Pairs the detections of two models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.evaluation.agreement.overlap import overlap, overlap_of
+from fovea_engines.repository.figures import Overlap
+from fovea_engines.results.detections import Detections
+
+CONF = 0.25
+MARGIN = 0.05
+MIN_OVERLAP = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matching:
+    """Paired detections of two models on one image.
+
+    Attributes:
+        want: int [n], indices of the source's detections.
+        have: int [n], indices of their partners among the engine's.
+        overlap: float [n], of the partners.
+        overlap_of: what it is the overlap of.
+        missed: number of the source's detections without a partner; `extra` of the engine's.
+    """
+
+    want: NDArray[np.intp]
+    have: NDArray[np.intp]
+    overlap: NDArray[np.float64]
+    overlap_of: Overlap
+    missed: int
+    extra: int
+
+    @property
+    def total(self) -> float:
+        """Return the number of detections; one that only one model finds counts as half."""
+        return len(self.overlap) + (self.missed + self.extra) / 2
+
+    @property
+    def lost(self) -> float:
+        """Return the part of `total` that the models do not share: 0 when they agree."""
+        return self.total - float(self.overlap.sum())
+
+    @property
+    def quality(self) -> float:
+        """Return the panoptic quality, 0 to 1 for full agreement (arXiv 1801.00868, eq. 1)."""
+        return 1 - self.lost / self.total if self.total else 1.0
+
+
+def match(want: Detections, have: Detections, conf: float, margin: float) -> Matching:
+    """Pair detections of the same class that overlap by half or more, best score first.
+
+    Both models' reach down to a score of `conf - margin`. Those over `conf` count; a partner may
+    score less by `margin`: .249 for .251 is no loss.
+    """
+    shared = overlap(want, have)
+    left = shared.copy()
+    left[want.class_ids[:, None] != have.class_ids] = 0.0
+    pairs: list[tuple[int, int]] = []
+    for i in range(len(want) if len(have) else 0):
+        best = int(np.argmax(left[i]))
+        if left[i, best] >= MIN_OVERLAP:
+            pairs.append((i, best))
+            left[:, best] = 0.0
+    ours = np.array([i for i, _ in pairs], np.intp)
+    theirs = np.array([j for _, j in pairs], np.intp)
+    counts = np.maximum(want.scores[ours], have.scores[theirs]) >= conf
+    lowest = np.minimum(want.scores[ours], have.scores[theirs])[counts]
+    ours, theirs = ours[counts][lowest >= conf - margin], theirs[counts][lowest >= conf - margin]
+    return Matching(
+        want=ours,
+        have=theirs,
+        overlap=shared[ours, theirs],
+        overlap_of=overlap_of(want, have),
+        missed=int((want.scores >= conf).sum() - (want.scores[ours] >= conf).sum()),
+        extra=int((have.scores >= conf).sum() - (have.scores[theirs] >= conf).sum()),
+    )

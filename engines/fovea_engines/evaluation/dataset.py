@@ -1,0 +1,185 @@
+"""Reads labelled images, and matches their classes with a model's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import yaml
+
+from fovea_engines.evaluation.coco import coco_class_names, read_coco
+from fovea_engines.evaluation.labelled_image import LabelledImage as LabelledImage
+from fovea_engines.evaluation.yolo import is_yaml, read_yolo, yolo_class_names
+from fovea_engines.repository.files import file_sha256, json_sha256
+from fovea_preprocess.errors import InvalidOption, NotFound
+from fovea_preprocess.plural import counted
+
+_NAMES_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Labelled images, in the order of the file or by name, and their class names.
+
+    Attributes:
+        path: the COCO file, or the folder of YOLO labels.
+        class_names: by class id; None where nothing names them.
+        split: of the images, as val; None where they have none.
+    """
+
+    path: Path
+    images: tuple[LabelledImage, ...]
+    class_names: tuple[str, ...] | None
+    split: str | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files of the images."""
+        return tuple(image.path for image in self.images)
+
+    def only(self, paths: Container[Path]) -> Self:
+        """Return the part with these images."""
+        return replace(self, images=tuple(each for each in self.images if each.path in paths))
+
+    def for_model(
+        self, labels: Sequence[str | None] | None, num_classes: int | None = None
+    ) -> Self:
+        """Return the dataset with the class ids and names of a model.
+
+        Classes are matched by name. If a few names differ (aeroplane, airplane), they are matched
+        by id, provided that both sides have the same number of classes and most names are equal.
+        A None among the labels, which are by class id, is a class that was never detected; it may
+        match any class that has no match by name.
+
+        Raises:
+            InvalidOption: the model lacks a class of the dataset, or has two of the same name.
+        """
+        if self.class_names is None and num_classes is not None:
+            self._check_class_ids(num_classes)
+        if labels is None:
+            self._check_count(num_classes)
+            return self
+        known = [label for label in labels if label is not None]
+        if twins := [name for name, times in Counter(known).items() if times > 1]:
+            raise InvalidOption(
+                f"two classes of the model are called {twins[0]!r}: build it with --labels that "
+                "tell them apart"
+            )
+        names = self.class_names
+        if names is None:
+            numbered = (str(i) if label is None else label for i, label in enumerate(labels))
+            return replace(self, class_names=tuple(numbered))
+        used = {names[class_id] for image in self.images for class_id in image.class_ids}
+        strangers = sorted(used.difference(known))
+        if strangers and numbered_alike(names, labels):
+            either = zip(names, labels, strict=True)
+            return replace(self, class_names=tuple(label or own for own, label in either))
+        if strangers and (None not in labels or len(strangers) == len(used)):
+            more = ", ..." if len(known) > _NAMES_SHOWN else ""
+            raise InvalidOption(
+                f"{self.path} has the class {strangers[0]!r}, and the model has not, only "
+                f"{', '.join(known[:_NAMES_SHOWN])}{more}: call both the same, as "
+                "--labels of a build does, or take the objects of that class out"
+            )
+        theirs = [*labels, *strangers]
+        ids = np.array([theirs.index(name) if name in used else -1 for name in names], np.int32)
+        images = (replace(image, class_ids=ids[image.class_ids]) for image in self.images)
+        class_names = (str(i) if name is None else name for i, name in enumerate(theirs))
+        return replace(self, images=tuple(images), class_names=tuple(class_names))
+
+    def _check_class_ids(self, num_classes: int) -> None:
+        for image in self.images:
+            if (most := max(image.class_ids.tolist(), default=0)) >= num_classes:
+                raise InvalidOption(
+                    f"{self.path}, labels of {image.path.name}: there is no class {most}, only 0 "
+                    f"to {num_classes - 1}: were these labels made for this model?"
+                )
+
+    def _check_count(self, num_classes: int | None) -> None:
+        names = self.class_names
+        if names is not None and num_classes is not None and len(names) != num_classes:
+            raise InvalidOption(
+                f"{self.path} has {counted(len(names), 'class')} and the model {num_classes} "
+                "without names, so they cannot be matched: build the model with --labels"
+            )
+
+    def sha256(self) -> str:
+        """Return a hex digest of all images and labels; reads every image."""
+        return json_sha256(
+            [
+                [
+                    image.path.name,
+                    file_sha256(image.path),
+                    image.boxes.tolist(),
+                    image.class_ids.tolist(),
+                    image.crowd.tolist(),
+                    image.areas.tolist(),
+                    None if image.rotated is None else image.rotated.tolist(),
+                    image.outlines,
+                    None if image.keypoints is None else image.keypoints.tolist(),
+                ]
+                for image in self.images
+            ]
+        )
+
+
+def read_dataset(data: Path, images: Path | None = None) -> Dataset:
+    """Read a COCO JSON file, YOLO's data.yaml, or a folder of YOLO label files.
+
+    Such a folder may hold them as `labels` or `labels/val`, or a data.yaml that names its splits.
+
+    Class ids are those of YOLO labels, or the positions of COCO's categories in the order of their
+    ids; `Dataset.for_model` maps them to a model's. The images are in the folder `images`; None
+    searches beside a COCO file, and for YOLO in `images` next to `labels`.
+
+    Raises:
+        InvalidOption: the labels are malformed or empty; the message names file and place.
+        NotFound: the labels or an image are missing.
+        InvalidImage: an image is damaged.
+    """
+    if images is not None and not images.is_dir():
+        raise NotFound(f"{images} is not a folder of images")
+    if data.is_dir() or (data.is_file() and is_yaml(data)):
+        labelled, names, split = read_yolo(data, images)
+    elif data.is_file():
+        labelled, names = read_coco(data, data.parent if images is None else images)
+        split = None
+    else:
+        raise NotFound(
+            f"{data} is not there: labels are a COCO JSON file, a data.yaml, or a folder of YOLO "
+            "label files"
+        )
+    if not any((~image.crowd).any() for image in labelled):
+        seen = counted(len(labelled), "image")
+        raise InvalidOption(f"{data} has no object to find on its {seen}")
+    return Dataset(data, tuple(labelled), names, split)
+
+
+def read_class_names(data: Path) -> tuple[str, ...] | None:
+    """Return the class names of labels that `read_dataset` reads; None where nothing names them."""
+    return yolo_class_names(data) if data.is_dir() or is_yaml(data) else coco_class_names(data)
+
+
+def numbered_alike(names: Sequence[str], labels: Sequence[str | None]) -> bool:
+    """Return True if the classes of labels and model are as many, and most names are equal."""
+    if len(names) != len(labels):
+        return False
+    known = sum(label is not None for label in labels)
+    return 2 * sum(map(_alike, names, labels)) > known
+
+
+def _alike(name: str, label: str | None) -> bool:
+    """Compare a class of labels with a model's, which may have been read from YAML.
+
+    A trainer that reads `names: [no, yes]` calls the classes False and True.
+    """
+    if name == label:
+        return True
+    try:
+        return str(yaml.safe_load(name)) == label
+    except (yaml.YAMLError, ValueError):
+        return False

@@ -1,0 +1,50 @@
+"""Runs a detector over labelled images, and measures its accuracy by COCO's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fovea_engines.engine import Engine
+from fovea_engines.evaluation.answer import CompactDetections
+from fovea_engines.evaluation.dataset import Dataset
+from fovea_engines.evaluation.labelled_image import LabelledImage
+from fovea_engines.progress import Progress
+from fovea_engines.repository.accuracy import Accuracy
+from fovea_engines.results.options import PredictOptions
+from fovea_preprocess.errors import UnsupportedModel
+
+EVALUATION: Final = PredictOptions(conf=0.001, iou=0.7, max_det=300)
+"""Options of a detector while it is measured.
+
+Precision is read at every recall, so nearly everything it finds is wanted. COCO counts the best 100
+of each class on an image; 300 of all classes together is what detectors are usually measured with.
+"""
+
+Detect = Callable[[LabelledImage], CompactDetections]
+"""Finds what is in an image, in its upright pixels."""
+
+
+def in_process(engine: Engine, options: PredictOptions = EVALUATION) -> Detect:
+    """Return a function that detects with an engine; UnsupportedModel if it serves tensors only."""
+    if engine.head is None:
+        raise UnsupportedModel(
+            f"{engine.card.name} serves tensors only, so there are no boxes to measure: "
+            f"{engine.card.reason}"
+        )
+    return lambda image: CompactDetections.of(engine.detect(image.pixels(), options))
+
+
+def evaluate(detect: Detect, dataset: Dataset, progress: Progress | None = None) -> Accuracy:
+    """Measure a detector whose class ids are the dataset's."""
+    # Imported where it is used: a build without labels does not need COCO's evaluation.
+    from fovea_engines.evaluation.mean_ap import mean_ap
+
+    return mean_ap(dataset, detect_all(detect, dataset, progress or Progress()))
+
+
+def detect_all(detect: Detect, dataset: Dataset, progress: Progress) -> list[CompactDetections]:
+    """Return the answers for each image of a dataset, with the options `EVALUATION`."""
+    images = dataset.images
+    with progress.phase("accuracy"):
+        return [detect(image) for image in progress.each(images, len(images))]

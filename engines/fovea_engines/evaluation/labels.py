@@ -1,0 +1,153 @@
+"""Reads labels of every task, and measures an engine on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from fovea_engines.engine import Engine
+from fovea_engines.evaluation.class_folders import (
+    ClassFolders,
+    classify_with,
+    embed_with,
+    measure_classes,
+    measure_matches,
+    read_class_folders,
+)
+from fovea_engines.evaluation.class_maps import (
+    ClassMaps,
+    holds_maps,
+    measure_maps,
+    read_class_maps,
+    segment_with,
+)
+from fovea_engines.evaluation.dataset import Dataset, read_dataset
+from fovea_engines.evaluation.dataset import read_class_names as read_class_names
+from fovea_engines.evaluation.evaluate import EVALUATION, evaluate, in_process
+from fovea_engines.evaluation.label_tables import (
+    SUFFIXES,
+    judge_with,
+    read_table,
+    read_with,
+)
+from fovea_engines.evaluation.label_tables import AttributeLabels as AttributeLabels
+from fovea_engines.evaluation.label_tables import Judged as Judged
+from fovea_engines.evaluation.label_tables import TextLabels as TextLabels
+from fovea_engines.evaluation.pictures import PicturePairs as PicturePairs
+from fovea_engines.evaluation.pictures import holds_pictures, paint_with, read_pictures
+from fovea_engines.evaluation.yolo import is_dataset
+from fovea_engines.progress import Progress
+from fovea_engines.repository.accuracy import AnyAccuracy
+from fovea_engines.results.options import PredictOptions
+from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.plural import counted
+
+Labels = Dataset | ClassFolders | ClassMaps | TextLabels | AttributeLabels | PicturePairs
+"""Each kind is of one task, or of those that find objects, or compare whole images."""
+
+_KINDS: Final = {
+    Dataset: ("labels of objects", "a COCO file, or a folder of YOLO labels"),
+    ClassFolders: (
+        "a folder of images for each class",
+        "a folder that has a folder of images for each class, or person or thing",
+    ),
+    ClassMaps: (
+        "PNG files of classes",
+        "a folder of PNG files, whose levels are the classes of the pixels",
+    ),
+    TextLabels: (
+        "texts",
+        "a .txt file with a line for each image, its path, a tab and its text, or a .csv file with "
+        "the columns image,text",
+    ),
+    AttributeLabels: (
+        "a column for each attribute",
+        "a CSV file with a column for the image and one for each attribute",
+    ),
+    PicturePairs: (
+        "pictures",
+        "a folder of the right pictures, in colours, with the names of the --images",
+    ),
+}
+_OF_TASK: Final = {
+    **dict.fromkeys(("detect", "segment", "pose", "obb", "text"), Dataset),
+    **dict.fromkeys(("classify", "embed"), ClassFolders),
+    "semantic": ClassMaps,
+    "read": TextLabels,
+    "attributes": AttributeLabels,
+    "image": PicturePairs,
+}
+
+
+def read_labelled(data: Path, images: Path | None = None) -> Labels:
+    """Read images in a folder for each class, maps, pictures, tables, or objects."""
+    if data.is_file() and data.suffix in SUFFIXES:
+        return read_table(data, images)
+    if data.is_dir() and not (data / "labels").is_dir() and not is_dataset(data):
+        if not any(data.glob("[!.]*.txt")) and (found := read_class_folders(data)) is not None:
+            return found
+        if holds_pictures(data, images):
+            return read_pictures(data, images)
+        if holds_maps(data):
+            return read_class_maps(data, images)
+    return read_dataset(data, images)
+
+
+def described(labelled: Labels) -> str:
+    """Return the number of measured images and the name of their split."""
+    images = counted(len(labelled.paths), "image")
+    split = split_of(labelled)
+    return images if split is None else f"{images} of {split}"
+
+
+def split_of(labelled: Labels) -> str | None:
+    """Return the split of the images, as val; None where they have none."""
+    return labelled.split if isinstance(labelled, Dataset) else None
+
+
+def check_task(labelled: Labels, task: str) -> None:
+    """Refuse, as InvalidOption, labels of another task than the model's, or one without any."""
+    if (wanted := _OF_TASK.get(task)) is None:
+        raise InvalidOption(
+            f"the task of the model is {task}, and nothing measures its accuracy yet: there is "
+            f"something for {', '.join(_OF_TASK)}"
+        )
+    if not isinstance(labelled, wanted):
+        raise InvalidOption(
+            f"{labelled.path} has {_KINDS[type(labelled)][0]}, and the task of the model is "
+            f"{task}: give {_KINDS[wanted][1]}"
+        )
+    if task == "pose" and isinstance(labelled, Dataset) and labelled.path.is_dir():
+        _check_visibility(labelled)
+
+
+def _check_visibility(labelled: Dataset) -> None:
+    """Refuse polygons of YOLO labels, which keypoints without visibility are read as."""
+    drawn = [image.path.stem for image in labelled.images if image.outlines]
+    if drawn and all(image.keypoints is None for image in labelled.images):
+        raise InvalidOption(
+            f"{labelled.path}: the labels of {drawn[0]} are polygons, or keypoints without "
+            "visibility: for a pose model write x y v of each keypoint behind the box, v 0 where "
+            "it is not marked, or the box alone"
+        )
+
+
+def measure(
+    engine: Engine, labelled: Labels, progress: Progress, options: PredictOptions = EVALUATION
+) -> AnyAccuracy:
+    """Measure an engine whose classes are those of the labels; `options` are a detector's."""
+    match labelled:
+        case ClassFolders() if engine.card.task == "embed":
+            return measure_matches(embed_with(engine), labelled, progress)[0]
+        case ClassFolders():
+            return measure_classes(classify_with(engine), labelled, progress)
+        case ClassMaps():
+            return measure_maps(segment_with(engine), labelled, progress)
+        case TextLabels():
+            return labelled.measure(read_with(engine), progress)
+        case AttributeLabels():
+            return labelled.measure(judge_with(engine), progress)
+        case PicturePairs():
+            return labelled.measure(paint_with(engine), progress)
+        case Dataset():
+            return evaluate(in_process(engine, options), labelled, progress)

@@ -1,0 +1,181 @@
+"""Runs a model on sample images, so that its head is recognised by what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fovea_engines.evaluation.reference import Outputs, Reference, unsound_with
+from fovea_engines.evaluation.samples import read_rows, sample_images
+from fovea_engines.heads.image_inputs import beside_image
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.recognise import recognise
+from fovea_engines.heads.recognition import Recognition
+from fovea_engines.heads.signature import OTHERS, STRIDES, cells
+from fovea_engines.onnx_graph.as_written import as_written
+from fovea_engines.onnx_graph.batch_axis import NO_BATCH, add_batch, lacks_batch
+from fovea_engines.onnx_graph.normalise import open_size, pin_inputs
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.letterbox import LetterboxMap, fit
+from fovea_preprocess.spec import PreprocessSpec
+
+if TYPE_CHECKING:
+    import onnx
+
+_IMAGES = 3
+_OTHER_SIZES = (320, 416, 512)
+_SIDES = range(64, 1281, 32)
+_BOXES_PER_CELL = (1, 2, 3)
+
+
+class Observer:
+    """Runs a graph of one image input on sample images, preprocessed as for a family.
+
+    It sees nothing of a graph that ONNX Runtime cannot run.
+    """
+
+    def __init__(
+        self,
+        graph: onnx.ModelProto,
+        trained: Mapping[str, Any] | None = None,
+        images: Path | None = None,
+    ) -> None:
+        """Take a graph whose input has a fixed size.
+
+        Fields of `PreprocessSpec` that are `trained` override the family's. `images` is the folder
+        to take them from; None takes those that ship with Fovea.
+        """
+        self._graph = graph
+        self._facts = graph_inputs(graph), metadata_of(graph)
+        self._trained = trained
+        self._images = images
+        self._seen: dict[tuple[PreprocessSpec, bool], Sequence[Outputs]] = {}
+
+    @cached_property
+    def _reference(self) -> Reference:
+        names = [output.name for output in graph_outputs(self._graph)]
+        return Reference(self._graph, names, unsound_with(None))
+
+    def __call__(self, family: str | None) -> Sequence[Outputs]:
+        """Return the outputs for each image, with the preprocessing of a family."""
+        try:
+            return self.seen(default_preprocess(family, *self._facts, trained=self._trained))
+        except UnsupportedModel:
+            return ()
+
+    def seen(self, spec: PreprocessSpec, *, moved: bool = False) -> Sequence[Outputs]:
+        """Return the outputs for each image; nothing if the graph cannot be run.
+
+        `moved` says that the images are mirrored and smaller, at the left and the bottom.
+        """
+        if (spec, moved) not in self._seen:
+            try:
+                self._seen[spec, moved] = list(self._run(spec, moved))
+            except UnsupportedModel:
+                self._seen[spec, moved] = ()
+        return self._seen[spec, moved]
+
+    def places(self, spec: PreprocessSpec) -> Sequence[LetterboxMap]:
+        """Return the place of each image in the model's input."""
+        return [fit(spec, width, height) for width, height in self._sizes]
+
+    @cached_property
+    def _sizes(self) -> Sequence[tuple[int, int]]:
+        shapes = (pixels.shape for _, pixels in sample_images(self._images, _IMAGES))
+        return [(width, height) for height, width, _ in shapes]
+
+    def _run(self, spec: PreprocessSpec, moved: bool) -> Iterator[Outputs]:
+        for _, row in read_rows(spec, self._images, _IMAGES, moved=moved):
+            yield self._reference.run(row)[0]
+
+
+def recognise_graph(
+    model: onnx.ModelProto, family: str | None = None, trained: Mapping[str, Any] | None = None
+) -> tuple[Recognition, tuple[int, int] | None]:
+    """Recognise the head of a model as its exporter wrote it; raises as `recognise`.
+
+    A model that takes any size, but cannot compute the usual one, is run at others.
+
+    Returns:
+        The head, and the (height, width) that the model needs; None where the usual one will do.
+    """
+    beside = beside_image(graph_inputs(model))
+    for size in (None, *_possible_sizes(model)):
+        if (pinned := _pinned(model, size)) is not None:
+            observe = Observer(pinned, trained)
+            if observe(None):
+
+                def told(graph: onnx.ModelProto) -> tuple[Recognition, Observer]:
+                    seen = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
+                    observe = Observer(graph, trained)
+                    return recognise(*seen, family, observe, beside=beside), observe
+
+                _, head, _ = with_batch(pinned, told)
+                return as_written(head, model), size
+    facts = graph_inputs(model), graph_outputs(model), metadata_of(model)
+    return as_written(recognise(*facts, family, lambda _: (), beside=beside), model), None
+
+
+def with_batch(
+    graph: onnx.ModelProto, told: Callable[[onnx.ModelProto], tuple[Recognition, Observer]]
+) -> tuple[onnx.ModelProto, Recognition, Observer]:
+    """Recognise the head of a graph by `told`; if none fits, of one whose outputs have a batch.
+
+    Returns that graph, or the given one, with its head and with what has seen its outputs. Raises
+    as `told`.
+    """
+    refused: UnsupportedModel | None = None
+    try:
+        head, observe = told(graph)
+    except UnsupportedModel as error:
+        if OTHERS not in str(error):
+            raise
+        refused = error
+    else:
+        if head.family or head.open or not head.verdicts:
+            return graph, head, observe
+    if not lacks_batch(graph):
+        if refused is not None:
+            raise refused
+        return graph, head, observe
+    made = deepcopy(graph)
+    add_batch(made)
+    other, seen = told(made)
+    other = replace(other, reason=f"{other.reason}; {NO_BATCH}")
+    return (made, other, seen) if other.family or other.open else (graph, other, observe)
+
+
+def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:
+    """Return a (height, width) at which ONNX Runtime runs a model of any size; None if none is."""
+    for size in _possible_sizes(model):
+        pinned = _pinned(model, size)
+        if pinned is not None and Observer(pinned)(None):
+            return size
+    return None
+
+
+def _possible_sizes(model: onnx.ModelProto) -> Iterator[tuple[int, int]]:
+    """Yield sizes to try of a dynamic input: first those whose cells an output declares."""
+    if open_size(model) is None:
+        return
+    declared = {length for output in graph_outputs(model) for length in output.shape[1:]}
+    for side in _SIDES:
+        counts = {cells((side, side), strides) for strides in STRIDES}
+        if not declared.isdisjoint(per * n for per in _BOXES_PER_CELL for n in counts):
+            yield side, side
+    yield from ((side, side) for side in _OTHER_SIZES)
+
+
+def _pinned(model: onnx.ModelProto, size: tuple[int, int] | None) -> onnx.ModelProto | None:
+    """Return a copy of the model for one size; None if it does not take that."""
+    pinned = deepcopy(model)
+    try:
+        pin_inputs(pinned, size)
+    except (UnsupportedModel, InvalidOption):
+        return None
+    return pinned

@@ -1,0 +1,197 @@
+"""Runs source models as they are, as the reference for engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fovea_engines.engine import Engine
+from fovea_engines.evaluation.samples import read_rows
+from fovea_engines.heads.base import Head, is_sound
+from fovea_engines.heads.efficient_nms import PLUGIN
+from fovea_engines.heads.image_inputs import source_feeds
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.plain_session import (
+    cannot_load,
+    cannot_run,
+    onnxruntime_errors,
+    open_openvino,
+    open_plain,
+    showing,
+)
+from fovea_engines.session import Array, TensorSpec, batched_outputs
+from fovea_preprocess.errors import UnsupportedModel
+from fovea_preprocess.spec import PreprocessSpec
+
+if TYPE_CHECKING:
+    import onnx
+
+Outputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """The name of an image, its input row [1, ...], and the source model's outputs.
+
+    The rows of outputs that are `ranked` may come in another order on another runtime. `replaced`
+    says that ONNX Runtime's outputs were not finite, so that they are OpenVINO's.
+    """
+
+    name: str
+    row: Array
+    want: Outputs
+    ranked: Set[str] = frozenset()
+    replaced: bool = False
+
+
+Unsound = Callable[[Outputs], str | None]
+"""Returns what in the outputs of one image is NaN or infinite; None where all can be read."""
+
+
+def unsound_with(head: Head | None) -> Unsound:
+    """Return the check of what a head decodes; without a head, of all outputs."""
+    if head is not None:
+        return lambda outputs: head.unsound(outputs, 0)
+    return lambda outputs: next(
+        (f"output {name}" for name, values in outputs.items() if not is_sound(values)), None
+    )
+
+
+class ReferenceSession:
+    """A model of one image, run unchanged; UnsupportedModel if ONNX Runtime cannot.
+
+    It does not use a backend: the reference must not share code with what it checks. The tensors
+    given can be asked for beside the outputs.
+    """
+
+    def __init__(self, model: Path | onnx.ModelProto, tensors: Iterable[str] = ()) -> None:
+        with onnxruntime_errors(cannot_load):
+            self._session = open_plain(
+                _runnable(model) if isinstance(model, Path) else showing(model, tensors), fused=True
+            )
+        self._inputs = tuple(
+            TensorSpec(
+                node.name,
+                "float32" if node.type == "tensor(float)" else node.type[len("tensor(") : -1],
+                tuple(size if isinstance(size, int) else -1 for size in node.shape),
+            )
+            for node in self._session.get_inputs()
+        )
+
+    def run(self, outputs: Sequence[str], row: Array) -> list[Array]:
+        """Return the named outputs for one preprocessed image, [1, ...]."""
+        with onnxruntime_errors(cannot_run):
+            found: list[Array] = self._session.run(list(outputs), self.feeds(row))
+        return found
+
+    def feeds(self, row: Array) -> dict[str, Array]:
+        """Return all inputs for one preprocessed image, [1, ...]."""
+        return source_feeds(self._inputs, row)
+
+
+def _runnable(path: Path) -> Path | bytes:
+    """Return the file; its content where it has TensorRT's suppression, in standard operators."""
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        if content.find(PLUGIN.encode()) < 0:
+            return path
+    serialised: bytes = load(path).proto.SerializeToString()
+    return serialised
+
+
+class Reference:
+    """The outputs of a model, run unchanged, that engines are compared with.
+
+    They are ONNX Runtime's. For an image on which these are not finite and OpenVINO's are, they
+    are OpenVINO's: either runtime may be wrong, and what is no number is.
+    """
+
+    def __init__(
+        self, model: Path | onnx.ModelProto, outputs: Sequence[str], unsound: Unsound
+    ) -> None:
+        self._model = model
+        self._outputs = outputs
+        self._unsound = unsound
+        self._session = ReferenceSession(model)
+
+    def run(self, row: Array) -> tuple[Outputs, bool]:
+        """Return the outputs for one preprocessed image, [1, ...], and whether they are replaced.
+
+        They are ONNX Runtime's where no runtime's are finite.
+        """
+        found = self._named(self._session.run(self._outputs, row))
+        if self._unsound(found) is not None:
+            with suppress(UnsupportedModel):
+                other = self._named(self._openvino(self._session.feeds(row)))
+                if self._unsound(other) is None:
+                    return other, True
+        return found, False
+
+    def _named(self, arrays: Sequence[Array]) -> Outputs:
+        return dict(zip(self._outputs, arrays, strict=True))
+
+    @cached_property
+    def _openvino(self) -> Callable[[Outputs], list[Array]]:
+        model = self._model
+        file = _runnable(model) if isinstance(model, Path) else model.SerializeToString()
+        return open_openvino(file, self._outputs)
+
+
+def read_samples(
+    source: Path | onnx.ModelProto,
+    spec: PreprocessSpec,
+    outputs: Sequence[str],
+    images: Path | None,
+    most: int,
+    ranked: Set[str] = frozenset(),
+    *,
+    head: Head | None,
+) -> Iterator[Sample]:
+    """Run the source model on images, as `sample_images` yields them, one at a time.
+
+    Raises UnsupportedModel if what the `head` decodes, or without a head an output, is not finite
+    on an image, whatever runs it.
+    """
+    unsound = unsound_with(head)
+    reference = Reference(source, outputs, unsound)
+    for name, row in read_rows(spec, images, most):
+        want, replaced = reference.run(row)
+        if (broken := unsound(want)) is not None:
+            raise UnsupportedModel(
+                f"on {name} {broken} of the source model itself is NaN or infinite, with ONNX "
+                "Runtime and with OpenVINO, so that no engine can be compared with it: see that "
+                "--preprocess is as the model was trained, or export it again in float32; one "
+                "that means it so is served without a build, from a folder as Triton has it"
+            )
+        yield Sample(name, row, want, ranked, replaced)
+
+
+def answers(engine: Engine, samples: Iterable[Sample]) -> Iterator[tuple[Sample, Outputs]]:
+    """Yield each sample with the engine's answer; batches are as large as the engine takes.
+
+    Raises UnsupportedModel if the answers of a batch cannot be told apart.
+    """
+    session = engine.session
+    batched = batched_outputs(session)
+    [feed] = session.inputs
+    remaining = iter(samples)
+    while batch := list(islice(remaining, max(1, session.max_batch))):
+        found = session.infer({feed.name: np.concatenate([sample.row for sample in batch])})
+        for name, array in found.items():
+            if len(batch) > 1 and array.shape[:1] != (len(batch),):
+                raise UnsupportedModel(
+                    f"output {name} is {list(array.shape)} for a batch of {len(batch)}, so the "
+                    "images of a batch cannot be told apart: leave --max-batch out"
+                )
+        for i, sample in enumerate(batch):
+            yield (
+                sample,
+                {n: array[i : i + 1] if n in batched else array for n, array in found.items()},
+            )

@@ -1,0 +1,259 @@
+"""Reads labels in YOLO's format: one text file per image, one line per object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.evaluation.data_yaml import (
+    DATA_YAML,
+    SPLITS,
+    DataYaml,
+    Pair,
+    paired,
+    swapped,
+)
+from fovea_engines.evaluation.labelled_image import LabelledImage, check_box
+from fovea_engines.evaluation.samples import images_below, is_hidden, read_image
+from fovea_engines.repository.files import text_of
+from fovea_engines.repository.labels import read_labels
+from fovea_engines.results.rotated import regular
+from fovea_preprocess.errors import InvalidOption, NotFound
+
+# LabelImg, Label Studio and darknet leave this file among or above the label files.
+CLASSES_FILE = "classes.txt"
+# Values are 0 to 1, but rounding puts some slightly outside.
+_ROUNDING = 1e-3
+_MOST_CLASSES = 1_000_000
+# Words of a line that has no polygon: class cx cy w h.
+_BOX = 5
+
+Outline = NDArray[np.float64]
+
+
+class YoloLabels(NamedTuple):
+    """Labelled images, the names of their classes if any are given, and their split."""
+
+    images: list[LabelledImage]
+    names: tuple[str, ...] | None
+    split: str | None
+
+
+class _Row(NamedTuple):
+    """A line; corners and keypoints are in pixels, and `drawn` is True for a polygon."""
+
+    class_id: int
+    outline: Outline
+    drawn: bool
+    keypoints: NDArray[np.float64]
+
+
+def read_yolo(data: Path, folder: Path | None) -> YoloLabels:
+    """Read a folder of YOLO label files, one that holds it as `labels`, or a data.yaml.
+
+    A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
+    its box, and for models of rotated boxes to the smallest rectangle around it. Or each line is
+    ``class cx cy w h x y v x y v ...`` with as many keypoints, whose v is COCO's visibility.
+    Coordinates are 0 to 1 of the upright image. An image without a label file, or with an empty
+    one, has no objects. The images are by default in `images` in place of `labels` in the path, as
+    for YOLO itself, or beside the labels. Folders in these folders are read, too.
+    """
+    split: str | None
+    if is_yaml(data) or is_dataset(data):
+        described = DataYaml.read(data if is_yaml(data) else data / DATA_YAML)
+        pairs, split = described.pairs(folder), described.split
+    else:
+        pairs, split = _in_folders(data, folder)
+    files = {image: file for image, file in pairs if file.is_file()}
+    if not files:
+        raise NotFound(
+            f"{data}: none of its {len(pairs)} images has a YOLO label file, as "
+            f"{pairs[0].labels}: name the folder that has them"
+        )
+    names = yolo_class_names(data)
+    points = _keypoints_of_each(files.values())
+    images = [_labelled(image, files.get(image), names, points) for image, _ in pairs]
+    return YoloLabels(images, names, split)
+
+
+def is_yaml(data: Path) -> bool:
+    """Return True for a data.yaml, as YOLO is trained with."""
+    return data.suffix.lower() in (".yaml", ".yml")
+
+
+def is_dataset(data: Path) -> bool:
+    """Return True for a folder that a data.yaml in it describes, as those of Roboflow."""
+    return (data / DATA_YAML).is_file() and not (data / "labels").is_dir()
+
+
+def yolo_class_names(data: Path) -> tuple[str, ...] | None:
+    """Return the class names of YOLO labels; None where nothing names them."""
+    if is_yaml(data):
+        if (names := DataYaml.read(data).names) is None:
+            raise InvalidOption(f"{data}: `names` is no list of class names")
+        return names
+    files = (data / "labels" / CLASSES_FILE, data / CLASSES_FILE)
+    if (file := next(filter(Path.is_file, files), None)) is not None:
+        return read_labels(file)
+    described = data / DATA_YAML
+    return DataYaml.read(described).names if described.is_file() else None
+
+
+def _in_folders(data: Path, folder: Path | None) -> tuple[list[Pair], str | None]:
+    """Pair the images of a folder with the label files of another; return their split, too."""
+    labels, split = data / "labels" if (data / "labels").is_dir() else data, None
+    if not any(labels.glob("[!.]*.txt")) and (found := _split_of(labels)) is not None:
+        labels, split = found, found.name
+        labels = labels / "labels" if (labels / "labels").is_dir() else labels
+    files = {
+        path.relative_to(labels).with_suffix("")
+        for path in labels.rglob("*.txt")
+        if path.name != CLASSES_FILE and not is_hidden(path, labels)
+    }
+    if not files:
+        raise NotFound(f"{labels} has no YOLO label file (*.txt): name the folder that has them")
+    folder = swapped(labels, "labels", "images") if folder is None else folder
+    pairs = [Pair(image, paired(image, folder, labels)) for image in images_below(folder)]
+    known = {pair.labels for pair in pairs}
+    for name in sorted(files):
+        if (file := labels / f"{name}.txt") not in known:
+            raise NotFound(
+                f"{file}: there is no image {folder / name}.jpg (or .png ...): name the folder of "
+                "the images with --images"
+            )
+    return pairs, split
+
+
+def _split_of(labels: Path) -> Path | None:
+    """Return the folder of the split that is measured, as val or val2017; None without splits."""
+    named = {path.name.rstrip("0123456789"): path for path in labels.glob("*") if path.is_dir()}
+    return next((named[name] for name in SPLITS if name in named), None)
+
+
+def _keypoints_of_each(files: Iterable[Path]) -> int:
+    """Return the number of keypoints on every line of files; 0 for boxes and polygons.
+
+    All lines decide, as one polygon may look like a box and keypoints by chance.
+    """
+    lines = (line.split() for file in files for line in _lines(file))
+    counts = {_keypoints_on(words) for words in lines if words}
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def _keypoints_on(words: list[str]) -> int:
+    try:
+        numbers = [float(word) for word in words[_BOX:]]
+    except ValueError:
+        return 0
+    visibilities = numbers[2::3]
+    complete = len(numbers) % 3 == 0 and {0, 1, 2}.issuperset(visibilities)
+    return len(visibilities) if complete else 0
+
+
+def _labelled(
+    image: Path, file: Path | None, names: Sequence[str] | None, points: int
+) -> LabelledImage:
+    # Only decoding shows the size of the upright image.
+    height, width, _ = read_image(image).shape
+    rows = [] if file is None else _read_rows(file, width, height, names, points)
+    shapes = [row.outline for row in rows]
+    boxes = np.array([_around(shape) for shape in shapes], np.float32).reshape(-1, 4)
+    polygons = tuple([row.outline.ravel().tolist()] for row in rows if row.drawn)
+    marked = np.array([row.keypoints for row in rows], np.float32).reshape(len(rows), points, 3)
+    return LabelledImage(
+        path=image,
+        width=width,
+        height=height,
+        boxes=boxes,
+        class_ids=np.array([row.class_id for row in rows], np.int32),
+        crowd=np.zeros(len(rows), np.bool_),
+        areas=(boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
+        rotated=regular(np.array([_smallest(one) for one in shapes]).reshape(-1, 5)),
+        outlines=polygons if len(polygons) == len(rows) else None,
+        keypoints=marked if points else None,
+    )
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return text_of(file.read_bytes()).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"{file} is not a text file of YOLO labels ({error})") from error
+
+
+def _read_rows(
+    file: Path, width: int, height: int, names: Sequence[str] | None, points: int
+) -> list[_Row]:
+    rows = []
+    for number, line in enumerate(_lines(file), start=1):
+        if not (words := line.split()):
+            continue
+        where = f"{file}, line {number}"
+        class_id = _class_id(where, words[0], names)
+        end = _BOX if points else len(words)
+        outline = _outline(where, words[1:end]) * [width, height]
+        check_box(where, _around(outline), width, height)
+        keypoints = np.array(words[end:], np.float64).reshape(-1, 3)
+        _check_shares(where, keypoints[:, :2].ravel().tolist(), words[end:])
+        rows.append(_Row(class_id, outline, end > _BOX, keypoints * [width, height, 1]))
+    return rows
+
+
+def _class_id(where: str, word: str, names: Sequence[str] | None) -> int:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not value.is_integer() or not 0 <= value < _MOST_CLASSES:
+        raise InvalidOption(f"{where}: {word!r} is not a class id, a whole number from 0 up")
+    if names is not None and value >= len(names):
+        raise InvalidOption(
+            f"{where}: there is no class {word}, only 0 to {len(names) - 1} have names in "
+            f"{CLASSES_FILE} or {DATA_YAML}"
+        )
+    return int(value)
+
+
+def _outline(where: str, words: list[str]) -> Outline:
+    """Return the corners, 0 to 1, of a box or a polygon, float64 [n, 2]."""
+    try:
+        values = [float(word) for word in words]
+    except ValueError:
+        values = []
+    if len(values) != 4 and (len(values) < 6 or len(values) % 2):
+        raise InvalidOption(
+            f"{where}: after the class come 4 numbers of a box, cx cy w h, or x y of 3 or more "
+            "corners of a polygon, or on every line a box and x y v of as many keypoints, not "
+            f"{' '.join(words) or 'nothing'!r}"
+        )
+    _check_shares(where, values, words)
+    if len(values) > 4:
+        return np.array(values).reshape(-1, 2)
+    cx, cy, width, height = values
+    x1, y1, x2, y2 = cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2
+    return np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2)])
+
+
+def _check_shares(where: str, values: list[float], words: list[str]) -> None:
+    if not all(-_ROUNDING <= value <= 1 + _ROUNDING for value in values):
+        raise InvalidOption(
+            f"{where}: coordinates are 0 to 1 of the image's width and height, not "
+            f"{' '.join(words)!r}: divide pixels by the image's size"
+        )
+
+
+def _around(outline: Outline) -> tuple[float, float, float, float]:
+    (x1, y1), (x2, y2) = outline.min(axis=0).tolist(), outline.max(axis=0).tolist()
+    return x1, y1, x2, y2
+
+
+def _smallest(outline: Outline) -> tuple[float, float, float, float, float]:
+    """Return cx cy w h angle of the smallest rectangle around an outline."""
+    (cx, cy), (width, height), degrees = cv2.minAreaRect(outline.astype(np.float32))
+    return cx, cy, width, height, math.radians(degrees)

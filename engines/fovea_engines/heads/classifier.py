@@ -1,0 +1,244 @@
+"""Decodes classes of the whole image: of one classifier, of several, or of any number at once.
+
+    classifier           torchvision, timm, Hugging Face, PP-LCNet: probabilities [n, classes]
+    classifier-logits    the same before the softmax
+    yolo-classifier      YOLOv5, v8, 11, 26: the same with the preprocessing of Ultralytics
+    attributes           several classifiers: for each probabilities [n, classes]
+    attributes-logits    the same before the softmax
+    attributes-sigmoid   classes that do not exclude each other: probabilities [n, classes]
+
+Outputs may also be [n, classes, 1, 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.heads.base import CROPPED, STRETCHED, STRETCHED_MOSTLY, Head, softmax
+from fovea_engines.heads.evidence import no_logits
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.results.attributes import Attribute, Attributes
+from fovea_engines.results.classes import Classes, best_classes
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.plural import counted
+
+# The sum of a softmax in float16 is so far off 1.
+_ROUNDING = 0.02
+# Numbers of classes of ImageNet-1k, without and with one for "background", and of ImageNet-21k and
+# its cleaned forms: no common embedding has such a length.
+_IMAGENET = {1000, 1001, 10450, 11221, 21841, 21843}
+
+
+class Classifier(Head):
+    """Decodes probabilities, which add up to 1."""
+
+    family = "classifier"
+    task = "classify"
+    preprocess = CROPPED
+    guessed = (
+        "torchvision and timm cut out the middle, and take mean and std of ImageNet; others differ"
+    )
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for one output with a number for each class."""
+        if len(signature.outputs) != 1:
+            return OTHERS
+        [output] = signature.outputs
+        if len(output.shape) < 2 or output.shape[2:] not in ((), (1, 1)):
+            return OTHERS
+        if not output.dtype.startswith("float"):
+            return f"{output.name} is of {output.dtype}, not float"
+        if isinstance(count := signature.count_classes(output.shape[1]), str):
+            return count
+        if count == 1:
+            return "one number an image is no choice between classes"
+        return Fit((output.name,), count, f"a number for each of {count} classes")
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what is no probability, and probabilities that do not add up to 1."""
+        if (reason := self._no_row(outputs)) is not None:
+            return reason
+        numbers = self._numbers(outputs, 0)
+        low, high, total = numbers.min(), numbers.max(), numbers.sum()
+        if low < -_ROUNDING or high > 1 + _ROUNDING:
+            return f"its numbers are no probabilities: they go from {low:.3g} to {high:.3g}"
+        if abs(total - 1) > _ROUNDING:
+            return (
+                f"its probabilities add up to {total:.3g} and not to 1: each class has a sigmoid "
+                "of its own, as where an image has several labels"
+            )
+        return None
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Classes:
+        """Return one image's most probable classes."""
+        return best_classes(self._numbers(outputs, row), options)
+
+    def _numbers(self, outputs: Mapping[str, Array], row: int) -> NDArray[np.float32]:
+        """Return one image's numbers, [classes]."""
+        numbers: Array = outputs[self.outputs[0]][row]
+        return numbers.astype(np.float32).ravel()
+
+    def _no_row(self, outputs: Mapping[str, Array]) -> str | None:
+        shape = outputs[self.outputs[0]].shape
+        if shape[:1] == (1,):
+            return None
+        return f"{self.outputs[0]} has {counted(shape[0], 'row')} for one image"
+
+
+class ClassifierLogits(Classifier):
+    """Decodes logits, whose softmax is the probabilities."""
+
+    family = "classifier-logits"
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for one output with a number for each class, and for classes."""
+        fit = Classifier.fit(signature)
+        if isinstance(fit, str):
+            return fit
+        named = signature.num_labels is not None or signature.task is not None
+        if named or fit.num_classes in _IMAGENET:
+            return fit
+        unsure = (
+            f"{fit.num_classes} numbers may be features instead of classes: if they are classes, "
+            "give their names with --labels, or --head classifier-logits"
+        )
+        return replace(fit, unsure=unsure)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude probabilities."""
+        if (reason := self._no_row(outputs)) is not None:
+            return reason
+        numbers = self._numbers(outputs, 0)
+        if numbers.min() >= 0 and numbers.max() <= 1:
+            return f"they are no logits: all are from {numbers.min():.3g} to {numbers.max():.3g}"
+        return None
+
+    @np.errstate(all="ignore")
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Classes:
+        """Return one image's most probable classes."""
+        logits = self._numbers(outputs, row)
+        finite = np.isfinite(logits)
+        powers = np.exp(logits - logits.max(where=finite, initial=-np.inf))
+        return best_classes(powers / powers.sum(where=finite), options)
+
+
+class YoloClassifier(Classifier):
+    """Decodes the classifiers of YOLOv5, v8, v11 and v26, trained on 0 to 1 without a mean."""
+
+    family = "yolo-classifier"
+    preprocess: ClassVar[Mapping[str, Any]] = {"fit": "center-crop"}
+    guessed = ""
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for one output with a number for each class, and Ultralytics' metadata."""
+        fit = Classifier.fit(signature)
+        if isinstance(fit, str):
+            return fit
+        if signature.metadata.get("task") == "classify":
+            return replace(fit, strength=Strength.METADATA, why=f"{fit.why}; the task is classify")
+        return replace(fit, strength=Strength.RARE)
+
+
+class AttributesHead(Head):
+    """Decodes outputs of which each has classes of its own.
+
+    Attributes:
+        exclusive: each is a softmax; else a sigmoid for each class, of which any number hold.
+        logits: the softmax is still to be computed; metadata or the user say so.
+    """
+
+    task = "attributes"
+    preprocess = STRETCHED
+    guessed = STRETCHED_MOSTLY
+    exclusive: ClassVar[bool] = True
+    logits: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for two outputs or more that have a number for each of some classes."""
+        outputs, fewest = signature.outputs, 2 if cls.exclusive else 1
+        if not outputs or not all(_is_classifier(each, fewest) for each in outputs):
+            return OTHERS
+        total = signature.count_classes(sum(each.shape[1] for each in outputs))
+        if isinstance(total, str):
+            return total
+        why = f"{counted(len(outputs), 'output')} for {counted(total, 'class')}"
+        fit = Fit(tuple(each.name for each in outputs), total, why)
+        if signature.task is not None:
+            return replace(fit, strength=Strength.METADATA, why=f"{why}; the task is attributes")
+        if len(outputs) == 1 and cls.exclusive:
+            return "one output is a classifier"
+        if cls.logits:
+            return replace(fit, strength=Strength.ASKED)
+        if len(outputs) == 1 and signature.num_labels is None:
+            unsure = (
+                "its numbers may be classes that do not exclude each other: if they are, give "
+                f"their names with --labels, or --head {cls.family}"
+            )
+            return replace(fit, strength=Strength.RARE, unsure=unsure)
+        return fit
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what is no probability, and sums that are not as the family has them."""
+        if self.logits:
+            return no_logits(np.concatenate([outputs[name].ravel() for name in self.outputs]))
+        sums = []
+        for name in self.outputs:
+            if (rows := outputs[name].shape[0]) != 1:
+                return f"{name} has {counted(rows, 'row')} for one image"
+            numbers = outputs[name][0].astype(np.float32)
+            low, high = numbers.min(), numbers.max()
+            if low < -_ROUNDING or high > 1 + _ROUNDING:
+                return f"its numbers are no probabilities: they go from {low:.3g} to {high:.3g}"
+            sums.append(float(numbers.sum()))
+        whole = [abs(each - 1) <= _ROUNDING for each in sums]
+        if self.exclusive and not all(whole):
+            return f"probabilities of {self.outputs[whole.index(False)]} do not add up to 1"
+        if not self.exclusive and all(whole):
+            return "its probabilities add up to 1, as those of a softmax"
+        return None
+
+    def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
+        """Return the first output with a number that is NaN or infinite."""
+        # An output of another kind may have no such row.
+        finite = {name: np.isfinite(outputs[name][row : row + 1]).all() for name in self.outputs}
+        return next((f"output {name}" for name, sound in finite.items() if not sound), None)
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Attributes:
+        """Return what each classifier says of one image."""
+        found, first = [], 0
+        for name in self.outputs:
+            numbers = outputs[name][row].astype(np.float32).ravel()
+            numbers = softmax(numbers) if self.logits else numbers
+            found.append(Attribute.of(name, numbers, first, options, exclusive=self.exclusive))
+            first += len(numbers)
+        return Attributes(tuple(found))
+
+
+def _is_classifier(tensor: TensorSpec, fewest: int) -> bool:
+    return (
+        len(tensor.shape) >= 2
+        and tensor.shape[0] in (-1, 1)
+        and tensor.shape[2:] in ((), (1, 1))
+        and tensor.shape[1] >= fewest
+        and tensor.dtype.startswith("float")
+    )
+
+
+HEADS: tuple[type[Head], ...] = (
+    Classifier,
+    ClassifierLogits,
+    YoloClassifier,
+    AttributesHead.as_family("attributes"),
+    AttributesHead.as_family("attributes-logits", logits=True),
+    AttributesHead.as_family("attributes-sigmoid", exclusive=False),
+)

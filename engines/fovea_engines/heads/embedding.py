@@ -1,0 +1,93 @@
+"""Decodes embeddings: a vector for each image, as of re-identification, faces and similarity."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from fovea_engines.heads.base import STRETCHED, STRETCHED_MOSTLY, Head
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.session import Array, TensorSpec
+
+# Words that end the name which exporters give such an output; `emb_bbox` is none, nor is
+# `feature_classifier`.
+_NAMED = re.compile(
+    r"(?:^|[_./-])(?:embed|embeds|emb|embedding|embeddings|features?|descriptors?|re_?id"
+    r"|pooler_output|fc1)(?:[_./-]?\d+)?$",
+    re.I,
+)
+_LEAST = 2
+# A shorter one is seldom a vector to compare images by, whatever its name.
+_PLAUSIBLE = 16
+# The sum of a softmax in float16 is so far off 1.
+_ROUNDING = 0.02
+
+
+class EmbeddingHead(Head):
+    """Decodes a vector [batch, n] or [batch, n, 1, 1], beside which there may be others."""
+
+    family = "embedding"
+    task = "embed"
+    nameless = True
+    preprocess = STRETCHED
+    guessed = STRETCHED_MOSTLY
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for one vector that is named so; classifiers have outputs of the same shape."""
+        vectors = [tensor for tensor in signature.outputs if _is_vector(tensor)]
+        named = [tensor for tensor in vectors if _is_named(tensor)]
+        found = named or vectors
+        if len(found) != 1 or not (named or len(signature.outputs) == 1):
+            return OTHERS
+        if signature.num_labels is not None:
+            return f"the metadata or --labels name {signature.num_labels} classes"
+        why = f"{found[0].name} has {found[0].shape[1]} numbers for an image"
+        outputs = (found[0].name,)
+        if signature.task is not None:
+            return Fit(outputs, None, f"{why}, and the task is embed", Strength.METADATA)
+        if named:
+            return Fit(outputs, None, f"{why}, and the name of a vector", Strength.NAMES)
+        unsure = "if its numbers are a vector to compare images by, say --head embedding"
+        return Fit(outputs, None, why, Strength.RARE, unsure=unsure)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude probabilities that add up to 1: those are of a classifier."""
+        [name] = self.outputs
+        numbers = outputs[name].astype(np.float32)
+        if not len(numbers):
+            return f"{name} has no row"
+        if numbers.min() >= 0 and abs(float(numbers[0].sum()) - 1) <= _ROUNDING:
+            return f"the numbers of {name} add up to 1, as those of a softmax"
+        return None
+
+    def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
+        """Return the output if any number of it is NaN or infinite: none can be left out."""
+        [name] = self.outputs
+        # An output of another kind may have no such row.
+        return None if np.isfinite(outputs[name][row : row + 1]).all() else f"output {name}"
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Embedding:
+        """Return one image's vector."""
+        return Embedding(outputs[self.outputs[0]][row].astype(np.float32).ravel())
+
+
+def _is_named(tensor: TensorSpec) -> bool:
+    long = tensor.shape[1] == -1 or tensor.shape[1] >= _PLAUSIBLE
+    return long and _NAMED.search(tensor.name) is not None
+
+
+def _is_vector(tensor: TensorSpec) -> bool:
+    return (
+        len(tensor.shape) >= 2
+        and tensor.shape[2:] in ((), (1, 1))
+        and (tensor.shape[1] >= _LEAST or tensor.shape[1] == -1)
+        and tensor.dtype.startswith("float")
+    )
+
+
+HEADS: tuple[type[Head], ...] = (EmbeddingHead,)

@@ -1,0 +1,256 @@
+"""Decodes what YOLOs and EfficientDets have suppressed themselves: rows in one table.
+
+    yolov10               YOLOv10, YOLO26 end to end, exports of Ultralytics with nms=True
+                          [n, k, 6]: x1 y1 x2 y2, score, class
+    yolov7-end2end        YOLOv7 by export.py --max-wh
+                          [k, 7]: image, x1 y1 x2 y2, class, score
+    yolonas-flat          YOLO-NAS by export() of super-gradients, "flat"
+                          [k, 7]: image, x1 y1 x2 y2, score, class
+    class-first-rows      an output batchno_classid_score_x1y1x2y2
+                          [k, 7]: image, class, score, x1 y1 x2 y2
+    automl-efficientdet   EfficientDet of google/automl
+                          [n, k, 7]: image, y1 x1 y2 x2, score, class from 1
+    yolov3-nms            YOLOv3 of the ONNX model zoo
+                          [n, boxes, 4] y1 x1 y2 x2, [n, classes, boxes], and indices [k, 3]
+
+n is the batch; a table without it has the rows of all images.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fovea_engines.heads.base import Head
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.heads.suppressed import Columns, Rows, Suppressed
+from fovea_engines.session import Array, TensorSpec
+
+MOST_ROWS = 1000
+"""Exports end in the best 100 to 1000 boxes; more rows are a grid of one class."""
+
+_LAYER = "yolonms_layer"
+_WORDS = {
+    "image": "image|img|batch",
+    "class": "class|cls|label|category",
+    "score": "score|conf|confidence|prob",
+    "x1 y1 x2 y2": "x1y1x2y2|xyxy",
+    "y1 x1 y2 x2": "y1x1y2x2|yxyx",
+    "cx cy w h": "cxcywh|xywh",
+}
+_WORD = re.compile(
+    "|".join(
+        f"(?P<_{n}>(?:{words})(?:_?(?:no|ids?|idx|index|num))?(?=_|$))"
+        for n, words in enumerate(_WORDS.values())
+    )
+)
+
+
+class YoloV10(Columns):
+    """Decodes columns x1 y1 x2 y2 in pixels of the input, score, class id.
+
+    Attributes:
+        order: of the columns, for people.
+    """
+
+    family = "yolov10"
+    box = 0
+    score = 4
+    class_id = 5
+    order: ClassVar[str] = "x1 y1 x2 y2 score class"
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for an output [batch, k, 6]."""
+        output = signature.single()
+        return output if isinstance(output, str) else cls.fit_rows(signature, output)
+
+    @classmethod
+    def fit_rows(cls, signature: Signature, output: TensorSpec, more: int = 0) -> Fit | str:
+        """Check for rows of six columns, and `more` after them."""
+        _, boxes, columns = output.shape
+        if signature.family == "RTDETRDecoder":
+            return "the metadata says RTDETRDecoder"
+        after = f" and {more} more" if more else ""
+        if columns != 6 + more:
+            few = boxes <= MOST_ROWS and (boxes == -1 or columns <= boxes)
+            row = f"a row has {columns} numbers, not {cls.order}{after}"
+            return row if few else OTHERS
+        if boxes > MOST_ROWS:
+            return f"it has {MOST_ROWS} rows at most, and the model {boxes}"
+        sure = boxes > 0 or bool(signature.end_to_end)
+        rows = "a dynamic number of" if boxes == -1 else str(boxes)
+        return Fit(
+            (output.name,),
+            signature.num_labels,
+            f"{rows} rows of {cls.order}{after}",
+            Strength.SHAPE if sure else Strength.POSSIBLE,
+        )
+
+
+class ImageRows(Columns):
+    """Decodes rows [k, 7] of all images of a batch, of which the first column has the number.
+
+    Attributes:
+        order: of the columns, for people, and as `spelled` has it.
+        named: the end of an output's name that only this family has.
+        by_name: without a name that says the columns, such rows are of other families.
+    """
+
+    order: ClassVar[str]
+    named: ClassVar[str | None] = None
+    by_name: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for one output of seven columns without a batch."""
+        if len(signature.outputs) != 1 or signature.outputs[0].shape[1:] not in ((7,), (-1,)):
+            return OTHERS
+        name = signature.outputs[0].name
+        said = spelled(name.lower())
+        if said not in (None, cls.order):
+            return f"the name of the output says that its columns are {said}"
+        named = said is not None or (cls.named is not None and name.endswith(cls.named))
+        if cls.by_name and not named and not signature.forced:
+            return OTHERS
+        strength = Strength.NAMES if named else Strength.SHAPE
+        return Fit((name,), signature.num_labels, f"rows of {cls.order}", strength)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude other columns, and images that were not there."""
+        images = outputs[self.outputs[0]][:, 0]
+        if images.any():
+            return f"column 0 is no number of the only image: it is up to {images.max():.3g}"
+        return super().contradiction(outputs)
+
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield the numbers of the images, and what is in the rows of this one."""
+        yield "column 0", outputs[self.outputs[0]][:, 0]
+        yield from super().numbers(outputs, row)
+
+    def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
+        """Return one image's rows."""
+        table = outputs[self.outputs[0]]
+        return self.split(table[table[:, 0] == row])
+
+
+class AutoMlEfficientDet(Columns):
+    """Decodes image, y1 x1 y2 x2, score, class id from 1 [batch, k, 7]; google/automl.
+
+    The graph resizes, keeping the aspect, and normalises by itself.
+    """
+
+    family = "automl-efficientdet"
+    preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left", "scale": 1.0}
+    resizes = True
+    box = 1
+    score = 5
+    class_id = 6
+    y_first = True
+    first_class = 1
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for an output [batch, k, 7] of the name that it has there."""
+        if isinstance(output := signature.single(), str):
+            return output
+        if output.shape[2] not in (-1, 7) or output.name.removesuffix(":0") != "detections":
+            return OTHERS
+        why = "rows of image, y1 x1 y2 x2, score, class from 1"
+        return Fit((output.name,), signature.num_labels, why, Strength.NAMES)
+
+
+class YoloV3Nms(Suppressed):
+    """Decodes y1 x1 y2 x2 [batch, boxes, 4], scores [batch, classes, boxes] and indices [k, 3].
+
+    An index is of the image, the class and the box; tiny models have them as [1, k, 3]. The graph
+    puts boxes into the image of `image_shape`: that of its own input leaves them in its pixels.
+    """
+
+    family = "yolov3-nms"
+    preprocess: ClassVar[Mapping[str, Any]] = {"pad": 128}
+    y_first = True
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for the three tensors, by the name of the layer that makes them."""
+        names = tuple(tensor.name for tensor in signature.outputs)
+        kinds = [tensor.dtype[:3] for tensor in signature.outputs]
+        if kinds != ["flo", "flo", "int"]:
+            return OTHERS
+        boxes, scores, kept = signature.outputs
+        if len(boxes.shape) != 3 or len(scores.shape) != 3:
+            return OTHERS
+        if boxes.shape[2] not in (-1, 4) or kept.shape[-1] not in (-1, 3):
+            return OTHERS
+        if not (signature.forced or all(name.startswith(_LAYER) for name in names)):
+            return OTHERS
+        classes = signature.num_labels if scores.shape[1] == -1 else scores.shape[1]
+        if signature.num_labels not in (None, classes):
+            return f"it has {classes} classes, and the metadata or --labels name others"
+        why = f"boxes, scores and indices of the layer {_LAYER}"
+        return Fit(names, classes, why, Strength.NAMES)
+
+    @property
+    def fields(self) -> tuple[str, str]:
+        """The scores, and a column of the indices."""
+        return self.outputs[1], f"column 1 of {self.outputs[2]}"
+
+    def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
+        """Return one image's rows that are kept."""
+        boxes, scores = (outputs[name][row] for name in self.outputs[:2])
+        indices = outputs[self.outputs[2]].reshape(-1, 3)
+        limits = np.array([row, 0, 0]), np.array([row, *scores.shape[:2]]) - [0, 1, 1]
+        sound = ((indices >= limits[0]) & (indices <= limits[1])).all(axis=1)
+        _, class_ids, places = indices[sound].T
+        return Rows(boxes[places], scores[class_ids, places], class_ids)
+
+
+def spelled(name: str) -> str | None:
+    """Return the columns that the name of an output says: "batchno_classid_score_x1y1x2y2".
+
+    None where it says nothing, or not all of a row of seven.
+    """
+    found, at, kinds = [], 0, tuple(_WORDS)
+    while word := _WORD.match(name, at):
+        assert word.lastgroup is not None, "each word is a group"
+        found.append(kinds[int(word.lastgroup[1:])])
+        at = word.end() + 1
+    whole = at > len(name) and len(found) == len(set(found)) == 4
+    return ", ".join(found) if whole and {"image", "class", "score"} < {*found} else None
+
+
+HEADS: tuple[type[Head], ...] = (
+    YoloV10,
+    ImageRows.as_family(
+        "yolov7-end2end",
+        box=1,
+        class_id=5,
+        score=6,
+        order="image, x1 y1 x2 y2, class, score",
+    ),
+    ImageRows.as_family(
+        "yolonas-flat",
+        box=1,
+        score=5,
+        class_id=6,
+        order="image, x1 y1 x2 y2, score, class",
+        named="flat_predictions",
+        preprocess={"unscale": "ratio"},
+    ),
+    ImageRows.as_family(
+        "class-first-rows",
+        class_id=1,
+        score=2,
+        box=3,
+        order="image, class, score, x1 y1 x2 y2",
+        by_name=True,
+        guessed="families differ that end in these rows, as YOLO and YOLOX do",
+        variants=("yolox",),
+    ),
+    AutoMlEfficientDet,
+    YoloV3Nms,
+)

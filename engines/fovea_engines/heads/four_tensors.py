@@ -1,0 +1,182 @@
+"""Decodes boxes, scores and class ids as tensors of their own, and the number of rows.
+
+    efficientnms       NVIDIA's plugin EfficientNMS_TRT and its stand-ins: YOLOv6 and v7 end to end,
+                       YOLOv8-TensorRT, YOLO-NAS "batch", TensorRT-YOLO
+                       [n, k, 4] in pixels, scores [n, k], class ids [n, k], and their number [n, 1]
+    tf-detection       TensorFlow's object detection API (its exporter and `standard_fields`)
+                       y1 x1 y2 x2 as fractions, classes from 1, and their number [n], in float32
+    tflite-detection   the operator TFLite_Detection_PostProcess
+                       the same with classes from 0
+
+n is the batch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fovea_engines.heads.base import Head
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.heads.suppressed import Rows, Suppressed
+from fovea_engines.session import Array, TensorSpec
+
+# Boxes, scores, class ids, number of rows.
+_PIXELS = (
+    ("det_boxes", "det_scores", "det_classes", "num_dets"),  # YOLOv6, v7, TensorRT-YOLO
+    ("bboxes", "scores", "labels", "num_dets"),  # YOLOv8-TensorRT
+    ("pred_boxes", "pred_scores", "pred_classes", "num_predictions"),  # super-gradients, "batch"
+)
+_API = ("detection_boxes", "detection_scores", "detection_classes", "num_detections")
+# tf2onnx may call the API's eight outputs by their place in the alphabet.
+_UNNAMED_API = ("Identity_1", "Identity_4", "Identity_2", "Identity_5")
+_MORE_OF_API = re.compile("raw_detection_|detection_(anchor_indices|multiclass_scores)$|Identity")
+_IN_PIXELS = "boxes in pixels of the input, with scores and class ids, and their number"
+_ADDED = re.compile(r"^graph\d_|:0$")
+
+
+class EfficientNms(Suppressed):
+    """Decodes x1 y1 x2 y2 in pixels of the input."""
+
+    family = "efficientnms"
+    preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
+    guessed = "families differ that end in these; most take RGB from 0 to 1, letterboxed"
+    variants = ("mean-std",)
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for the four tensors, of names that mean pixels or of no known names."""
+        for names in _PIXELS:
+            if found := _named(signature, names):
+                return _fit(signature, found, _IN_PIXELS, Strength.NAMES)
+        if found := _named(signature, _API):
+            strength = Strength.SHAPE if _floats(found) else Strength.NAMES
+            return _fit(signature, found, _IN_PIXELS, strength)
+        if found := _shaped(signature, scores_first=True):
+            return _fit(signature, found, _IN_PIXELS)
+        return OTHERS
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude more rows than there are, too."""
+        boxes, _, _, count = (outputs[name][0] for name in self.outputs)
+        if not 0 <= _whole(count) <= len(boxes):
+            return f"{self.outputs[3]} is {_whole(count)}, and there are {len(boxes)} rows"
+        return super().contradiction(outputs)
+
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield the number of rows, and what is in them."""
+        yield f"output {self.outputs[3]}", outputs[self.outputs[3]][row : row + 1]
+        yield from super().numbers(outputs, row)
+
+    def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
+        """Return as many of an image's rows as the model counts."""
+        boxes, scores, class_ids, count = (outputs[name][row] for name in self.outputs)
+        counted = max(_whole(count), 0)
+        return Rows(boxes[:counted], scores[:counted], class_ids[:counted])
+
+
+class TensorFlowDetection(EfficientNms):
+    """Decodes y1 x1 y2 x2 as fractions of the input.
+
+    Attributes:
+        operator: the names of the outputs that the family's own operator has.
+        of_api: how surely float32 outputs of the API's names are of the family.
+    """
+
+    sized = True
+    y_first = True
+    normalised = True
+    operator: ClassVar[tuple[str, ...]] = ()
+    of_api: ClassVar[Strength]
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for the names and types of the operator or the API; others are for the numbers."""
+        why = f"y1 x1 y2 x2 as fractions, classes from {cls.first_class}"
+        if cls.operator and (found := _named(signature, cls.operator)):
+            return _fit(signature, found, why, Strength.NAMES)
+        if found := _named(signature, _API) or _named(signature, _UNNAMED_API):
+            # The plug-in for suppression uses these names too, with integers.
+            strength = cls.of_api if _floats(found) else Strength.RARE
+            return _fit(signature, found, why, strength)
+        if found := _shaped(signature, scores_first=False):
+            return _fit(signature, found, why) if _floats(found) else OTHERS
+        return OTHERS
+
+
+def _named(signature: Signature, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
+    """Return the tensors of these names; () if there are others, or they have other shapes."""
+    by_name = {_ADDED.sub("", tensor.name): tensor for tensor in signature.outputs}
+    others = by_name.keys() - set(names)
+    if not by_name.keys() >= set(names) or not all(map(_MORE_OF_API.match, others)):
+        return ()
+    return _sound(tuple(by_name[name] for name in names))
+
+
+def _shaped(signature: Signature, *, scores_first: bool) -> tuple[TensorSpec, ...]:
+    """Return the tensors by their shapes; two of floats are scores and classes, or the reverse."""
+    counts = [one for one in signature.outputs if one.shape[1:] in ((), (1,))]
+    boxes = [one for one in signature.outputs if len(one.shape) == 3]
+    others = [one for one in signature.outputs if one not in (*counts, *boxes)]
+    if (len(counts), len(boxes), len(others)) != (1, 1, 2):
+        return ()
+    whole = [one.dtype.startswith("int") for one in others]
+    if whole == [True, False] or (whole == [False, False] and not scores_first):
+        others.reverse()
+    return _sound((*boxes, *others, *counts))
+
+
+def _sound(found: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    boxes, scores, class_ids, count = found
+    ranks = len(boxes.shape), len(scores.shape), len(class_ids.shape)
+    sound = ranks == (3, 2, 2) and boxes.shape[2] in (-1, 4) and scores.dtype.startswith("float")
+    return found if sound and (len(count.shape) == 1 or count.shape[1:] in ((1,), (-1,))) else ()
+
+
+def _whole(count: Array) -> int:
+    """Return the one number of an array, 0 for NaN."""
+    return int(np.nan_to_num(np.float64(count.item())))
+
+
+def _floats(found: tuple[TensorSpec, ...]) -> bool:
+    return found[2].dtype.startswith("float")
+
+
+def _fit(
+    signature: Signature,
+    found: tuple[TensorSpec, ...],
+    why: str,
+    strength: Strength = Strength.SHAPE,
+) -> Fit:
+    return Fit(tuple(one.name for one in found), signature.num_labels, why, strength)
+
+
+HEADS: tuple[type[Head], ...] = (
+    EfficientNms,
+    TensorFlowDetection.as_family(
+        "tf-detection",
+        of_api=Strength.NAMES,
+        first_class=1,
+        preprocess={"fit": "stretch", "scale": 1.0},
+        guessed="SSD stretches the image; EfficientDet and Faster R-CNN keep its aspect, which is "
+        "letterbox",
+        variants=("letterboxed",),
+    ),
+    # Models of floats take -1 to 1, by the API's guide to mobile devices.
+    TensorFlowDetection.as_family(
+        "tflite-detection",
+        operator=tuple(f"TFLite_Detection_PostProcess{part}" for part in ("", ":2", ":1", ":3")),
+        of_api=Strength.RARE,
+        preprocess={
+            "fit": "stretch",
+            "scale": 1.0,
+            "mean": (127.5, 127.5, 127.5),
+            "std": (127.5, 127.5, 127.5),
+        },
+        guessed="most such models stretch the image; those of floats take -1 to 1",
+        variants=("0-to-1",),
+    ),
+)

@@ -1,0 +1,234 @@
+"""Decodes the rows of detection frameworks, which have suppressed them, and their masks.
+
+    mmdeploy          MMDetection by MMDeploy: [n, k, 5] x1 y1 x2 y2 score, and integers [n, k]
+    mmdeploy-seg      the same with masks [n, k, h, w]
+    torchvision       Faster R-CNN, RetinaNet, SSD, FCOS: boxes [k, 4], scores [k], int64 labels [k]
+    torchvision-seg   Mask R-CNN: the same with masks [k, 1, h, w]
+    paddle            PaddleDetection by paddle2onnx: [k, 6] class score x1 y1 x2 y2 of all images,
+                      and int32 [n], how many of each
+
+Formats: the docs of MMDeploy, "How to support new models", and its mmdet ONNX Runtime tests; the
+docs of torchvision.models.detection; PaddleDetection's deploy/EXPORT_MODEL.md and the operator
+multiclass_nms3.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fovea_engines.heads.base import MMDETECTION, STRETCHED, Head
+from fovea_engines.heads.evidence import no_probability
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.heads.suppressed import Columns, Rows, Suppressed
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.masks import Masks, whole_masks
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.session import Array
+
+_ON_THE_OBJECT = 0.5
+
+
+class MmDeploy(Suppressed):
+    """Decodes rows, of which those of score 0, or of class -1, fill up."""
+
+    family = "mmdeploy"
+    preprocess: ClassVar[Mapping[str, Any]] = {
+        "anchor": "top-left",
+        "rounding": "nearest",
+        **MMDETECTION,
+    }
+    guessed = (
+        "most configurations of MMDetection have this mean and std, and pad at the right and bottom"
+    )
+    variants = ("mean-std", "stretched")
+
+    @property
+    def fields(self) -> tuple[str, str]:
+        """A column of one output, and the other."""
+        dets, labels = self.outputs[:2]
+        return f"column 4 of {dets}", labels
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for boxes with a score, and integers."""
+        if len(signature.outputs) != 2:
+            return OTHERS
+        labels, dets = sorted(signature.outputs, key=lambda tensor: len(tensor.shape))
+        if len(labels.shape) != 2 or len(dets.shape) != 3 or not labels.dtype.startswith("int"):
+            return OTHERS
+        if dets.shape[2] not in (-1, 5) or not dets.dtype.startswith("float"):
+            return OTHERS
+        named = (dets.name, labels.name) == ("dets", "labels")
+        strength = Strength.NAMES if named else Strength.SHAPE
+        why = "rows of x1 y1 x2 y2 score, and a class id each"
+        return Fit((dets.name, labels.name), signature.num_labels, why, strength)
+
+    def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
+        """Return one image's rows."""
+        dets, labels = (outputs[name][row] for name in self.outputs[:2])
+        return Rows(dets[:, :4], dets[:, 4], labels)
+
+
+class Torchvision(Suppressed):
+    """Decodes the rows of one image.
+
+    Label 0 is the background, which is never found, so ids are those of the training. The graph
+    resizes and normalises by itself; images of a batch it pads at the right and bottom, near the
+    mean colour.
+    """
+
+    family = "torchvision"
+    preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left"}
+    guessed = "SSD and SSDlite stretch the image, and the others keep its aspect"
+    variants = ("stretched",)
+    resizes = True
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for three outputs without a batch."""
+        if len(signature.outputs) != 3:
+            return OTHERS
+        if signature.beside:
+            return f"torchvision's take no {signature.beside[0]} beside the image"
+        by_kind = {(len(one.shape), one.dtype[:5]): one for one in signature.outputs}
+        found = [by_kind.get(kind) for kind in ((2, "float"), (1, "float"), (1, "int64"))]
+        boxes, scores, labels = found
+        if boxes is None or scores is None or labels is None or boxes.shape[1] not in (-1, 4):
+            return OTHERS
+        names = boxes.name, scores.name, labels.name
+        named = names == ("boxes", "scores", "labels")
+        strength = Strength.NAMES if named else Strength.SHAPE
+        return Fit(names, signature.num_labels, "rows of one image: box, score, label", strength)
+
+    def doubt(self, outputs: Mapping[str, Array]) -> str | None:
+        """Doubt rows of the background, which torchvision never returns."""
+        rows = self.rows(outputs, 0)
+        if np.any((rows.class_ids == 0) & (rows.scores > 0)):
+            return f"{self.fields[1]} has a class 0, which is torchvision's background"
+        return super().doubt(outputs)
+
+    def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
+        """Return the one image's rows."""
+        boxes, scores, labels = (outputs[name] for name in self.outputs[:3])
+        return Rows(boxes, scores, labels)
+
+
+class Paddle(Columns):
+    """Decodes rows, of which those of class -1 fill up.
+
+    The graph divides boxes by the input `scale_factor`, so that of 1 leaves them in pixels of the
+    input.
+    """
+
+    family = "paddle"
+    preprocess = STRETCHED
+    guessed = (
+        "PicoDet and PP-YOLOE take ImageNet's mean and std; PP-YOLOE+ and RT-DETR take neither"
+    )
+    variants = ("0-to-1",)
+    box = 2
+    score = 1
+    class_id = 0
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for rows, and the number of rows."""
+        by_kind = {(len(one.shape), one.dtype[:3]): one for one in signature.outputs}
+        rows, count = by_kind.get((2, "flo")), by_kind.get((1, "int"))
+        if len(signature.outputs) != 2 or rows is None or count is None:
+            return OTHERS
+        if rows.shape[1] not in (-1, 6):
+            return f"a row has {rows.shape[1]} numbers, not class score x1 y1 x2 y2"
+        why = "rows of class, score, x1 y1 x2 y2, and their number"
+        return Fit((rows.name, count.name), signature.num_labels, why)
+
+    def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
+        """Return one image's rows, which lie behind those of the images before it."""
+        table, counts = (outputs[name] for name in self.outputs)
+        first, last = (int(counts[:images].clip(0).sum()) for images in (row, row + 1))
+        return self.split(table[first:last])
+
+
+class _RowMasks(Suppressed):
+    """Decodes masks of the input's size, or else each of its own box."""
+
+    task = "segment"
+    sized = True
+
+    @abstractmethod
+    def maps(self, outputs: Mapping[str, Array], row: int) -> Array:
+        """Return the probabilities [k, h, w] of one image's rows."""
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for the outputs of a detector, and masks."""
+        masks = [tensor for tensor in signature.outputs if len(tensor.shape) == 4]
+        if len(masks) != 1:
+            return OTHERS
+        others = tuple(tensor for tensor in signature.outputs if tensor not in masks)
+        fit = super().fit(replace(signature, outputs=others))
+        if isinstance(fit, str):
+            return fit
+        name = masks[0].name
+        return replace(fit, outputs=(*fit.outputs, name), why=f"{fit.why}; {name} has masks")
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude masks that are no probabilities."""
+        name = self.outputs[-1]
+        reason = no_probability(outputs[name], name)
+        return reason or super().contradiction(outputs)
+
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield the columns of rows that are no padding, and their masks."""
+        yield from super().numbers(outputs, row)
+        masks = self.maps(outputs, row)
+        for number in np.flatnonzero(self.rows(outputs, row).scores > 0):
+            yield f"output {self.outputs[-1]}", masks[number]
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        found, numbers = self.objects(self.rows(outputs, row), options)
+        if options.mask == "none":
+            return found
+        assert self.size is not None, "it is sized"
+        values = self.maps(outputs, row)[numbers].astype(np.float32) - _ON_THE_OBJECT
+        if values.shape[1:] == self.size:
+            return replace(found, masks=whole_masks(values, self.size))
+        boxes = found.boxes.astype(np.float64)
+        return replace(found, masks=Masks(tuple(values), boxes, boxes, self.size))
+
+
+class TorchvisionSegment(_RowMasks, Torchvision):
+    """Decodes Mask R-CNN: masks [k, 1, height, width] of the input's size."""
+
+    family = "torchvision-seg"
+
+    def maps(self, outputs: Mapping[str, Array], row: int) -> Array:
+        """Return those of the one image."""
+        masks: Array = outputs[self.outputs[-1]][:, 0]
+        return masks
+
+
+class MmDeploySegment(_RowMasks, MmDeploy):
+    """Decodes masks [batch, k, h, w]: Mask R-CNN's of the boxes, RTMDet-Ins' of the input."""
+
+    family = "mmdeploy-seg"
+
+    def maps(self, outputs: Mapping[str, Array], row: int) -> Array:
+        """Return those of one image of the batch."""
+        masks: Array = outputs[self.outputs[-1]][row]
+        return masks
+
+
+HEADS: tuple[type[Head], ...] = (
+    MmDeploy,
+    MmDeploySegment,
+    Torchvision,
+    TorchvisionSegment,
+    Paddle,
+)

@@ -1,0 +1,144 @@
+"""Parses untrusted metadata that exporters write into a model."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fovea_engines.results.skeleton import Skeleton, numbered
+
+MOST_KEYPOINTS = 1000
+RENAMED = "fovea_renamed"
+"""Key of the names that outputs had before `fovea edit` gave them those that they have."""
+
+# What exporters call tasks, and what heads call them.
+_TASKS = {
+    "detection": "detect",
+    "object-detection": "detect",
+    "segmentation": "segment",
+    "instance-segmentation": "segment",
+    "keypoints": "pose",
+    "classification": "classify",
+    "image-classification": "classify",
+    "semantic-segmentation": "semantic",
+    "depth-estimation": "depth",
+    "image-to-image": "image",
+    "super-resolution": "image",
+    "text-recognition": "read",
+    "embedding": "embed",
+    "feature-extraction": "embed",
+    "image-feature-extraction": "embed",
+}
+
+
+def literal(text: str) -> Any:
+    """Parse a Python or JSON literal without evaluating it; return None for anything else."""
+    for read in (ast.literal_eval, json.loads):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+    return None
+
+
+def labels_from_metadata(
+    metadata: Mapping[str, str], num_classes: int | None
+) -> tuple[str, ...] | None:
+    """Read class names by class id from `names`: a list or a dict of id to name, Python or JSON.
+
+    PaddlePaddle's exporters have `character` instead, with a name in every line. An id without a
+    name before one that has it is its own name. None where names are missing, malformed, or not
+    those of `num_classes`.
+    """
+    names = literal(metadata.get("names", "")) or metadata.get("character", "").splitlines()
+    if isinstance(names, dict):
+        by_id = {str(key): name for key, name in names.items()}
+        ids = [str(each) for each in range(num_classes or len(by_id))]
+        # COCO's category ids have gaps.
+        gaps = num_classes is not None and ids[-1] in by_id and by_id.keys() <= set(ids)
+        names = [by_id.get(each, each if gaps else None) for each in ids]
+    if not isinstance(names, list | tuple) or not names:
+        return None
+    if not all(isinstance(name, str | int | float) for name in names):
+        return None
+    if num_classes is not None and len(names) != num_classes:
+        return None
+    return tuple(str(name) for name in names)
+
+
+def names_fault(metadata: Mapping[str, str], num_classes: int) -> str | None:
+    """Say why the names in the metadata are not those of so many classes; None without any."""
+    names = literal(metadata.get("names", ""))
+    if not names or not isinstance(names, dict | list | tuple):
+        return None
+    last = num_classes - 1
+    if isinstance(names, dict) and (more := [i for i in map(str, names) if not _within(i, last)]):
+        return f"the file names a class {more[-1]}, where the model has 0 to {last}"
+    return f"the file names {len(names)} classes, where the model has {num_classes}"
+
+
+def _within(class_id: str, last: int) -> bool:
+    return class_id.isdecimal() and int(class_id) <= last
+
+
+def renamed_outputs(metadata: Mapping[str, str]) -> Mapping[str, str]:
+    """Read the names that outputs had from those that they have; empty where none was renamed."""
+    names = literal(metadata.get(RENAMED, ""))
+    if not isinstance(names, dict):
+        return {}
+    return {str(new): str(old) for new, old in names.items()}
+
+
+def task_from_metadata(metadata: Mapping[str, str]) -> str | None:
+    """Read the task by the name that heads have; None where nothing names one."""
+    task = "pose" if "kpt_shape" in metadata else metadata.get("task")
+    return _TASKS.get(task, task) if task else None
+
+
+def skeleton_from_metadata(metadata: Mapping[str, str]) -> tuple[Skeleton, int] | None:
+    """Read the keypoints of an object, and the numbers of each: 2 are x y, 3 have a score, too.
+
+    Ultralytics writes `kpt_shape`, and the names by class id as `kpt_names`. None without a shape.
+    """
+    match literal(metadata.get("kpt_shape", "")):
+        case [int(count), (2 | 3) as numbers] if 0 < count <= MOST_KEYPOINTS:
+            pass
+        case _:
+            return None
+    skeleton = numbered(count)
+    names = literal(metadata.get("kpt_names", ""))
+    first = next(iter(names.values()), None) if isinstance(names, dict) else None
+    if isinstance(first, list | tuple) and len(first) == count:
+        skeleton = replace(skeleton, names=tuple(map(str, first)))
+    return skeleton, numbers
+
+
+def image_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
+    """Read (height, width) in pixels from `imgsz`, a number or a list of both; None if neither."""
+    size = literal(metadata.get("imgsz", ""))
+    sides = [size, size] if isinstance(size, int) else size
+    match sides:
+        case [int(height), int(width)] if height > 0 and width > 0:
+            return height, width
+    return None
+
+
+def own_preprocess(metadata: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return fields of `PreprocessSpec` in which LibreYOLO differs from a family's own program."""
+    fields: dict[str, Any] = {}
+    if metadata.get("letterbox_pad") == "center":
+        fields |= {"anchor": "center", "rounding": "down"}
+    if metadata.get("model_family") == "yolonas" and metadata.get("task") != "obb":
+        fields["resample"] = "antialias"
+    return fields
+
+
+def largest_stride(metadata: Mapping[str, str]) -> int:
+    """Return the number of pixels that must divide both input sides; 32 where unstated."""
+    stride = literal(metadata.get("stride", ""))
+    strides = stride if isinstance(stride, list | tuple) else [stride]
+    sound = [value for value in strides if isinstance(value, int | float) and 1 <= value <= 512]
+    return int(max(sound)) if sound else 32

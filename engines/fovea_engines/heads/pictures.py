@@ -1,0 +1,154 @@
+"""Decodes images that networks make of images: enlarged, sharper, without noise, in colour.
+
+    image                   levels of 0 to 1 of an image of 0 to 1
+    super-resolution        Open Model Zoo: levels of 0 to 1 of BGR from 0 to 255
+    super-resolution-grey   the same of a luma
+    image-255               neural style: levels of 0 to 255 of an image of 0 to 255
+    image-signed            GANs, with a tanh at the end: levels of -1 to 1 of an image of -1 to 1
+
+All are [n, 3, h, w] or [n, 1, h, w].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fovea_engines.heads.base import Head
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.results.new_image import NewImage
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.session import Array
+from fovea_preprocess.plural import counted
+
+_LARGEST = 8  # times as large as the input
+# Networks overshoot at edges: by so much, where levels go from 0 to 1.
+_BELOW, _ABOVE = -2.0, 3.0
+# A mean below this is black: photographs have .2 to .7.
+_DARK = 0.02
+
+
+class Pictures(Head):
+    """Decodes pictures [batch, 3, h, w] or [batch, 1, h, w], as large as the input or n times.
+
+    Attributes:
+        low, high: the numbers of black and of white.
+        strength: of a picture larger than the input; of one as large, a user must say so.
+        channels: how many a picture may have.
+        enlarged: the network may take a second input, the image enlarged.
+        dark: that a photograph becomes black speaks against the family.
+        luma: the picture has no colours, and gets those of its image.
+    """
+
+    task = "image"
+    nameless = True
+    low: ClassVar[float] = 0.0
+    high: ClassVar[float] = 1.0
+    strength: ClassVar[Strength]
+    channels: ClassVar[tuple[int, ...]] = (1, 3)
+    enlarged: ClassVar[bool] = False
+    dark: ClassVar[bool] = False
+    luma: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for one picture, of a network that takes nothing but the image."""
+        if len(signature.outputs) != 1 or signature.size is None:
+            return OTHERS
+        [output] = signature.outputs
+        if len(output.shape) != 4 or not output.dtype.startswith("float"):
+            return OTHERS
+        if output.shape[1] not in cls.channels or signature.num_labels is not None:
+            return OTHERS
+        factor = output.shape[2] // signature.size[0]
+        if output.shape[2:] != tuple(side * factor for side in signature.size):
+            return OTHERS
+        if not 1 <= factor <= _LARGEST or (signature.beside and not cls.enlarged):
+            return OTHERS
+        why = f"a picture of {counted(output.shape[1], 'channel')}, {factor} times as large"
+        if signature.task is not None:
+            return Fit((output.name,), None, f"{why}, and the task is image", cls._told())
+        if factor > 1:
+            return Fit((output.name,), None, why, cls.strength)
+        # Maps have one channel, too, and are more usual.
+        if output.shape[1] == 1 and not signature.forced:
+            return OTHERS
+        return Fit((output.name,), None, why, Strength.ASKED)
+
+    @classmethod
+    def _told(cls) -> Strength:
+        return Strength.METADATA if cls.strength is Strength.SHAPE else cls.strength
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude numbers that are no levels."""
+        return self._beyond(outputs) or (self._dark(outputs) if self.dark else None)
+
+    def _beyond(self, outputs: Mapping[str, Array]) -> str | None:
+        numbers = outputs[self.outputs[0]].astype(np.float32)
+        span = self.high - self.low
+        least, most = float(numbers.min(initial=0)), float(numbers.max(initial=0))
+        if self.low + _BELOW * span <= least and most <= self.low + _ABOVE * span:
+            return None
+        return (
+            f"its numbers go from {least:.3g} to {most:.3g}, and not from {self.low:g} (black) to "
+            f"{self.high:g} (white)"
+        )
+
+    def _dark(self, outputs: Mapping[str, Array]) -> str | None:
+        mean = float(outputs[self.outputs[0]].mean(dtype=np.float64))
+        return f"a photograph becomes black: its mean is {mean:.2g}" if mean < _DARK else None
+
+    def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
+        """Return the output if any number of it is NaN or infinite: none can be left out."""
+        [name] = self.outputs
+        return None if np.isfinite(outputs[name][row : row + 1]).all() else f"output {name}"
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> NewImage:
+        """Return one picture, with the channels as the network has them."""
+        planes = outputs[self.outputs[0]][row].astype(np.float32)
+        levels = (planes - np.float32(self.low)) / np.float32(self.high - self.low)
+        return NewImage(np.moveaxis(levels, 0, 2), luma=self.luma)
+
+
+_FITTED: Mapping[str, Any] = {"anchor": "top-left", "max_scale": 1.0}
+
+HEADS: tuple[type[Head], ...] = (
+    Pictures.as_family(
+        "image",
+        strength=Strength.SHAPE,
+        dark=True,
+        preprocess=_FITTED,
+        guessed="most such networks take RGB from 0 to 1; others differ",
+    ),
+    Pictures.as_family(
+        "super-resolution",
+        strength=Strength.RARE,
+        channels=(3,),
+        enlarged=True,
+        preprocess={**_FITTED, "scale": 1.0, "channels": "BGR"},
+    ),
+    Pictures.as_family(
+        "super-resolution-grey",
+        strength=Strength.RARE,
+        channels=(1,),
+        enlarged=True,
+        luma=True,
+        preprocess={**_FITTED, "scale": 1.0},
+    ),
+    Pictures.as_family(
+        "image-255",
+        strength=Strength.ASKED,
+        high=255.0,
+        preprocess={**_FITTED, "scale": 1.0},
+        guessed="most such networks take RGB from 0 to 255; others differ",
+    ),
+    Pictures.as_family(
+        "image-signed",
+        strength=Strength.ASKED,
+        low=-1.0,
+        preprocess={**_FITTED, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
+        guessed="most such networks take RGB from -1 to 1; others differ",
+    ),
+)

@@ -1,0 +1,229 @@
+"""Decodes persons and other objects with their keypoints.
+
+    yolov8-pose         YOLOv8, 11: [n, 4 + classes + keypoints x 2 or 3, cells]
+    yolov10-pose        YOLO26, exports of Ultralytics with nms=True: [n, k, 6 + keypoints x 2 or 3]
+    movenet             MoveNet: [n, 1, 17, 3] y x score of one person, as fractions of the input
+    movenet-multipose   MoveNet of six persons: [n, 6, 56], the same, y1 x1 y2 x2 and a score
+
+Keypoints of YOLO are in pixels of the input.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.heads.base import Detector, Head, keypoints
+from fovea_engines.heads.end_to_end import YoloV10
+from fovea_engines.heads.evidence import fractions, no_probability, pixels
+from fovea_engines.heads.metadata import skeleton_from_metadata
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.heads.suppressed import Rows
+from fovea_engines.heads.yolo_dense import YoloV8
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.nms import choose, take
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.skeleton import PERSON, Skeleton
+from fovea_engines.session import Array
+
+_POINTS = len(PERSON.names)
+# Keypoints that score less are no part of the person, as in TensorFlow's example.
+_SURE = 0.1
+
+
+class YoloV8Pose(YoloV8):
+    """Decodes the columns of YOLOv8, then x y of each keypoint, mostly with its probability."""
+
+    family = "yolov8-pose"
+    task = "pose"
+    extras = True
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for a detector's grid with more columns."""
+        if isinstance(output := signature.single(), str):
+            return output
+        if isinstance(said := _keypoints(signature, output.shape[1] - 5), str):
+            return said
+        skeleton, numbers = said
+        fit = signature.fit_grid(axis=1, per_cell=1, others=4 + len(skeleton.names) * numbers)
+        return fit if isinstance(fit, str) else _with_keypoints(fit, skeleton, signature)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude keypoints that are no pixels, and scores that are no probabilities."""
+        if (reason := super().contradiction(outputs)) is not None:
+            return reason
+        columns = outputs[self.outputs[0]][0][self._end :].T
+        return _no_keypoints(_shaped(columns, self.skeleton))
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        found, columns = self.objects(outputs[self.outputs[0]][row], options)
+        return replace(found, keypoints=_points(columns, self.skeleton))
+
+
+class YoloV10Pose(YoloV10):
+    """Decodes pose models with suppression inside: YOLOv26's, and exports that include NMS."""
+
+    family = "yolov10-pose"
+    task = "pose"
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for rows [batch, k, 6 + keypoints]."""
+        if isinstance(output := signature.single(), str):
+            return output
+        if isinstance(said := _keypoints(signature, output.shape[2] - 6), str):
+            return said
+        skeleton, numbers = said
+        fit = cls.fit_rows(signature, output, len(skeleton.names) * numbers)
+        return fit if isinstance(fit, str) else _with_keypoints(fit, skeleton, signature)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what `YoloV10` does, and keypoints of another form where there is an object."""
+        if (reason := super().contradiction(outputs)) is not None:
+            return reason
+        table = outputs[self.outputs[0]][0]
+        return _no_keypoints(_shaped(table[table[:, 4] > 0, 6:], self.skeleton))
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        table = outputs[self.outputs[0]][row]
+        found, numbers = self.objects(self.split(table), options)
+        columns = table[numbers, 6:].astype(np.float32, copy=False)
+        return replace(found, keypoints=_points(columns, self.skeleton))
+
+
+class _MoveNet(Detector):
+    """Decodes y x and a score of each keypoint, as fractions of the input.
+
+    Attributes:
+        shape: of the output, without the batch.
+    """
+
+    task = "pose"
+    labels = ("person",)
+    preprocess: ClassVar[Mapping[str, Any]] = {"pad": 0, "scale": 1.0}
+    sized = True
+    shape: ClassVar[tuple[int, ...]]
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for the one shape there is."""
+        if [one.shape[1:] for one in signature.outputs] != [cls.shape]:
+            return OTHERS
+        why = f"{_POINTS} keypoints of each person"
+        return Fit((signature.outputs[0].name,), 1, why, skeleton=PERSON)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude scores that are no probabilities, and places in pixels."""
+        # All numbers, as what is unsure is no person.
+        table = outputs[self.outputs[0]][0].astype(np.float32)
+        table = table.reshape(len(table), -1)
+        points = table[:, : 3 * _POINTS].reshape(-1, 3)
+        scores = np.append(points[:, 2], table[:, 3 * _POINTS + 4 :])
+        return no_probability(scores, "a score") or pixels(points[:, :2], "keypoints")
+
+    @abstractmethod
+    def people(self, outputs: Mapping[str, Array], row: int) -> tuple[Array, Rows]:
+        """Return keypoints [n, 17, 3], x y and a score, and the boxes; x y are fractions."""
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's persons."""
+        assert self.size is not None, "it is sized"
+        points, people = self.people(outputs, row)
+        side = np.array(self.size[::-1], np.float32)
+        boxes = people.boxes * np.tile(side, 2)
+        kept = choose(boxes, people.scores, people.class_ids, options, suppress=False)
+        found = take(boxes, people.scores, people.class_ids, kept)
+        return replace(found, keypoints=keypoints(points[kept] * np.append(side, np.float32(1))))
+
+
+class MoveNet(_MoveNet):
+    """Decodes the keypoints [batch, 1, 17, 3] of one person.
+
+    The box is around those that are sure, and their mean score is the person's.
+    """
+
+    family = "movenet"
+    shape = (1, _POINTS, 3)
+
+    def people(self, outputs: Mapping[str, Array], row: int) -> tuple[Array, Rows]:
+        """Return the person, or none where no keypoint is sure."""
+        points = _x_first(outputs[self.outputs[0]][row].astype(np.float32))
+        sure = points[points[..., 2] >= _SURE]
+        if not len(sure):
+            return _rows(points[:0], np.zeros((0, 4), np.float32), np.zeros(0, np.float32))
+        box = np.concatenate([sure[:, :2].min(axis=0), sure[:, :2].max(axis=0)])
+        return _rows(points, box[None], sure[:, 2].mean(keepdims=True))
+
+
+class MoveNetMultiPose(_MoveNet):
+    """Decodes rows [batch, 6, 56]: keypoints, a box y1 x1 y2 x2 and a score of each person."""
+
+    family = "movenet-multipose"
+    shape = (6, 3 * _POINTS + 5)
+
+    def people(self, outputs: Mapping[str, Array], row: int) -> tuple[Array, Rows]:
+        """Return all six."""
+        table = outputs[self.outputs[0]][row].astype(np.float32)
+        points, rest = table[:, :-5].reshape(-1, _POINTS, 3), table[:, -5:]
+        return _rows(_x_first(points), rest[:, [1, 0, 3, 2]], rest[:, 4])
+
+
+def _keypoints(signature: Signature, columns: int) -> tuple[Skeleton, int] | str:
+    """Return the keypoints, and the numbers of each, that this many columns may hold.
+
+    Without metadata, these are a person's, after the columns of one class.
+    """
+    if (said := skeleton_from_metadata(signature.metadata)) is not None:
+        return said
+    if columns != 3 * len(PERSON.names):
+        return f"{columns} more columns are not x y and a score of each of a person's 17 keypoints"
+    return PERSON, 3
+
+
+def _with_keypoints(fit: Fit, skeleton: Skeleton, signature: Signature) -> Fit:
+    why = f"{fit.why}; {len(skeleton.names)} keypoints of each"
+    # By its shape it can also be a detector of more classes.
+    named = signature.task is not None
+    strength = fit.strength if named else Strength.RARE
+    return replace(fit, why=why, strength=strength, skeleton=skeleton)
+
+
+def _no_keypoints(points: NDArray[np.float32]) -> str | None:
+    """Exclude keypoints, [n, k, 2 or 3], of other numbers than pixels and probabilities."""
+    return fractions(points[..., :2], "keypoints") or no_probability(
+        points[..., 2:], "a keypoint's score"
+    )
+
+
+def _points(columns: NDArray[np.float32], skeleton: Skeleton | None) -> NDArray[np.float32]:
+    """Return keypoints [n, k, 3] of columns [n, k x 2 or 3]; without a score it is 1."""
+    return keypoints(_shaped(columns, skeleton))
+
+
+def _shaped(columns: NDArray[np.float32], skeleton: Skeleton | None) -> NDArray[np.float32]:
+    """Return columns [n, k x 2 or 3] as [n, k, 2 or 3]."""
+    assert skeleton is not None, "the fit has it"
+    count = len(skeleton.names)
+    return columns.reshape(len(columns), count, columns.shape[1] // count)
+
+
+def _x_first(points: NDArray[np.float32]) -> NDArray[np.float32]:
+    return points[..., [1, 0, 2]]
+
+
+def _rows(
+    points: NDArray[np.float32], boxes: NDArray[np.float32], scores: NDArray[np.float32]
+) -> tuple[Array, Rows]:
+    return points, Rows(boxes, scores, np.zeros(len(scores), np.int32))
+
+
+HEADS: tuple[type[Head], ...] = (YoloV8Pose, YoloV10Pose, MoveNet, MoveNetMultiPose)

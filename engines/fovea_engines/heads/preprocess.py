@@ -1,0 +1,222 @@
+"""Defines the preprocessing that each family was trained with, as a `PreprocessSpec`."""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fovea_engines.heads.base import CROPPED, IMAGENET, YOLOX
+from fovea_engines.heads.metadata import image_size, largest_stride, own_preprocess
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.heads.signature import image_layout, image_sides
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import InvalidOption, NotFound, UnsupportedModel
+from fovea_preprocess.spec import Fit, PixelType, PreprocessSpec, Resample
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "yolo": {},
+    "yolox": YOLOX,
+    "imagenet": CROPPED,
+    "stretch": {"fit": "stretch", **IMAGENET},
+}
+"""Common presets: fields that differ from RGB, 0 to 1, padded around the centre."""
+
+_UNIT: Mapping[str, Any] = {"scale": 1 / 255, "mean": (0.0,) * 3, "std": (1.0,) * 3}
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "family": {},
+    "0-to-1": _UNIT,
+    "0-to-255": {**_UNIT, "scale": 1.0},
+    "mean-std": {"channels": "RGB", "scale": 1 / 255, **IMAGENET},
+    "letterboxed": {"fit": "letterbox"},
+    "letterboxed-mean-std": {"fit": "letterbox", "channels": "RGB", "scale": 1 / 255, **IMAGENET},
+    "stretched": {"fit": "stretch"},
+}
+"""Fields in which exporters of a family differ, by names of `--preprocess`."""
+
+NAMES = (*PRESETS, *VARIANTS)
+"""Names that `--preprocess` takes."""
+
+_USUAL: Final = PreprocessSpec(height=1, width=1)
+_AS_THEY_ARE: Final[Mapping[str, tuple[Any, ...]]] = {
+    "scale": (1.0, _USUAL.scale),
+    "mean": (_USUAL.mean,),
+    "std": (_USUAL.std,),
+}
+"""Accepted values for an input of whole numbers, which takes 0 to 255: the defaults, too."""
+VALUES = _AS_THEY_ARE.keys()
+"""Fields that decide the numbers of a pixel."""
+
+_Mean = Annotated[float, Field(ge=-255, le=255)]
+_Std = Annotated[float, Field(ge=0.001, le=255)]
+
+
+class _Trained(BaseModel):
+    """Fields that a file may set: those of `PreprocessSpec` that no model input decides."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    fit: Fit = Field(_USUAL.fit, description="letterbox, stretch or center-crop")
+    anchor: Literal["center", "top-left"] = Field(_USUAL.anchor, description="center or top-left")
+    rounding: Literal["nearest", "down"] | None = Field(
+        _USUAL.rounding, description="nearest, down or null"
+    )
+    unscale: Literal["sides", "ratio"] = Field(_USUAL.unscale, description="sides or ratio")
+    pad: int = Field(_USUAL.pad, ge=0, le=255, description="a whole number from 0 to 255")
+    max_scale: float | None = Field(_USUAL.max_scale, gt=0, description="a number above 0, or null")
+    crop_ratio: float = Field(_USUAL.crop_ratio, ge=1, le=4, description="a number from 1 to 4")
+    resample: Resample = Field(
+        _USUAL.resample, description="linear, linear-float, antialias, bicubic, lanczos or area"
+    )
+    channels: Literal["RGB", "BGR"] = Field(_USUAL.channels, description="RGB or BGR")
+    scale: float = Field(_USUAL.scale, gt=0, le=1, description="a number above 0, at most 1")
+    mean: tuple[_Mean, _Mean, _Mean] = Field(
+        _USUAL.mean, description="three numbers from -255 to 255"
+    )
+    std: tuple[_Std, _Std, _Std] = Field(_USUAL.std, description="three numbers from 0.001 to 255")
+
+
+def default_preprocess(
+    family: str | None,
+    inputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    size: tuple[int, int] | None = None,
+    trained: Mapping[str, Any] | None = None,
+) -> PreprocessSpec:
+    """Return the preprocessing of a family, in the layout, type and size of the model's input.
+
+    Args:
+        family: name in `FAMILIES`; None is treated as the usual YOLO input, RGB 0 to 1.
+        inputs: the model's; the first takes the image.
+        metadata: the model's own; `imgsz` replaces a dynamic size.
+        size: (height, width) in pixels; replaces `imgsz` where the input is dynamic.
+        trained: fields of `PreprocessSpec` that override the family's.
+
+    Raises:
+        InvalidOption: `size` contradicts a fixed input, or is no multiple of the model's stride; or
+            `trained` changes the values of an input of whole numbers.
+        UnsupportedModel: the input takes no colour images, or its size is unknown.
+    """
+    image = inputs[0]
+    if (layout := image_layout(image)) is None:
+        raise UnsupportedModel(
+            f"input {image.name} of shape {list(image.shape)} takes no colour images: "
+            "it needs [batch, 3, height, width] or [batch, height, width, 3]"
+        )
+    if image.dtype not in get_args(PixelType):
+        raise UnsupportedModel(
+            f"input {image.name} is of {image.dtype}; images are float32, float16, uint8 or int32"
+        )
+    height, width = _resolve(image_sides(image), size, metadata)
+    usual = {**FAMILIES[family].preprocess, **own_preprocess(metadata)} if family else {}
+    fields = {**usual, **(trained or {})}
+    if not image.dtype.startswith("float"):
+        _check_as_they_are(image, trained or {})
+        fields |= {"scale": 1.0, "mean": _USUAL.mean, "std": _USUAL.std}
+    dtype = cast(PixelType, image.dtype)
+    return PreprocessSpec(height=height, width=width, layout=layout, dtype=dtype, **fields)
+
+
+def read_preprocess(name: str) -> Mapping[str, Any]:
+    """Read fields of `PreprocessSpec` from the named preset or from a JSON file.
+
+    Returns all fields for a preset, so that it replaces the family's; for a variant or a file only
+    its fields. A file that names the scale has no mean and no std but those that it names.
+
+    Raises:
+        InvalidOption: the name is neither, or a field is wrong; the message says what it must be.
+            Or a file has a mean or std without the scale whose unit it is in.
+        NotFound: the file is missing or unreadable.
+    """
+    if name in PRESETS:
+        return _Trained(**PRESETS[name]).model_dump()
+    if name in VARIANTS:
+        return VARIANTS[name]
+    path = Path(name)
+    if path.suffix != ".json":
+        raise InvalidOption(
+            f"--preprocess {name!r} is none of {', '.join(NAMES)}, nor a .json file"
+        )
+    try:
+        text = path.read_bytes().removeprefix(BOM_UTF8)
+        fields = _Trained.model_validate_json(text).model_dump(exclude_unset=True)
+    except OSError as error:
+        raise NotFound(
+            f"--preprocess {path} cannot be read ({error.strerror}): name a JSON file, or one of "
+            f"{', '.join(NAMES)}"
+        ) from error
+    except ValidationError as error:
+        where = error.errors(include_url=False)[0]["loc"]
+        raise InvalidOption(f"--preprocess {path}: {_complaint(*where[:1])}") from error
+    if "scale" in fields:
+        return {**_UNIT, **fields}
+    if named := [field for field in ("mean", "std") if field in fields]:
+        raise InvalidOption(
+            f"--preprocess {path}: {' and '.join(named)} without scale, and their unit depends on "
+            'it: add "scale": 1 if they are of 0 to 255, or 0.00392156862745098 if of 0 to 1'
+        )
+    return fields
+
+
+def over_own(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields that a user names over those that the model's graph decides.
+
+    Variants differ from what the family of this model has; they leave what the graph decides.
+    """
+    fields = given or {}
+    return {**fields, **own} if fields in VARIANTS.values() else {**own, **fields}
+
+
+def _complaint(field: int | str = "") -> str:
+    known = _Trained.model_fields
+    if not field:
+        return 'it must be one JSON object of fields, such as {"channels": "BGR", "scale": 1}'
+    if field not in known:
+        return (
+            f"there is no field {field!r} to set; there are {', '.join(known)} (size, layout and "
+            "type are those of the model's input)"
+        )
+    return f"{field} must be {known[str(field)].description}"
+
+
+def _check_as_they_are(image: TensorSpec, trained: Mapping[str, Any]) -> None:
+    changed = [
+        field for field, fine in _AS_THEY_ARE.items() if trained.get(field, fine[0]) not in fine
+    ]
+    if changed:
+        raise InvalidOption(
+            f"input {image.name} is {image.dtype} and takes pixels as they are, 0 to 255, so "
+            f"{', '.join(changed)} cannot be set: give --preprocess a JSON file without, or "
+            "export the model with a float32 input"
+        )
+
+
+def _resolve(
+    sides: Sequence[int], size: tuple[int, int] | None, metadata: Mapping[str, str]
+) -> tuple[int, int]:
+    """Return (height, width): the input's where fixed, else the requested one."""
+    wanted = size or image_size(metadata)
+    if wanted is None:
+        if -1 in sides:
+            raise UnsupportedModel(
+                "the input's size is dynamic and the metadata has no imgsz: say --size HEIGHTxWIDTH"
+            )
+        return sides[0], sides[1]
+    resolved = tuple(want if side == -1 else side for side, want in zip(sides, wanted, strict=True))
+    if size is not None and resolved != size:
+        fixed = "x".join("any" if side == -1 else str(side) for side in sides)
+        wished = f"{size[0]}x{size[1]}"
+        raise InvalidOption(
+            f"size {wished}: the model's input is fixed at {fixed}: export it again with the size "
+            "that you need"
+        )
+    stride = largest_stride(metadata)
+    chosen = [side for side, own in zip(resolved, sides, strict=True) if own == -1]
+    if any(side < 1 or side % stride for side in chosen):
+        raise InvalidOption(
+            f"size {resolved[0]}x{resolved[1]}: both sides must be multiples of {stride}"
+        )
+    return resolved[0], resolved[1]

@@ -1,0 +1,299 @@
+"""Decodes the queries of a DETR: logits of classes, and boxes as fractions of the input.
+
+The lineages are in `detr` and `rfdetr`. Functions that say what numbers of queries exclude follow
+`fovea_engines.heads.evidence`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.heads.base import Detector, corners
+from fovea_engines.heads.evidence import (
+    Columns,
+    finite_rows,
+    no_logits,
+    no_shares,
+    pixels,
+    ranks,
+)
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.masks import whole_masks
+from fovea_engines.results.nms import choose, take
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.session import Array
+from fovea_preprocess.plural import counted
+
+MOST_QUERIES = 1000
+"""DETRs have 50 to 900 queries; more rows are a grid."""
+
+COCO_IDS = 91
+"""COCO's category ids go up to 90 with gaps, so LibreYOLO's 80 names are not those of columns."""
+
+_ROUNDING = 1e-3
+_LEAST, _SUREST = 1e-37, 1 - 1e-7
+"""The nearest to 0 and 1 that a sigmoid in float32 comes."""
+
+# A trained DETR's boxes end at the edge of the image, but for some hundredths of its side.
+_LARGEST_OVERHANG = 0.1
+# Boxes of a trained model lie all over the image; without training they can all be the same.
+_LEAST_SPREAD = 0.3
+# Fewer boxes can all be wide, so that their sizes exceed their centres.
+_ENOUGH = 20
+# Half of all queries are less sure of each class than this: they are mostly of nothing.
+_USUAL_LOGIT = 2.2
+# The four numbers of RT-DETR's boxes differ by .4, and neighbours in a map by hundredths.
+_LEAST_DIFFERENCE = 0.05
+# Among so many columns "none" is the best or the next one for most queries, also where a query is
+# sure of a class. The last of RT-DETR's 80 never is, and its median rank is 23.
+_MANY_COLUMNS = 10
+_NEARLY_ALWAYS = 0.8
+# Rounding, also to INT8, takes a sigmoid so far out of 0 to 1.
+_SIGMOID = 0.01
+# So few of a model's boxes may be wrong.
+_MOST_WRONG = 0.1
+
+
+class Queries(Detector):
+    """Decodes logits [batch, queries, classes] and boxes cx cy w h, 0 to 1, [batch, queries, 4].
+
+    Families of the task "segment" also have logits of a mask for each query over the whole input,
+    [batch, queries, h, w]. Queries do not double each other, so that `iou` and `agnostic` have no
+    effect.
+
+    Attributes:
+        names: pairs of names that exporters give to the logits and the boxes.
+        more: names of the outputs beside these.
+        first: column of the first class.
+        after: number of columns after those of the classes.
+    """
+
+    sized = True
+    names: ClassVar[tuple[tuple[str, str], ...]]
+    more: ClassVar[tuple[str, ...]] = ()
+    first: ClassVar[int] = 0
+    after: ClassVar[int] = 0
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for both outputs, by name and by shape."""
+        by_name = {tensor.name: tensor for tensor in signature.outputs}
+        pair = next((pair for pair in cls.names if by_name.keys() >= set(pair)), None)
+        if pair is None:
+            return cls._renamed(signature)
+        logits, boxes = (by_name[name] for name in pair)
+        if len(logits.shape) != 3 or len(boxes.shape) != 3 or boxes.shape[2] not in (4, -1):
+            return OTHERS
+        if not (logits.dtype.startswith("float") and boxes.dtype.startswith("float")):
+            return OTHERS
+        if not by_name.keys() >= set(cls.more):
+            return OTHERS
+        if more := sorted(by_name.keys() - {*pair, *cls.more}):
+            return f"the model also has {' and '.join(more)}"
+        names = *pair, *cls.more
+        rows = {logits.shape[1], boxes.shape[1]} - {-1}
+        if len(rows) > 1:
+            return f"{logits.shape[1]} rows of logits, and {boxes.shape[1]} of boxes"
+        if max(rows, default=0) > MOST_QUERIES:
+            return f"it has {MOST_QUERIES} queries at most, and the model {max(rows)}"
+        columns, others = logits.shape[2], cls.first + cls.after
+        if (columns - others, signature.num_labels) == (COCO_IDS, 80):
+            why = "logits of COCO's 91 category ids, which the 80 names do not fit, and boxes"
+            return Fit(names, COCO_IDS, why, Strength.NAMES)
+        if isinstance(count := signature.count_classes(columns, others), str):
+            return count
+        return Fit(
+            names,
+            count,
+            f"logits of {counted(count, 'class')}, and boxes, by their names",
+            Strength.NAMES,
+        )
+
+    @classmethod
+    def _renamed(cls, signature: Signature) -> str:
+        """Say what outputs of the right shapes, but other names, should be called."""
+        flat = [one.shape for one in signature.outputs if len(one.shape) == 3]
+        rows = {shape[1] for shape in flat}
+        others = len(signature.outputs) - len(flat)
+        if (len(flat), len(rows), others) != (2, 1, len(cls.more)) or max(rows) > MOST_QUERIES:
+            return OTHERS
+        if all(shape[2] != 4 for shape in flat):
+            return OTHERS
+        named = " and ".join((*cls.names[0], *cls.more))
+        return f"its outputs are named {named} (`fovea edit --rename OLD=NEW` renames them)"
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what is no logit, and boxes that are no centres and sizes as fractions."""
+        logits, boxes = (outputs[name][0] for name in self.outputs[:2])
+        if (reason := no_logits(logits)) is not None:
+            return f"of {self.outputs[0]}, {reason}"
+        return centred_fractions(boxes)
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        found, queries = self.objects(outputs, row, options)
+        if self.task != "segment" or options.mask == "none":
+            return found
+        assert self.size is not None, "it is sized"
+        logits = outputs[self.outputs[2]][row][queries]
+        return replace(found, masks=whole_masks(logits, self.size))
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def objects(
+        self, outputs: Mapping[str, Array], row: int, options: PredictOptions
+    ) -> tuple[Detections, NDArray[np.intp]]:
+        """Return one image's detections, and the query of each."""
+        logits, boxes = (outputs[name][row] for name in self.outputs[:2])
+        query, class_ids, scores = self.scores(logits.astype(np.float32, copy=False), options)
+        assert self.size is not None, "it is sized"
+        scale = np.array(self.size[::-1] * 2, np.float32)
+        few = corners(boxes[query].astype(np.float32, copy=False) * scale)
+        kept = choose(few, scores, class_ids, options, suppress=False)
+        return take(few, scores, class_ids, kept), query[kept]
+
+    @abstractmethod
+    def scores(
+        self, logits: NDArray[np.float32], options: PredictOptions
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
+        """Return query, class id and score of all that `options` may keep, in order of queries."""
+
+
+class SeparateQueries(Queries):
+    """Decodes classes that a sigmoid scores each for itself: a query may be of several classes."""
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude logits of which most queries would be sure of a class, and other boxes."""
+        logits = outputs[self.outputs[0]][0]
+        return separate_classes(logits) or super().contradiction(outputs)
+
+    def scores(
+        self, logits: NDArray[np.float32], options: PredictOptions
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
+        """Return what `Queries.scores` does: as exporters do, the best of queries x classes.
+
+        A sigmoid is computed of those alone.
+        """
+        classes = logits[:, self.first : logits.shape[1] - self.after]
+        conf = options.conf
+        least = math.log(max(conf, _LEAST)) - math.log1p(-min(conf, _SUREST)) - _ROUNDING
+        passing = (classes >= least) & (classes < np.inf)
+        if options.classes is not None:
+            passing &= np.isin(np.arange(classes.shape[1]), options.classes)
+        query, class_ids = np.nonzero(passing)
+        found = classes[query, class_ids]
+        if len(found) > options.max_det:
+            best = found >= np.partition(found, -options.max_det)[-options.max_det]
+            query, class_ids, found = query[best], class_ids[best], found[best]
+        return query, class_ids, np.reciprocal(1 + np.exp(-found))
+
+
+def centred_fractions(boxes: Columns) -> str | None:
+    """Exclude boxes, [boxes, 4], that are no centres and sizes as fractions of the image."""
+    values = finite_rows(boxes)
+    if (reason := pixels(values)) is not None or not len(values):
+        return reason
+    spread = np.ptp(values[:, :2], axis=0).min() > _LEAST_SPREAD
+    if len(values) < _ENOUGH:
+        # Where a model has suppressed already, boxes are few, and none is centred far outside.
+        beyond = np.abs(values[:, :2] - 0.5) + values[:, 2:] / 2 > 0.5 + _LARGEST_OVERHANG
+        if beyond.any(axis=1).sum() > _MOST_WRONG * len(values):
+            return "boxes are no centres and sizes: they would reach far over the image's edge"
+        return None
+    if spread and (values[:, 2:] >= values[:, :2]).all():
+        return "boxes are no centres and sizes: each has the second point beyond the first"
+    return None
+
+
+def beyond(boxes: Columns) -> str | None:
+    """Exclude fractions, [boxes, 4], that come of a sigmoid and are beyond 0..1."""
+    values = finite_rows(boxes)
+    low, high = values.min(initial=0), values.max(initial=0)
+    if low < -_SIGMOID or high > 1 + _SIGMOID:
+        return f"boxes are no fractions of the image: they go from {low:.3g} to {high:.3g}"
+    return None
+
+
+def no_queries(rows: Columns) -> str | None:
+    """Exclude rows, [rows, columns], that are ranked or padded, as those of an answer are.
+
+    A query has numbers of its own, in no order.
+    """
+    values = finite_rows(rows)
+    if len(values) < _ENOUGH or not values.any():
+        return None
+    if same := len(values) - len(np.unique(values, axis=0)):
+        return f"its rows are no queries: {same} of {len(values)} repeat others, as padding does"
+    whole = (values == values.round()).all(axis=0)
+    if whole.any():
+        return f"its rows are no queries: column {whole.argmax()} has whole numbers only"
+    return ranks(values)
+
+
+def neighbours(boxes: Columns) -> str | None:
+    """Exclude centres and sizes, [boxes, 4], of which most have much the same number four times.
+
+    So have the neighbouring places of a map.
+    """
+    values = finite_rows(boxes)
+    values = values[values.any(axis=1)]
+    if len(values) and (middle := np.median(np.ptp(values, axis=1))) < _LEAST_DIFFERENCE:
+        return f"boxes are no centres and sizes: most have four numbers within {middle:.2g}"
+    return None
+
+
+def shares(columns: Columns) -> bool:
+    """Return whether the columns, [rows, n], add up to 1 in every row, as those of a softmax do."""
+    values = finite_rows(columns)
+    return bool(values.any()) and no_shares(values) is None
+
+
+def separate_classes(logits: Columns) -> str | None:
+    """Exclude logits of a softmax, [queries, classes], of which the largest says "none".
+
+    Where each class has a sigmoid, most queries are of no class, and say so of each. The logarithms
+    of a softmax's probabilities are excluded, too.
+    """
+    values = finite_rows(logits)
+    if values.max(initial=0) <= 0 and shares(np.exp(values)):
+        return "they are log-probabilities of one softmax: exp() of each query's adds up to 1"
+    middle = np.median(values.max(axis=1)) if len(values) else 0
+    if middle > _USUAL_LOGIT:
+        return f"most queries are sure of a class: their largest logit is over {middle:.3g}"
+    return None
+
+
+def none_last(logits: Columns) -> str | None:
+    """Exclude logits of a sigmoid each, [queries, classes], whose last is always among the best."""
+    values = finite_rows(logits)
+    if values.shape[1] < _MANY_COLUMNS or not len(values):
+        return None
+    share = float(np.mean((values > values[:, -1:]).sum(axis=1) < 2))
+    if share < _NEARLY_ALWAYS:
+        return None
+    return (
+        f'the last class is "none": it is the best or the next one for {share:.0%} of the queries'
+    )
+
+
+def background_last(logits: Columns) -> str | None:
+    """Exclude logits of a sigmoid each, [queries, classes]: a softmax ends in "none".
+
+    That is the best class of most queries or nearly so, or at least one of them is sure. What is
+    added to all logits of a query changes nothing in a softmax, so it alone says little.
+    """
+    values = finite_rows(logits)
+    if not len(values) or none_last(values):
+        return None
+    best = values.max(axis=1)
+    share = np.mean(values[:, -1] >= best)
+    if share < 0.5 and np.median(best) < _USUAL_LOGIT:
+        return f'the last class is not "none": it is the best of {share:.0%} of the queries'
+    return None

@@ -1,0 +1,296 @@
+"""Recognises a model's family: by metadata, names and shapes, and by what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+
+from fovea_engines.heads.base import Head
+from fovea_engines.heads.metadata import (
+    image_size,
+    labels_from_metadata,
+    task_from_metadata,
+)
+from fovea_engines.heads.recognition import (
+    NOT_FINITE,
+    NOT_RUN,
+    TENSORS,
+    UNSEEN,
+    Recognition,
+    Verdict,
+    decoded,
+    nearest_of,
+    not_decoded,
+    outputs_text,
+    undecided,
+    why_none,
+)
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.heads.signature import (
+    OTHERS,
+    Fit,
+    Signature,
+    Strength,
+    describe,
+    image_layout,
+    image_sides,
+)
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+
+Observe = Callable[[str | None], Sequence[Mapping[str, Array]]]
+"""Runs a model on sample images, preprocessed as for a family: its outputs for each, [1, ...]."""
+
+
+def recognise(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    family: str | None = None,
+    observe: Observe | None = None,
+    *,
+    beside: tuple[str, ...] = (),
+    force: bool = False,
+    named_by: str = "chosen by --head",
+) -> Recognition:
+    """Recognise a model by its tensors and metadata, and by what `observe` sees it compute.
+
+    `beside` has the names of inputs that a build fills in, and that `inputs` has no more.
+
+    A `family` that is named, and `named_by` says how, decides between families that fit; `TENSORS`
+    refuses all. With `force`, it is taken against metadata and numbers too, as long as the outputs
+    can be decoded so. Without `observe`, names and shapes decide alone.
+
+    Raises:
+        InvalidOption: the named family is unknown.
+        UnsupportedModel: the shapes or the numbers exclude the named family.
+    """
+    check_family(family)
+    if family == TENSORS:
+        return not_decoded(named_by, metadata)
+    if observe is not None:
+        outputs = _with_shapes(outputs, observe(None))
+    signature = _signature(inputs, outputs, metadata, beside)
+    if isinstance(signature, str):
+        if family is not None:
+            raise UnsupportedModel(
+                f"the model is not of family {family}: {signature}; leave --head out, and its "
+                "tensors are served"
+            )
+        return not_decoded(signature, metadata)
+    judge = _Judge(signature, observe)
+    shown = outputs_text(outputs)
+    if family is not None:
+        return _as_named(family, judge, shown, force=force, named_by=named_by)
+
+    verdicts = tuple(sorted(map(judge, FAMILIES), key=lambda one: one.order))
+    return _decided(verdicts, shown, metadata)
+
+
+def _decided(verdicts: tuple[Verdict, ...], shown: str, metadata: Mapping[str, str]) -> Recognition:
+    """Choose the best of verdicts, where one is."""
+    best = [one for one in verdicts if one.rank == verdicts[0].rank >= 0]
+    if best and best[0].rank == Strength.ASKED and any(one.doubt for one in verdicts):
+        # A family that would be taken but for a doubt is nearer than those that fit anything.
+        best = []
+    if best and best[0].rank == Strength.ASKED:
+        could = " or ".join(f"--head {one.family}" for one in best)
+        reason = f"{shown} can be of models of any kind: say {could} if it is of that"
+        if nearest := nearest_of(verdicts):
+            reason += f"; the nearest others are {nearest}"
+        return not_decoded(reason, metadata, verdicts)
+    if best and best[0].unseen and best[0].rank <= Strength.SHAPE:
+        # Rarer families of this shape are for the numbers to exclude, and there were none.
+        best = [one for one in verdicts if one.rank > Strength.ASKED]
+    if len(best) == 1:
+        return decoded(best[0], shown, metadata, verdicts)
+    if best:
+        return undecided(best, shown, metadata, verdicts)
+    doubted = " or ".join(f"--head {one.family}" for one in verdicts if one.doubt is not None)
+    cure = f"; give --images that show what it finds, or say {doubted} if it is that"
+    why = why_none(verdicts) + (cure if doubted else "")
+    return not_decoded(f"{shown}: {why}", metadata, verdicts)
+
+
+def check_family(family: str | None) -> None:
+    """Refuse, as InvalidOption, a family that the user names and that there is not."""
+    known = (*FAMILIES, TENSORS)
+    if family is None or family in known:
+        return
+    near = " or ".join(get_close_matches(family.lower(), known, 2))
+    if near:
+        raise InvalidOption(f"there is no head {family!r}; did you mean {near}?")
+    raise InvalidOption(f"there is no head {family!r}; there are {', '.join(known)}")
+
+
+class _Judge:
+    """Asks families how they fit a model, and the numbers what they say against it."""
+
+    def __init__(self, signature: Signature, observe: Observe | None) -> None:
+        self._signature = signature
+        self.task, self.metadata = signature.task, signature.metadata
+        self._observe = observe
+
+    def __call__(self, family: str, *, named: bool = False) -> Verdict:
+        head = FAMILIES[family]
+        if self.task not in (None, head.task):
+            return Verdict(family, against=OTHERS)
+        fit = head.fit(self._signature)
+        if isinstance(fit, str):
+            return Verdict(family, against=fit)
+        if self._observe is None:
+            return Verdict(family, fit)
+        if head.sized and self._signature.size is None:
+            return Verdict(family, fit, unseen=NOT_RUN)
+        opened = self._opened(family, fit)
+        seen = _seen(self._observe, family)
+        sound = [outputs for outputs in seen if opened.unsound(outputs, 0) is None]
+        if seen and not sound:
+            return Verdict(family, fit, NOT_FINITE)
+        doubt = None
+        for outputs in sound:
+            with np.errstate(all="ignore"), catch_warnings():
+                # Medians and ranges of no finite number.
+                simplefilter("ignore", RuntimeWarning)
+                reason = opened.contradiction(outputs)
+                doubt = doubt or (None if fit.sure else opened.doubt(outputs))
+            if reason is not None:
+                return Verdict(family, fit, reason)
+        if not seen:
+            return Verdict(family, fit, unseen=NOT_RUN)
+        unseen = "" if any(map(opened.tells, sound)) else UNSEEN
+        if named:
+            return Verdict(family, fit, None, unseen, doubt)
+        return Verdict(family, fit, fit.unsure or doubt, unseen, doubt)
+
+    def forced(self, family: str) -> Fit | str:
+        """Return how a family decodes the outputs, whatever metadata and numbers say against it.
+
+        If it cannot, it is the reason.
+        """
+        fit = FAMILIES[family].fit(self._signature)
+        if isinstance(fit, str):
+            free = replace(self._signature, task=None, metadata={}, num_labels=None, forced=True)
+            fit = FAMILIES[family].fit(free)
+        if isinstance(fit, str) or self._observe is None:
+            return fit
+        try:
+            opened = self._opened(family, fit)
+            for outputs in self._observe(family):
+                with np.errstate(all="ignore"):
+                    opened.decode(outputs, 0, PredictOptions(conf=0.0))
+        except (UnsupportedModel, ValueError, IndexError, StopIteration) as error:
+            return f"its outputs cannot be decoded so ({error or type(error).__name__})"
+        return fit
+
+    def _opened(self, family: str, fit: Fit) -> Head:
+        return FAMILIES[family].open(
+            fit.outputs, self._signature.size, fit.num_classes, fit.skeleton
+        )
+
+
+def _seen(observe: Observe, family: str) -> Sequence[Mapping[str, Array]]:
+    """Return the outputs with a family's preprocessing, and with that of most models.
+
+    With that of another family a model computes nonsense.
+    """
+    own, usual = observe(family), observe(None)
+    return own if own is usual else (*own, *usual)
+
+
+def _as_named(family: str, judge: _Judge, shown: str, *, force: bool, named_by: str) -> Recognition:
+    verdict = judge(family, named=True)
+    if verdict.against is None:
+        return decoded(verdict, f"{shown}, {named_by}", judge.metadata)
+    task = FAMILIES[family].task
+    other = judge.task not in (None, task)
+    against = f"the metadata says task {judge.task}" if other else verdict.against
+    fit = judge.forced(family)
+    if force and isinstance(fit, Fit):
+        forced = Verdict(family, fit, doubt=against)
+        return decoded(forced, f"{shown}, forced by --force-head", judge.metadata)
+    # Those that must be asked for fit outputs of any kind.
+    others = [one.family for one in map(judge, FAMILIES) if one.rank > Strength.ASKED]
+    could = (
+        f"it could be {' or '.join(others)}"
+        if others
+        else "no other family fits, so leave --head out, and its tensors are served"
+    )
+    if isinstance(fit, Fit):
+        images = "give --images that show what it finds, or " if verdict.fit else ""
+        could += f"; {images}build it all the same with --force-head"
+    elif force:
+        against += f", and {fit}" if fit != against else ""
+    raise UnsupportedModel(f"the model is not of family {family}: {against}; {could} ({shown})")
+
+
+def open_head(recognition: Recognition, inputs: Sequence[TensorSpec]) -> Head | None:
+    """Return the head that decodes a recognised model; None without a family.
+
+    Raises:
+        UnsupportedModel: the family is not installed here, or does not take a dynamic input.
+    """
+    if recognition.family is None:
+        return None
+    head = FAMILIES.get(recognition.family)
+    if head is None:
+        raise UnsupportedModel(
+            f"there is no head {recognition.family!r} here: install the package that adds it, as "
+            "where the engine was built"
+        )
+    return head.open(
+        recognition.outputs, _spatial(inputs[0]), recognition.num_classes, recognition.skeleton
+    )
+
+
+def _spatial(image: TensorSpec) -> tuple[int, int] | None:
+    """Return (height, width) of an image input; None when either is dynamic."""
+    sides = image_sides(image)
+    return None if -1 in sides else sides
+
+
+def _with_shapes(
+    outputs: Sequence[TensorSpec], seen: Sequence[Mapping[str, Array]]
+) -> list[TensorSpec]:
+    """Return outputs with the lengths that every image has, where they are declared as dynamic."""
+    known = []
+    for tensor in outputs:
+        shapes = [one[tensor.name].shape for one in seen]
+        if shapes and all(len(shape) == len(tensor.shape) for shape in shapes):
+            lengths = zip(tensor.shape[1:], *(shape[1:] for shape in shapes), strict=True)
+            rest = (
+                found[0] if declared == -1 and len(set(found)) == 1 else declared
+                for declared, *found in lengths
+            )
+            tensor = replace(tensor, shape=(*tensor.shape[:1], *rest))
+        known.append(tensor)
+    return known
+
+
+def _signature(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    beside: tuple[str, ...],
+) -> Signature | str:
+    """Return the facts that identify a family, or the reason why no family fits."""
+    task = task_from_metadata(metadata)
+    if task is not None and task not in {head.task for head in FAMILIES.values()}:
+        return f"models of task {task!r} are not decoded yet"
+    if len(inputs) != 1 or image_layout(inputs[0]) is None:
+        shown = ", ".join(describe(tensor) for tensor in inputs) or "nothing"
+        return f"the model takes {shown}, and not one batch of colour images"
+    labels = labels_from_metadata(metadata, None)
+    return Signature(
+        task=task,
+        size=_spatial(inputs[0]) or image_size(metadata),
+        outputs=tuple(outputs),
+        metadata=metadata,
+        num_labels=None if labels is None else len(labels),
+        beside=beside,
+    )

@@ -1,0 +1,60 @@
+"""Lists the families that are decoded: Fovea's own, and those that other packages add."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TypeGuard
+
+from fovea_engines.heads.base import Head
+from fovea_engines.heads.families import HEADS
+from fovea_preprocess.entry_points import Group, entry_points, load
+from fovea_preprocess.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+
+def _is_family(head: object) -> TypeGuard[type[Head]]:
+    return isinstance(head, type) and issubclass(head, Head) and hasattr(head, "family")
+
+
+class Families(Mapping[str, type[Head]]):
+    """The families by name.
+
+    Other packages are imported at the first look, and not before: a package may have its heads in
+    a module that imports this one.
+    """
+
+    @cached_property
+    def _found(self) -> dict[str, type[Head]]:
+        found = {head.family: head for head in HEADS}
+        for name in entry_points(Group.HEADS):
+            try:
+                added = load(Group.HEADS, name)
+            except Unavailable as error:
+                log.warning("heads are left out: %s", error)
+                continue
+            for head in added if isinstance(added, tuple) else (added,):
+                if not _is_family(head):
+                    log.warning("%r of heads %r is left out: it is no family of heads", head, name)
+                elif found.setdefault(head.family, head) is not head:
+                    log.warning("head %r of %r is left out: that name is taken", head.family, name)
+        return found
+
+    def __getitem__(self, family: str) -> type[Head]:
+        return self._found[family]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+FAMILIES = Families()
+
+
+def is_nameless(family: str | None) -> bool:
+    """Return whether the task of a family knows no classes; False of none, and of one not here."""
+    return family is not None and family in FAMILIES and FAMILIES[family].nameless

@@ -1,0 +1,336 @@
+"""Decodes RetinaFace and YuNet of 2021: offsets from prior boxes, scores and landmarks.
+
+    retinaface               priors of 16 to 512 pixels (RetinaFace, arXiv 1905.00641, with the
+                             MobileNet backbone of its PyTorch version)
+    retinaface-1mb           Face-Detector-1MB-with-landmark: smaller priors
+    retinaface-slim          slim and RFB of that: four levels of three, two, two and three priors
+    retinaface-plate         Pytorch_Retina_License_Plate: plates with their corners
+    retinaface-plate-large   License-Plate-Detector (zeusees): larger priors
+                             offsets [n, priors, 4], softmax of background and object [n, priors, 2]
+                             and points [n, priors, 2 x points]
+    yunet-2021               YuNet of 2021, without a batch: offsets of boxes and points
+                             [priors, 14], softmax [priors, 2] and overlap [priors, 1]
+
+As in SSD (arXiv 1512.02325) a centre is prior + .1 x offset x side, a size is side x
+exp(.2 x offset), and points follow as centres do.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.heads.base import Head, corners
+from fovea_engines.heads.evidence import no_logarithms, no_shares
+from fovea_engines.heads.faces import YuNet
+from fovea_engines.heads.grid import grid, movement, moving, no_offsets
+from fovea_engines.heads.scored_boxes import Level, ScoredBoxes
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength, cells
+from fovea_engines.results.skeleton import FACE, Skeleton
+from fovea_engines.session import Array
+
+# The sides of priors that are published differ by more, and trained detectors move by less.
+_MOVES = 0.25
+# Priors that are published have at most 2.5 times the sides of others. Further off, the boxes do
+# not follow any object: as where a model sees nothing and says the same of all cells.
+_MOST_TIMES = 4.0
+
+# Factors of the offsets, which SSD's implementation has beside its paper.
+_CENTRE_VARIANCE, _SIZE_VARIANCE = 0.1, 0.2
+
+_PRIORS_2021 = {8: (10, 16, 24), 16: (32, 48), 32: (64, 96), 64: (128, 192, 256)}
+"""Sides of the square priors of each stride, pixels; odd rests of a map are dropped."""
+
+_NAMES_2021 = ("loc", "conf", "iou")
+
+
+class PriorBoxes(ScoredBoxes):
+    """Decodes offsets from square boxes around the middles of cells.
+
+    Attributes:
+        points: the landmarks.
+    """
+
+    sized = True
+    points: ClassVar[Skeleton] = FACE
+
+    @abstractmethod
+    def priors_of(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return centre [n, 2] and side [n, 1], pixels, of the priors of the indices `found`."""
+
+    def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return corners."""
+        middles, sides = self.priors_of(found)
+        centre = middles + _CENTRE_VARIANCE * values[:, :2] * sides
+        size = np.exp(_SIZE_VARIANCE * values[:, 2:]) * sides
+        return corners(np.concatenate([centre, size], axis=1))
+
+    def landmarks(
+        self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        """Return points by their offsets from the centres of priors, as those of boxes."""
+        middles, sides = self.priors_of(found)
+        offsets = _CENTRE_VARIANCE * values.reshape(-1, len(self.points.names), 2)
+        return middles[:, None] + offsets * sides[:, None]
+
+
+class RetinaFace(PriorBoxes):
+    """Decodes offsets [batch, priors, 4], softmax [batch, priors, 2] and landmarks.
+
+    Attributes:
+        priors: sides of the square priors of each stride, pixels, as many of each.
+    """
+
+    labels = ("face",)
+    preprocess: ClassVar[Mapping[str, Any]] = {
+        "anchor": "top-left",
+        "pad": 0,
+        "channels": "BGR",
+        "scale": 1.0,
+        "mean": (104.0, 117.0, 123.0),
+    }
+    guessed = "programs that use RetinaFace pad, or stretch, each in its own way"
+    variants = ("stretched",)
+    per_cell = 2
+    priors: ClassVar[tuple[tuple[int, ...], ...]]
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for offsets, scores and landmarks, whatever their names."""
+        found = [signature.by_columns(columns) for columns in (4, 2, 2 * len(cls.points.names))]
+        if len(signature.outputs) != 3 or any(len(tensors) != 1 for tensors in found):
+            return OTHERS
+        (offsets,), (scores,), (points,) = found
+        if any(len(tensor.shape) != 3 for tensor in signature.outputs):
+            return OTHERS
+        boxes, *others = {tensor.shape[1] for tensor in signature.outputs}
+        if others:
+            return OTHERS
+        if isinstance(evidence := cls.on_levels(signature, boxes), str):
+            return evidence
+        names = offsets.name, scores.name, points.name
+        sides = ", ".join(" and ".join(map(str, each)) for each in cls.priors)
+        why = f"{evidence[1]}, with priors of {sides} pixels"
+        return Fit(names, 1, why, evidence[0], cls.points)
+
+    @classmethod
+    def on_levels(cls, signature: Signature, boxes: int) -> tuple[Strength, str] | str:
+        """Return how surely a number of boxes is that of the priors, as `Signature.on_levels`."""
+        return signature.on_levels([boxes], cls.strides, cls.per_cell)
+
+    def firsts(self, offsets: Array) -> Array:
+        """Return the offsets of the first prior of each cell."""
+        first: Array = offsets[:: self.per_cell]
+        return first
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude scores that are no softmax, and sizes that are no logarithms."""
+        if (reason := super().contradiction(outputs)) is not None:
+            return reason
+        offsets, scores, _ = (outputs[name][0] for name in self.outputs)
+        if (reason := no_shares(scores)) is not None:
+            return f"of the scores, {reason}"
+        reason = no_logarithms(offsets[:, 2:], 2) or no_offsets(self.firsts(offsets)[:, :2], 0)
+        return reason or self._other_priors(self.times(outputs))
+
+    def _other_priors(self, times: float | None) -> str | None:
+        moved = None if times is None else 1 - 1 / times
+        if (reason := moving(moved, _MOVES)) is None:
+            return None
+        return f"{reason}, so that the sides of its priors are {times:.2g} times these"
+
+    def times(self, outputs: Mapping[str, Array]) -> float | None:
+        """Return how many times these the sides of the model's priors are; None if nothing tells.
+
+        As `movement` says, the centres of neighbouring cells that find the same move by 1 - 1 / it.
+        """
+        moved = self.moved(outputs)
+        share = None if moved is None else 1 - moved
+        if share is None or not 1 / _MOST_TIMES <= share <= _MOST_TIMES:
+            return None
+        return 1 / share
+
+    def tells(self, outputs: Mapping[str, Array]) -> bool:
+        """Return whether there is a face, which tells one family's priors from another's."""
+        return self.times(outputs) is not None
+
+    def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
+        """Return all levels as one."""
+        offsets, scores, points = (outputs[name][row] for name in self.outputs)
+        return [(scores[:, 1:], offsets, points)]
+
+    def priors_of(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return centre and side of each, as `PriorBoxes.priors_of`."""
+        assert self.size is not None, "it is sized"
+        places, strides = self.cells(found)
+        return (places + 0.5) * strides, _sides(self.size, self.strides, self.priors)[found]
+
+
+@lru_cache(maxsize=64)
+def _sides(
+    size: tuple[int, int], strides: tuple[int, ...], priors: tuple[tuple[int, ...], ...]
+) -> NDArray[np.float32]:
+    """Return the side [n, 1] of each prior for an input of (height, width) pixels."""
+    by_level = zip(strides, priors, strict=True)
+    levels = [np.tile(sides, cells(size, (stride,))) for stride, sides in by_level]
+    return np.concatenate(levels).astype(np.float32)[:, None]
+
+
+class RetinaFaceSlim(RetinaFace):
+    """Decodes priors that are three, two, two and three for each cell of the levels."""
+
+    family = "retinaface-slim"
+    strides = (8, 16, 32, 64)
+    per_cell = 1  # of the levels together, of which none is a multiple
+    priors = (
+        *((10, 16, 24), (32, 48)),
+        *((64, 96), (128, 192, 256)),
+    )
+
+    @classmethod
+    def on_levels(cls, signature: Signature, boxes: int) -> tuple[Strength, str] | str:
+        """Check that there is a box for each prior."""
+        if boxes == -1 or signature.size is None:
+            return "the number of boxes is dynamic"
+        count = sum(of for _, of in cls._counts(signature.size))
+        size = f"{signature.size[0]}x{signature.size[1]}"
+        levels = f"3, 2, 2 and 3 for each cell at strides {', '.join(map(str, cls.strides))}"
+        if boxes != count:
+            return f"{boxes} boxes, where {size} has {count}: {levels}"
+        return Strength.SHAPE, f"{boxes} boxes are {levels} of {size}"
+
+    @classmethod
+    def _counts(cls, size: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Yield the stride and the number of boxes of each level."""
+        for stride, sides in zip(cls.strides, cls.priors, strict=True):
+            yield stride, len(sides) * cells(size, (stride,))
+
+    def firsts(self, offsets: Array) -> Array:
+        """Return the offsets of the first prior of each cell of the finest level."""
+        assert self.size is not None, "it is sized"
+        _, count = next(self._counts(self.size))
+        first: Array = offsets[: count : len(self.priors[0])]
+        return first
+
+    def moved(self, outputs: Mapping[str, Array]) -> float | None:
+        """Return how boxes move with their cells, on the finest level that has enough of them."""
+        centres, found = self.sure(outputs)
+        assert self.size is not None, "it is sized"
+        start = 0
+        for (stride, count), sides in zip(self._counts(self.size), self.priors, strict=True):
+            mine = (found >= start) & (found < start + count)
+            places = found[mine] - start, self.size, (stride,), len(sides)
+            if (moved := movement(centres[mine], *places)) is not None:
+                return moved
+            start += count
+        return None
+
+    def cells(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return column and row [n, 2] and stride [n, 1] of the cells of boxes."""
+        assert self.size is not None, "it is sized"
+        places, strides = _places(self.size)
+        return places[found], strides[found]
+
+
+@lru_cache(maxsize=16)
+def _places(size: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    levels = zip(RetinaFaceSlim.strides, RetinaFaceSlim.priors, strict=True)
+    grids = [grid(size, (stride,), len(sides)) for stride, sides in levels]
+    places, strides = (np.concatenate(parts) for parts in zip(*grids, strict=True))
+    return places, strides
+
+
+class YuNet2021(PriorBoxes):
+    """Decodes YuNet of 2021: offsets [priors, 14], softmax [priors, 2] and overlap [priors, 1].
+
+    Offsets are of SSD: a centre is prior + .1 x offset x side, a size is side x exp(.2 x offset),
+    and five points follow as centres do. The score is the root of face x overlap. There is no
+    batch. OpenCV's first FaceDetectorYN (4.5.4) has .1 in place of .2 for the width, so that its
+    boxes have other widths.
+    """
+
+    family = "yunet-2021"
+    labels = YuNet.labels
+    preprocess = YuNet.preprocess
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for the three tensors, and as many rows as there are priors."""
+        found = signature.named(*_NAMES_2021)
+        if isinstance(found, str):
+            return found
+        if [tensor.shape[1:] for tensor in found] != [(14,), (2,), (1,)]:
+            return OTHERS
+        counts = {tensor.shape[0] for tensor in found} - {-1}
+        if signature.size is not None and counts - {len(_priors_2021(signature.size)[1])}:
+            height, width = signature.size
+            return f"{max(counts)} rows are not those of YuNet's priors at {height}x{width}"
+        return Fit(_NAMES_2021, 1, "names and columns of YuNet of 2021", Strength.NAMES, FACE)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude another number of rows, scores that are no softmax, and no logarithms."""
+        assert self.size is not None, "it is sized"
+        offsets, scores, _ = (outputs[name] for name in self.outputs)
+        if (priors := len(_priors_2021(self.size)[1])) != len(offsets):
+            return f"it has {len(offsets)} rows, and YuNet {priors} priors"
+        if (reason := no_shares(scores)) is not None:
+            return f"of the scores, {reason}"
+        return no_logarithms(offsets[:, 2:4], 2)
+
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield all numbers, which are of the one image."""
+        for name in self.outputs:
+            yield name, outputs[name]
+
+    def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
+        """Return all levels as one."""
+        offsets, scores, overlap = (outputs[name] for name in self.outputs)
+        face = (scores[:, 1:] * overlap.clip(0, 1)) ** 0.5
+        return [(face, offsets[:, :4], offsets[:, 4:])]
+
+    def priors_of(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return centre and side of each, as `PriorBoxes.priors_of`."""
+        assert self.size is not None, "it is sized"
+        middles, sides = _priors_2021(self.size)
+        return middles[found], sides[found]
+
+
+@lru_cache(maxsize=64)
+def _priors_2021(size: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return centre [n, 2] and side [n, 1], pixels, for an input of (height, width)."""
+    # Each map is half of the one before it, rounded down, but for the first half.
+    rows, columns = (((side + 1) // 2) // 2 for side in size)
+    middles, sides = [], []
+    for stride, priors in _PRIORS_2021.items():
+        rows, columns = rows // 2, columns // 2
+        y, x = np.divmod(np.arange(rows * columns), max(columns, 1))
+        places = (np.stack([x, y], axis=1) + 0.5) * stride
+        middles.append(places.repeat(len(priors), axis=0).astype(np.float32))
+        sides.append(np.tile(priors, rows * columns)[:, None].astype(np.float32))
+    return np.concatenate(middles), np.concatenate(sides)
+
+
+# The order of CCPD's annotations (ECCV 2018), by which the detectors of plates are trained.
+_CORNERS = Skeleton(
+    ("bottom right", "bottom left", "top left", "top right"), ((0, 1), (1, 2), (2, 3), (3, 0))
+)
+_USUAL = ((16, 32), (64, 128), (256, 512))
+
+HEADS: tuple[type[Head], ...] = (
+    YuNet2021,
+    RetinaFace.as_family("retinaface", priors=_USUAL),
+    RetinaFace.as_family("retinaface-1mb", priors=((10, 20), (32, 64), (128, 256))),
+    RetinaFaceSlim,
+    RetinaFace.as_family("retinaface-plate", priors=_USUAL, labels=("plate",), points=_CORNERS),
+    RetinaFace.as_family(
+        "retinaface-plate-large",
+        priors=((24, 48), (96, 192), (384, 768)),
+        labels=("plate",),
+        points=_CORNERS,
+    ),
+)

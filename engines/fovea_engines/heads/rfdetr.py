@@ -1,0 +1,123 @@
+"""Decodes RF-DETR: boxes "dets" [n, queries, 4], and logits "labels" [n, queries, columns].
+
+    rfdetr                     all columns are classes: those of the COCO checkpoints are COCO's
+                               category ids
+    rfdetr-background-last     fine-tuned models, whose last column is the background
+    rfdetr-background-first    old checkpoints of keypoints, whose first column is it
+    rfdetr-seg...              with "masks" [n, queries, h, w]
+    rfdetr-keypoints...        with "keypoints" [n, queries, classes x 17, 8]
+
+Numbers of a keypoint are x y as fractions of the input, logits of being findable and of being
+visible, and of where it may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.heads.base import IMAGENET, Head, keypoints
+from fovea_engines.heads.queries import COCO_IDS, SeparateQueries
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.skeleton import PERSON
+from fovea_engines.session import Array
+
+_FAMILY = "rfdetr"
+_NUMBERS = 8  # of a keypoint
+
+
+class RfDetr(SeparateQueries):
+    """Decodes boxes, and masks.
+
+    Attributes:
+        usual: models with class names usually have the background where this family has it; None
+            where all columns are classes.
+    """
+
+    preprocess: ClassVar[Mapping[str, Any]] = {
+        "fit": "stretch",
+        "resample": "linear-float",
+        **IMAGENET,
+    }
+    names = (("labels", "dets"),)
+    usual: ClassVar[bool | None] = None
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check as `Queries.fit`; without class names only the user can tell the background."""
+        fit = super().fit(signature)
+        if fit != OTHERS and signature.family not in ("", _FAMILY):
+            return f"the metadata says {signature.family}"
+        if isinstance(fit, str) or cls.usual is None:
+            return fit
+        named = signature.num_labels is not None
+        unlikely = not cls.usual if named else fit.num_classes == COCO_IDS - 1
+        return replace(fit, strength=Strength.RARE) if unlikely else fit
+
+
+class RfDetrKeypoints(RfDetr):
+    """Decodes the keypoints of each class, too.
+
+    There may be fewer such classes than classes of boxes; the others have no keypoints, which are
+    0, 0 with a score of 0. RF-DETR's own program also multiplies the score of a box by how surely
+    it places the keypoints, which is no probability, and is left out here.
+    """
+
+    task = "pose"
+    more = ("keypoints",)
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for keypoints of persons."""
+        fit = super().fit(signature)
+        if isinstance(fit, str):
+            return fit
+        shape = next(one.shape for one in signature.outputs if one.name == fit.outputs[2])
+        if len(shape) != 4 or shape[3] != _NUMBERS:
+            return OTHERS
+        if shape[2] < 1 or shape[2] % len(PERSON.names):
+            return f"{shape[2]} keypoints are not a person's 17 of each class"
+        why = f"{fit.why}; {len(PERSON.names)} keypoints of each"
+        return replace(fit, why=why, skeleton=PERSON)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        found, queries = self.objects(outputs, row, options)
+        points = outputs[self.outputs[2]][row][queries].astype(np.float32)
+        by_class = points.reshape(len(points), -1, len(PERSON.names), _NUMBERS)
+        return replace(found, keypoints=self._of_class(by_class, found.class_ids + self.first))
+
+    def _of_class(
+        self, points: NDArray[np.float32], columns: NDArray[np.int32]
+    ) -> NDArray[np.float32]:
+        """Return keypoints [n, 17, 3] of the classes' own, [n, classes, 17, 8]."""
+        assert self.size is not None, "it is sized"
+        found = np.zeros((*points.shape[::2], 3), np.float32)
+        own = np.flatnonzero(columns < points.shape[1])
+        chosen = points[own, columns[own]]
+        found[own, :, :2] = chosen[..., :2] * self.size[::-1]
+        found[own, :, 2] = np.reciprocal(1 + np.exp(-chosen[..., 2]))
+        return keypoints(found)
+
+
+_BACKGROUND_LAST: Mapping[str, Any] = {"after": 1, "usual": True}
+_BACKGROUND_FIRST: Mapping[str, Any] = {"first": 1, "usual": False}
+_MASKS: Mapping[str, Any] = {"task": "segment", "more": ("masks",)}
+
+HEADS: tuple[type[Head], ...] = (
+    RfDetr.as_family("rfdetr"),
+    RfDetr.as_family("rfdetr-background-last", **_BACKGROUND_LAST),
+    RfDetr.as_family("rfdetr-background-first", **_BACKGROUND_FIRST),
+    RfDetr.as_family("rfdetr-seg", **_MASKS),
+    RfDetr.as_family("rfdetr-seg-background-last", **_MASKS, **_BACKGROUND_LAST),
+    RfDetrKeypoints.as_family("rfdetr-keypoints"),
+    RfDetrKeypoints.as_family("rfdetr-keypoints-background-last", **_BACKGROUND_LAST),
+    RfDetrKeypoints.as_family("rfdetr-keypoints-background-first", **_BACKGROUND_FIRST),
+)

@@ -1,0 +1,112 @@
+"""Decodes scores and boxes of a grid that come in tensors of their own, whole or by level."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.heads.base import Detector, keypoints
+from fovea_engines.heads.dense import best_class
+from fovea_engines.heads.evidence import no_probabilities, usual
+from fovea_engines.heads.grid import grid, movement
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.nms import choose, take
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.session import Array
+
+Level = tuple[Array, ...]
+"""One level of one image: scores [boxes, classes], the encoded boxes [boxes, n], and
+for a model with landmarks the encoded landmarks [boxes, m]."""
+
+
+# A cell that is surer than this has an object.
+_SURE = 0.5
+
+
+class ScoredBoxes(Detector):
+    """Decodes levels of scores and boxes, the finest first.
+
+    Attributes:
+        strides: of the levels, pixels.
+        per_cell: boxes of each cell.
+    """
+
+    duplicates = True
+    strides: ClassVar[tuple[int, ...]] = (8, 16, 32)
+    per_cell: ClassVar[int] = 1
+
+    @abstractmethod
+    def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
+        """Return one image's levels."""
+
+    @abstractmethod
+    def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return corners [n, 4], in pixels, of n boxes of the indices `found` among all levels'."""
+
+    def landmarks(
+        self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        """Return points [n, k, 2], in pixels, in boxes of the indices `found` among all levels'.
+
+        Heads define it whose levels have landmarks; it is not called for others.
+        """
+        raise NotImplementedError
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude scores that are no probabilities."""
+        scores = np.concatenate([scores for scores, *_ in self.levels(outputs, 0)])
+        reason = no_probabilities(scores) or usual(scores)
+        return reason and f"of the scores, {reason}"
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        start, indices, parts = 0, [], []
+        for level in self.levels(outputs, row):
+            passing = np.flatnonzero(best_class(level[0].T) >= options.conf)
+            indices.append(start + passing)
+            parts.append([table[passing] for table in level])
+            start += len(level[0])
+        few, values, *landmarks = (
+            np.concatenate(column).astype(np.float32, copy=False)
+            for column in zip(*parts, strict=True)
+        )
+        found = np.concatenate(indices)
+        boxes, scores, class_ids = self.boxes(values, found), few.max(axis=1), few.argmax(axis=1)
+        kept = choose(boxes, scores, class_ids, options)
+        objects = take(boxes, scores, class_ids, kept)
+        if not landmarks:
+            return objects
+        places = self.landmarks(landmarks[0][kept], boxes[kept], found[kept])
+        return replace(objects, keypoints=keypoints(places))
+
+    def columns(self, outputs: Mapping[str, Array]) -> Array | None:
+        """Return the first image's scores, then what makes its boxes and landmarks."""
+        tables = (np.concatenate(level, axis=1) for level in self.levels(outputs, 0))
+        table: Array = np.concatenate([np.asarray(one) for one in tables])
+        return table.T
+
+    def moved(self, outputs: Mapping[str, Array]) -> float | None:
+        """Return by how much the first image's boxes move with the cells that are sure of them."""
+        assert self.size is not None, "it is sized"
+        return movement(*self.sure(outputs), self.size, self.strides, self.per_cell)
+
+    def sure(self, outputs: Mapping[str, Array]) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+        """Return centres [n, 2], pixels, and indices of the first image's boxes that are sure."""
+        levels = self.levels(outputs, 0)
+        scores = np.concatenate([scores.max(axis=1) for scores, *_ in levels])
+        found = np.flatnonzero(scores > _SURE)
+        values = np.concatenate([level[1] for level in levels])[found]
+        boxes = self.boxes(values.astype(np.float32, copy=False), found)
+        return (boxes[:, :2] + boxes[:, 2:]) / np.float32(2), found
+
+    def cells(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return column and row [n, 2] and stride [n, 1] of the cells of boxes."""
+        assert self.size is not None, "it is sized"
+        places, strides = grid(self.size, self.strides, self.per_cell)
+        return places[found], strides[found]

@@ -1,0 +1,207 @@
+"""Decodes text: where its lines are, and what a line says.
+
+    ppocr-det    PP-OCR and other DB networks: how surely a pixel is of text, [n, 1, h, w]
+    ctc          PP-OCR: probabilities [n, steps, characters], the first of no character
+    ctc-logits   the same before the softmax
+    lprnet       LPRNet, for plates: logits [n, characters, steps], the last of no character
+
+Lines follow DB (Liao et al., arXiv 1911.08947): every connected piece of text is a rectangle,
+which is grown by as much as lines were shrunk in training. Characters follow CTC (Graves et al.,
+2006): of each step the best is taken, and equal ones that follow each other are one character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.heads.base import IMAGENET, Head, softmax
+from fovea_engines.heads.evidence import no_logits, no_probability
+from fovea_engines.heads.maps import one_channel
+from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.nms import choose, take
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.reading import ReadText
+from fovea_engines.results.rotated import bounds, regular
+from fovea_engines.session import Array
+from fovea_preprocess.plural import counted
+
+# A pixel of text, the least side of a line, and the most lines of an image, as in the programs of
+# PaddleOCR and RapidOCR.
+_TEXT = 0.3
+_LEAST_SIDE = 3
+_MOST_LINES = 1000
+# Networks are trained on lines that are shrunk, by their area over their length, times this.
+_SHRUNK = 1.6
+# The sum of a softmax in float16 is so far off 1.
+_ROUNDING = 0.02
+
+Rectangle = tuple[tuple[float, float], tuple[float, float], float]
+"""A rectangle of OpenCV: centre, sides and angle in degrees."""
+
+
+class PpOcrDetection(Head):
+    """Decodes probabilities into lines.
+
+    It is no `Detector`: a pixel more or less moves a rectangle, so that engines are compared by
+    their maps.
+    """
+
+    family = "ppocr-det"
+    task = "text"
+    labels = ("text",)
+    # PaddleOCR trains so: beside grey, or with another mean, many photographs are one large text.
+    preprocess: ClassVar[Mapping[str, Any]] = {
+        "anchor": "top-left",
+        "pad": 0,
+        "channels": "BGR",
+        **IMAGENET,
+    }
+    guessed = "PaddleOCR has ImageNet's mean and std and RapidOCR .5, both in BGR"
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for a map of one channel."""
+        fit = one_channel(signature)
+        return fit if isinstance(fit, str) else replace(fit, num_classes=1)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude numbers that are no probabilities."""
+        return no_probability(outputs[self.outputs[0]].ravel(), self.outputs[0])
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's lines of text, which are not suppressed."""
+        values = outputs[self.outputs[0]][row, 0].astype(np.float32, copy=False)
+        found = [each for each in _pieces(values > _TEXT) if min(each[1]) >= _LEAST_SIDE]
+        scores = np.array([_mean(values, each) for each in found], np.float32)
+        table = [(*centre, *sides, angle) for centre, sides, angle in found]
+        rotated = np.array(table, np.float32).reshape(-1, 5)
+        rotated[:, 4] = np.radians(rotated[:, 4])
+        width, height = rotated[:, 2:3], rotated[:, 3:4]
+        # Round corners, as of PaddleOCR's polygons, have this rectangle around them, too.
+        rotated[:, 2:4] += _SHRUNK * width * height / (width + height)
+        boxes, ids = bounds(rotated), np.zeros(len(rotated), np.int32)
+        kept = choose(boxes, scores, ids, options, suppress=False)
+        return replace(take(boxes, scores, ids, kept), rotated=regular(rotated[kept]))
+
+
+class Ctc(Head):
+    """Decodes the characters of a line.
+
+    Attributes:
+        axis: dimension of the characters.
+        blank_last: the last stands for no character, and not the first.
+        logits: the softmax is still to be computed.
+    """
+
+    task = "read"
+    preprocess: ClassVar[Mapping[str, Any]] = {
+        "anchor": "top-left",
+        "pad": 127,
+        "channels": "BGR",
+        "mean": (0.5, 0.5, 0.5),
+        "std": (0.5, 0.5, 0.5),
+    }
+    guessed = "PaddleOCR fits a line in at the left, in BGR, -1 to 1; others differ"
+    axis: ClassVar[int] = 2
+    blank_last: ClassVar[bool] = False
+    logits: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for one output whose columns are as many as the dictionary says."""
+        if len(signature.outputs) != 1 or len(signature.outputs[0].shape) != 3:
+            return OTHERS
+        [output] = signature.outputs
+        if not output.dtype.startswith("float") or (columns := output.shape[cls.axis]) < 2:
+            return OTHERS
+        characters = columns - 1
+        why = f"{counted(columns, 'column')} for characters and for none"
+        fit = Fit((output.name,), characters, why, Strength.ASKED)
+        if (named := signature.num_labels) is not None:
+            # PaddleOCR adds a space to the characters of the file.
+            if named not in (characters, characters - 1):
+                return (
+                    f"{counted(columns, 'column')}: one stands for no character, so --labels or "
+                    f"the metadata must name {characters}, and they name {named}"
+                )
+            fit = replace(fit, num_classes=named)
+        if signature.task is not None:
+            return replace(fit, strength=Strength.METADATA, why=f"{why}; the task is read")
+        if "character" in signature.metadata and named is not None:
+            why += "; the metadata have a dictionary"
+            return replace(fit, strength=Strength.METADATA, why=why)
+        return fit
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what is no softmax at each step, or is one where logits are taken."""
+        if self.logits:
+            return no_logits(outputs[self.outputs[0]])
+        numbers = outputs[self.outputs[0]][0].astype(np.float32)
+        if numbers.min() < -_ROUNDING:
+            return f"its numbers are no probabilities: they go from {numbers.min():.3g}"
+        sums = numbers.sum(axis=self.axis - 1)
+        if np.abs(sums - 1).max() > _ROUNDING:
+            return f"the probabilities of a step add up to {sums.max():.3g} and not to 1"
+        return None
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> ReadText:
+        """Return the text of one image."""
+        numbers = outputs[self.outputs[0]][row].astype(np.float32)
+        steps = numbers if self.axis == 2 else numbers.T
+        steps = softmax(steps) if self.logits else steps
+        best = steps.argmax(axis=1)
+        blank = steps.shape[1] - 1 if self.blank_last else 0
+        kept = (best != blank) & np.concatenate([[True], best[1:] != best[:-1]])
+        ids = best[kept] - (0 if self.blank_last else 1)
+        return ReadText(ids.astype(np.int32), steps[kept, best[kept]])
+
+
+def _pieces(text: NDArray[np.bool_]) -> list[Rectangle]:
+    """Return the smallest rectangles around the largest connected pieces of a map."""
+    # OpenCV joins the middles of outermost pixels. Dilated by one to the right and down, these are
+    # the corners of the piece itself.
+    grown = cv2.dilate(text.astype(np.uint8), np.ones((2, 2), np.uint8))
+    outlines, _ = cv2.findContours(grown, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    largest = sorted(outlines, key=cv2.contourArea, reverse=True)[:_MOST_LINES]
+    return [cv2.minAreaRect(each) for each in largest]  # type: ignore[misc]
+
+
+def _mean(values: NDArray[np.float32], rectangle: Rectangle) -> float:
+    """Return the mean of a map inside a rectangle."""
+    points = cv2.boxPoints(rectangle)
+    edge = np.array(values.shape[::-1]) - 1
+    left, top = np.floor(points.min(axis=0)).astype(int).clip(0, edge)
+    right, bottom = np.ceil(points.max(axis=0)).astype(int).clip(0, edge)
+    window = values[top : bottom + 1, left : right + 1]
+    inside = np.zeros(window.shape, np.uint8)
+    cv2.fillPoly(inside, [(points - (left, top)).astype(np.int32)], 1)
+    return cv2.mean(window, inside)[0]
+
+
+HEADS: tuple[type[Head], ...] = (
+    PpOcrDetection,
+    Ctc.as_family("ctc"),
+    Ctc.as_family("ctc-logits", logits=True),
+    # LPRNet stretches plates to 24 x 94, in BGR, less 127.5 and over 128.
+    Ctc.as_family(
+        "lprnet",
+        logits=True,
+        axis=1,
+        blank_last=True,
+        preprocess={
+            "fit": "stretch",
+            "channels": "BGR",
+            "scale": 1.0,
+            "mean": (127.5, 127.5, 127.5),
+            "std": (128.0, 128.0, 128.0),
+        },
+        guessed="LPRNet stretches plates, in BGR, -1 to 1; others differ",
+    ),
+)

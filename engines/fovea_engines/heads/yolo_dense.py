@@ -1,0 +1,202 @@
+"""Decodes YOLOs that end in one table: a box and the probabilities of classes for each cell.
+
+    yolov8            YOLOv8, v3u, v5u, v9, 11, 12, 26 without its NMS-free head
+                      [n, 4 + classes, cells]: cx cy w h, classes
+    yolov5            YOLOv5, v7, v3
+                      [n, 3 x cells, 5 + classes]: cx cy w h, objectness, classes
+    yolov6            YOLOv6
+                      [n, cells, 5 + classes]: cx cy w h, 1, classes
+    yolox             YOLOX
+                      [n, cells, 5 + classes]: offsets, logarithms, objectness, classes
+    yolox-decoded     YOLOX exported with --decode_in_inference
+                      [n, cells, 5 + classes]: cx cy w h, objectness, classes
+    libreyolo-yolo9   YOLOv9 by LibreYOLO
+                      [n, 4 + classes, cells]: x1 y1 x2 y2, classes
+    rtmdet, picodet   RTMDet and PicoDet by LibreYOLO
+                      [n, cells, 4 + classes]: x1 y1 x2 y2, classes
+
+Boxes are in pixels of the input but for `yolox`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.heads.base import MMDETECTION, STRETCHED, YOLOX, Head, Layout, corners
+from fovea_engines.heads.dense import Dense, best_class, no_classes
+from fovea_engines.heads.evidence import (
+    no_logarithms,
+    no_objectness,
+    no_probabilities,
+    unsure_beside_objectness,
+)
+from fovea_engines.heads.grid import grid, no_grid, no_offsets
+from fovea_engines.heads.signature import STRIDES, Fit, Signature, Strength, cells
+from fovea_engines.session import Array
+
+_OBJECTNESS = Layout(axis=2, objectness=True)
+
+
+class YoloV8(Dense):
+    """Decodes cx cy w h in pixels of the input, then a probability per class."""
+
+    family = "yolov8"
+    layout = Layout(axis=1)
+
+
+class WithObjectness(Dense):
+    """Decodes cx cy w h in pixels of the input, objectness, a probability per class."""
+
+    layout = _OBJECTNESS
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what has no objectness before the classes."""
+        return super().contradiction(outputs) or no_objectness(self._classes(outputs), 4)
+
+    def doubt(self, outputs: Mapping[str, Array]) -> str | None:
+        """Doubt classes that are as unsure as those without an objectness."""
+        return unsure_beside_objectness(self._classes(outputs))
+
+    def _classes(self, outputs: Mapping[str, Array]) -> Array:
+        classes: Array = self._table(outputs[self.outputs[0]][0])[4 : self._end].T
+        return classes
+
+
+class YoloV5(WithObjectness):
+    """Decodes the three anchors of each cell."""
+
+    family = "yolov5"
+    per_cell = 3
+
+
+class YoloV6(Dense):
+    """Decodes an objectness that is always 1."""
+
+    family = "yolov6"
+    preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
+    layout = _OBJECTNESS
+    rare = True
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude objectness that tells one box from another."""
+        lowest = outputs[self.outputs[0]][0, :, 4].min(initial=1)
+        if lowest < 1:
+            return f"column 4, which YOLOv6 leaves at 1, is {lowest:.3g} for a box"
+        return super().contradiction(outputs)
+
+    def bound(self, table: NDArray[Any]) -> NDArray[Any]:
+        """Return the best class of each box, as objectness rejects none."""
+        return best_class(table[5:])
+
+
+class YoloX(WithObjectness):
+    """Decodes offsets x y in cells and log w h in strides, as the network has them.
+
+    Follows the YOLOX paper (arXiv 2107.08430): (offset + cell) x stride, exp(log) x stride.
+    """
+
+    family = "yolox"
+    preprocess = YOLOX
+    sized = True
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for an output [batch, cells, 5 + classes]."""
+        fit = super().fit(signature)
+        if isinstance(fit, str):
+            return fit
+        if fit.strength is Strength.POSSIBLE and signature.metadata.keys() & {"names", "stride"}:
+            return "the number of boxes is not known, and YOLOX exports carry no metadata"
+        return fit
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude decoded boxes, whose sizes are no logarithms, and what is no probability."""
+        rows = outputs[self.outputs[0]][0]
+        assert self.size is not None, "it is sized"
+        return (
+            no_grid(len(rows), self.size, self.per_cell)
+            or no_logarithms(rows[:, 2:4], 2)
+            or no_offsets(rows[:, :4], 0)
+            or no_probabilities(rows[:, 4:], 4)
+            or no_classes(rows[:, 5:], 5)
+            or no_objectness(rows[:, 4:], 4)
+        )
+
+    def boxes(
+        self, few: NDArray[np.float32], found: NDArray[np.intp], total: int
+    ) -> NDArray[np.float32]:
+        """Return corners, as `Dense.boxes`."""
+        assert self.size is not None, "it is sized"
+        strides = next(s for s in STRIDES if cells(self.size, s) == total)
+        places, steps = (table[found] for table in grid(self.size, strides))
+        centre, size = (few[:, :2] + places) * steps, np.exp(few[:, 2:]) * steps
+        return corners(np.concatenate([centre, size], axis=1))
+
+
+class DecodedYoloX(WithObjectness):
+    """Decodes what YOLOX has made pixels of."""
+
+    family = "yolox-decoded"
+    preprocess = YOLOX
+    rare = True
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude offsets and logarithms, which go below 0, and YOLOv6's constant objectness."""
+        rows = outputs[self.outputs[0]][0]
+        if (rows[:, 4] == 1).all():
+            return "column 4 is 1 for every box, as in YOLOv6"
+        if (lowest := rows[:, 2:4].min(initial=0)) < 0:
+            return f"columns 2 and 3 are no sizes in pixels: the least is {lowest:.3g}"
+        return super().contradiction(outputs)
+
+
+class LibreYolo(Dense):
+    """Decodes x1 y1 x2 y2 and probabilities, which the metadata of LibreYOLO names.
+
+    Attributes:
+        named: the family's name there.
+    """
+
+    rare = True
+    named: ClassVar[str]
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for the layout; the metadata, where it is there, names the family."""
+        fit = super().fit(signature)
+        if isinstance(fit, str) or not signature.family:
+            return fit
+        if signature.family != cls.named:
+            return f"the metadata says {signature.family}"
+        why = f"{fit.why}; the metadata says {signature.family}"
+        return replace(fit, strength=Strength.METADATA, why=why)
+
+
+_TOP_LEFT: Mapping[str, Any] = {"anchor": "top-left", "unscale": "ratio"}
+_CORNERS_LAST = Layout(axis=2, corners=True)
+
+HEADS: tuple[type[Head], ...] = (
+    YoloV8,
+    YoloV5,
+    YoloV6,
+    YoloX,
+    DecodedYoloX,
+    LibreYolo.as_family(
+        "libreyolo-yolo9",
+        named="yolo9",
+        layout=Layout(axis=1, corners=True),
+        preprocess=_TOP_LEFT,
+    ),
+    LibreYolo.as_family(
+        "rtmdet",
+        named="rtmdet",
+        layout=_CORNERS_LAST,
+        preprocess={**_TOP_LEFT, "resample": "antialias", **MMDETECTION},
+    ),
+    LibreYolo.as_family("picodet", named="picodet", layout=_CORNERS_LAST, preprocess=STRETCHED),
+)

@@ -1,0 +1,129 @@
+"""Reads ONNX files, and the layers of engines, for `fovea inspect`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import starmap
+from pathlib import Path
+
+from fovea_engines.backends.tensorrt.layers_file import LAYERS_FILE, PlanLayers
+from fovea_engines.heads.image_inputs import origin_of
+from fovea_engines.heads.metadata import labels_from_metadata
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.repository.card import HeadCandidate
+from fovea_engines.repository.repository import (
+    ModelRepository,
+)
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import (
+    InvalidModel,
+    InvalidOption,
+    NotFound,
+    UnsupportedModel,
+)
+from fovea_preprocess.spec import PreprocessSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """An ONNX file before it is built.
+
+    Attributes:
+        family: head family; None serves tensors only. `reason` is the evidence for or against.
+        task: e.g. "detect".
+        labels: class names by id; None where the metadata has none.
+        num_classes: None where unknown.
+        candidates: families that were considered, best first; empty where --head named one.
+        head_doubt: what speaks against a family that --head named; None where nothing does.
+        open: families between which a build asks to choose.
+        preprocess: of an image, as a build would take it; None where the model takes no images.
+        preprocess_from: its origin, for people.
+        size: of a dynamic input, for people; None where it is fixed.
+        opset: version of the default operator set.
+        metadata: the exporter's own key-value pairs.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    family: str | None
+    reason: str
+    task: str
+    labels: tuple[str, ...] | None
+    num_classes: int | None
+    opset: int
+    metadata: dict[str, str]
+    candidates: tuple[HeadCandidate, ...]
+    head_doubt: str | None
+    open: tuple[str, ...]
+    preprocess: PreprocessSpec | None
+    preprocess_from: str | None
+    size: str | None
+
+    @property
+    def preprocess_text(self) -> str | None:
+        """Describe how an image becomes an input row, and who says so."""
+        if self.preprocess is None:
+            return None
+        return f"{self.preprocess.text}\n{self.preprocess_from}"
+
+
+def read_model_file(path: Path, family: str | None = None) -> ModelFile:
+    """Read an ONNX file without building it; a family that the user names is checked."""
+    # Here, because onnx takes 0.3 s to import and engines with a card need none of it.
+    from fovea_engines.evaluation.observe import recognise_graph
+    from fovea_engines.onnx_graph.load import load
+    from fovea_engines.onnx_graph.normalise import open_size, pin_inputs
+    from fovea_engines.onnx_graph.own_normalisation import own_normalisation
+    from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
+
+    if path.is_file() and path.suffix in (".plan", ".engine", ".xml", ".bin", ".json"):
+        raise InvalidModel(
+            f"{path} is no ONNX file: an engine is shown by its folder, {path.parent}"
+        )
+    model = load(path).proto
+    inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
+    trained = own_normalisation(model)
+    head, needed = recognise_graph(model, family, trained)
+    usual, preprocess = open_size(model), None
+    with suppress(UnsupportedModel, InvalidOption):
+        pin_inputs(model, needed)
+        fields = {**head.own_preprocess, **trained}
+        preprocess = default_preprocess(head.family, graph_inputs(model), metadata, trained=fields)
+    return ModelFile(
+        inputs=inputs,
+        outputs=outputs,
+        family=head.family,
+        reason=head.reason,
+        task=head.task,
+        labels=labels_from_metadata(metadata, head.num_classes) or head.labels,
+        num_classes=head.num_classes,
+        opset=opset_of(model),
+        metadata=metadata,
+        candidates=tuple(starmap(HeadCandidate, head.candidates)),
+        head_doubt=head.doubt,
+        open=head.open,
+        preprocess=preprocess,
+        preprocess_from=None if preprocess is None else origin_of(inputs[0], head.preprocess_from),
+        size=None if usual is None else _size_text(usual, needed),
+    )
+
+
+def _size_text(usual: str, needed: tuple[int, int] | None) -> str:
+    if needed is None:
+        return f"dynamic: built for {usual}; --size HxW for another"
+    return f"dynamic, but {usual} cannot be computed: build with --size {needed[0]}x{needed[1]}"
+
+
+def read_layers(path: Path) -> PlanLayers:
+    """Read the layers of a TensorRT engine, of a version's folder or the newest of a model's."""
+    path = path.resolve()
+    if path.is_dir() and not (path / LAYERS_FILE).is_file():
+        with suppress(NotFound, InvalidOption):
+            path = ModelRepository(path.parent).folder(path.name)
+    if not (path / LAYERS_FILE).is_file():
+        raise NotFound(
+            f"{path} has no list of layers, which engines of --backend tensorrt and tensorrt-rtx "
+            "have: give such a version's folder"
+        )
+    return PlanLayers.read(path / LAYERS_FILE)

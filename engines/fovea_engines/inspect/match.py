@@ -1,0 +1,141 @@
+"""Matches the layers of two networks."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fovea_engines.heads.nms_tail import RAW
+from fovea_engines.inspect.network import Layer
+
+# Exporters that number tensors give one number to different ones. Names are trusted if this share
+# of the tensors with equal names is alike.
+_TRUSTED = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Positions of two layers that should be the same, in the first network and in the second."""
+
+    a: int
+    b: int
+    by: Literal["name", "order"]
+
+
+def match(a: Sequence[Layer], b: Sequence[Layer]) -> list[Pair]:
+    """Pair the layers of two networks, in the first's order; each is in at most one pair.
+
+    Layers are paired by name where names can be trusted. The rest are paired by the longest common
+    subsequence of operators and shapes; then by place and shape, with different operators.
+    """
+    named = _by_name(a, b)
+    taken = set(named.values())
+    keys_a = [named.get(i, _key(layer)) for i, layer in enumerate(a)]
+    keys_b = [j if j in taken else _key(layer) for j, layer in enumerate(b)]
+    paired = dict(_common_subsequence(keys_a, keys_b)) | named
+    paired |= dict(_replaced(a, b, paired))
+    pairs = [Pair(i, paired[i], "name" if i in named else "order") for i in sorted(paired)]
+    return [pair for pair in pairs if a[pair.a].is_float == b[pair.b].is_float]
+
+
+def _key(layer: Layer) -> tuple[str, int, tuple[int, ...]]:
+    return layer.op, layer.port, layer.shape
+
+
+def _by_name(a: Sequence[Layer], b: Sequence[Layer]) -> dict[int, int]:
+    owner = {name: j for j, layer in reversed(list(enumerate(b))) for name in layer.names}
+    owner |= {name.removesuffix(RAW): j for name, j in owner.items() if name.endswith(RAW)}
+    named: dict[int, int] = {}
+    taken: set[int] = set()
+    for i, layer in enumerate(a):
+        j = next((owner[name] for name in layer.names if name in owner), None)
+        if j is not None and j not in taken:
+            named[i] = j
+            taken.add(j)
+    alike = sum(_alike(a[i], b[j]) for i, j in named.items())
+    if alike < _TRUSTED * len(named):
+        return {}
+    return {i: j for i, j in named.items() if not _renamed(a[i], b[j])}
+
+
+def _alike(one: Layer, other: Layer) -> bool:
+    if one.op == other.op:
+        return True
+    # Simplified graphs compute a tensor by other operators, and keep its name where it is a path.
+    return ("" in (one.op, other.op) or "/" in one.name) and one.shape == other.shape
+
+
+def _renamed(one: Layer, other: Layer) -> bool:
+    """Return True if a simplified graph has another tensor under the name."""
+    return "" not in (one.op, other.op) and one.op != other.op and one.shape != other.shape
+
+
+def _replaced(
+    a: Sequence[Layer], b: Sequence[Layer], paired: Mapping[int, int]
+) -> Iterator[tuple[int, int]]:
+    """Yield layers between the same paired layers in both networks."""
+    above_a, above_b = paired_sources(a, paired), paired_sources(b, set(paired.values()))
+    below_a, below_b = _readers(a), _readers(b)
+    free = sorted(set(range(len(b))) - set(paired.values()))
+    for i, layer in enumerate(a):
+        if i in paired:
+            continue
+        above = {paired[source] for source in above_a[i]}
+        below = {paired.get(reader) for reader in below_a[i]}
+        for j in free:
+            last = layer.is_output and b[j].is_output
+            between = above & above_b[j] and (last or below & below_b[j])
+            if between and layer.shape == b[j].shape:
+                free.remove(j)
+                yield i, j
+                break
+
+
+def paired_sources(layers: Sequence[Layer], paired: Container[int]) -> list[set[int]]:
+    """Return, for each layer, the nearest paired layers that it is computed from."""
+    sources: list[set[int]] = []
+    for layer in layers:
+        nearest: set[int] = set()
+        for read in layer.inputs:
+            nearest |= {read} if read in paired else sources[read]
+        sources.append(nearest)
+    return sources
+
+
+def _readers(layers: Sequence[Layer]) -> list[set[int]]:
+    readers: list[set[int]] = [set() for _ in layers]
+    for position, layer in enumerate(layers):
+        for read in layer.inputs:
+            readers[read].add(position)
+    return readers
+
+
+def _common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
+    """Yield the positions of the longest sequence of keys that both have in the same order."""
+    begin, end_a, end_b = 0, len(a), len(b)
+    while begin < min(end_a, end_b) and a[begin] == b[begin]:
+        yield begin, begin
+        begin += 1
+    while begin < min(end_a, end_b) and a[end_a - 1] == b[end_b - 1]:
+        end_a, end_b = end_a - 1, end_b - 1
+        yield end_a, end_b
+    number = {key: n for n, key in enumerate({*a, *b})}
+    rest_a = np.array([number[key] for key in a[begin:end_a]], np.int64)
+    rest_b = np.array([number[key] for key in b[begin:end_b]], np.int64)
+    # longest[i, j]: length for the first i keys and the first j.
+    longest = np.zeros((len(rest_a) + 1, len(rest_b) + 1), np.int32)
+    for i, key in enumerate(rest_a):
+        best = np.maximum(longest[i, 1:], longest[i, :-1] + (rest_b == key))
+        np.maximum.accumulate(best, out=longest[i + 1, 1:])
+    i, j = len(rest_a), len(rest_b)
+    while i and j:
+        if longest[i, j] == longest[i - 1, j]:
+            i -= 1
+        elif longest[i, j] == longest[i, j - 1]:
+            j -= 1
+        else:
+            i, j = i - 1, j - 1
+            yield begin + i, begin + j

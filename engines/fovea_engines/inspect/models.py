@@ -1,0 +1,243 @@
+"""Opens two models to compare, and prepares the same images for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+
+from fovea_engines.engine import Engine
+from fovea_engines.evaluation.observe import recognise_graph
+from fovea_engines.evaluation.samples import read_rows, sample_images
+from fovea_engines.heads.metadata import image_size
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.signature import image_layout, image_sides
+from fovea_engines.inspect.network import Network
+from fovea_engines.inspect.onnx_network import OnnxNetwork
+from fovea_engines.inspect.openvino_network import OpenVinoNetwork
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.normalise import open_size, pin_inputs
+from fovea_engines.onnx_graph.tensors import graph_inputs, metadata_of
+from fovea_engines.repository.card import CARD_FILE, Precision
+from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.plural import counted
+from fovea_preprocess.spec import PixelType, PreprocessSpec
+
+# A wrong layer is wrong on any image, and each image costs two runs without optimisation.
+_MAX_IMAGES = 4
+_DEFAULT_SIZE = (640, 640)
+_RAW: dict[str, Any] = {"scale": 1.0, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+
+Feed = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DiffModel:
+    """A model before it runs.
+
+    Attributes:
+        metadata: the exporter's own key-value pairs.
+        family: returns that of the head; to recognise it, the model runs.
+        preprocess: preprocessing of an engine's source model; None for a file.
+        open: opens the network, for the inputs of one feed.
+        front: the graph itself normalises decoded images.
+        sized: the file takes images of any size, and was given the usual one.
+    """
+
+    path: Path
+    inputs: tuple[TensorSpec, ...]
+    metadata: Mapping[str, str]
+    family: Callable[[], str | None]
+    preprocess: PreprocessSpec | None
+    open: Callable[[Mapping[str, Array]], Network]
+    front: bool = False
+    sized: bool = False
+
+    @property
+    def image_sides(self) -> tuple[int, int] | None:
+        """Height and width of its images; None if it takes none, or more than one size."""
+        sides = [image_sides(spec) for spec in self.inputs if _takes_images(spec)]
+        return sides[0] if sides and -1 not in sides[0] else None
+
+
+def find_models(path_a: Path, path_b: Path, head: str | None = None) -> tuple[DiffModel, DiffModel]:
+    """Read two models, each an .onnx file, a version's folder, or a model's folder.
+
+    Of a model's folder the latest version counts. A `head` is the family of files; that of an
+    engine is in its card.
+    """
+    a, b = _find_model(path_a, head), _find_model(path_b, head)
+    if a.sized != b.sized:  # it takes any size, and so that of the other
+        a = _from_file(path_a, head, b.image_sides) if a.sized else a
+        b = _from_file(path_b, head, a.image_sides) if b.sized else b
+    return a, b
+
+
+def _find_model(path: Path, head: str | None) -> DiffModel:
+    return _from_folder(path.resolve()) if path.is_dir() else _from_file(path, head)
+
+
+def _from_file(path: Path, head: str | None, size: tuple[int, int] | None = None) -> DiffModel:
+    model = load(path).proto
+    inputs = graph_inputs(model)
+    sized = False
+    if len(inputs) > 1 or any(len(spec.shape) == 3 for spec in inputs):
+        with suppress(UnsupportedModel, InvalidOption):
+            # As in an engine that was built of it.
+            is_open = open_size(model) is not None
+            pin_inputs(model, size)
+            sized = is_open
+
+    @cache
+    def family() -> str | None:
+        return recognise_graph(model, head)[0].family
+
+    if head is not None:
+        family()  # refuses one that does not fit
+    return DiffModel(
+        path=path,
+        inputs=graph_inputs(model),
+        metadata=metadata_of(model),
+        family=family,
+        preprocess=None,
+        open=partial(OnnxNetwork, model),
+        sized=sized,
+    )
+
+
+def _from_folder(folder: Path) -> DiffModel:
+    if not any((folder / file).is_file() for file in (CARD_FILE, *_NETWORKS)):
+        folder = ModelRepository(folder.parent).folder(folder.name)
+    # Opening verifies the file and sets its runtime up.
+    with Engine.open(folder) as engine:
+        card = engine.card
+    path = folder / next(iter(card.files))
+    if path.name not in _NETWORKS:
+        raise UnsupportedModel(
+            f"{path} shows no layers: compare the ONNX file that it was built from"
+        )
+    return DiffModel(
+        path=path,
+        inputs=card.inputs,
+        metadata=card.metadata,
+        family=lambda: card.family,
+        preprocess=card.source_preprocess or card.preprocess,
+        front=card.source_preprocess is not None,
+        open=partial(_NETWORKS[path.name], path, card.precision),
+    )
+
+
+_NETWORKS: Mapping[str, Callable[[Path, Precision, Mapping[str, Array]], Network]] = {
+    "model.onnx": lambda path, _, feed: OnnxNetwork(load(path).proto, feed),
+    "model.xml": OpenVinoNetwork,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Feeds:
+    """One feed for each model per name, that of an image or of random numbers."""
+
+    names: tuple[str, ...]
+    a: list[Feed]
+    b: list[Feed]
+
+
+def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
+    """Preprocess images as the first model was trained, for each model in its own layout.
+
+    The first model's card, or else its head family, decides the preprocessing. An input that takes
+    no images gets random numbers, the same in every run.
+    """
+    samples = [name for name, _ in sample_images(images, _MAX_IMAGES)]
+    pairs = _pair_inputs(a, b)
+    image_inputs = next((pair for pair in pairs if all(map(_takes_images, pair))), None)
+    named = [name if image_inputs else f"random numbers {i}" for i, name in enumerate(samples, 1)]
+    feeds = Feeds(tuple(named), [{} for _ in samples], [{} for _ in samples])
+    for one, other in pairs:
+        if (one, other) == image_inputs:
+            spec, batch = _preprocess(a, b, one, other)
+            rows, others = (
+                [np.repeat(row, batch, axis=0) for _, row in read_rows(each, images, _MAX_IMAGES)]
+                for each in (_as_taken(spec, a, one), _as_taken(spec, b, other))
+            )
+        else:
+            rows = others = _random(one, other, len(samples))
+        for side, name, arrays in ((feeds.a, one, rows), (feeds.b, other, others)):
+            for feed, array in zip(side, arrays, strict=True):
+                feed[name.name] = array.astype(name.numpy_dtype, copy=False)
+    return feeds
+
+
+def _pair_inputs(a: DiffModel, b: DiffModel) -> list[tuple[TensorSpec, TensorSpec]]:
+    if len(a.inputs) != len(b.inputs):
+        raise InvalidOption(
+            f"{a.path} takes {counted(len(a.inputs), 'input')} and {b.path} {len(b.inputs)}: give "
+            "two files of the same network"
+        )
+    named = {spec.name: spec for spec in b.inputs}
+    if all(spec.name in named for spec in a.inputs):
+        return [(spec, named[spec.name]) for spec in a.inputs]
+    return list(zip(a.inputs, b.inputs, strict=True))
+
+
+def _takes_images(spec: TensorSpec) -> bool:
+    return image_layout(spec) is not None and spec.dtype in get_args(PixelType)
+
+
+def _preprocess(
+    a: DiffModel, b: DiffModel, one: TensorSpec, other: TensorSpec
+) -> tuple[PreprocessSpec, int]:
+    """Return preprocessing in a size that both models take, and the rows that they need."""
+    size = image_size(a.metadata) or image_size(b.metadata) or _DEFAULT_SIZE
+    batch = _common(one.shape[0], other.shape[0], 1)
+    height, width = map(_common, image_sides(one), image_sides(other), size)
+    known = a.preprocess or b.preprocess
+    if known is None:
+        row = TensorSpec(one.name, "float32", (batch, 3, height, width))
+        known = default_preprocess(a.family(), [row], {})
+    return replace(known, height=height, width=width), batch
+
+
+def _common(a: int, b: int, default: int) -> int:
+    """Return a length of one dimension that both models take; -1 is any."""
+    fixed = {a, b} - {-1}
+    if len(fixed) > 1:
+        raise InvalidOption(
+            f"an input is {a} long in the first model where it is {b} in the "
+            "second: export both with one size and one batch"
+        )
+    return fixed.pop() if fixed else default
+
+
+def _as_taken(spec: PreprocessSpec, model: DiffModel, taken: TensorSpec) -> PreprocessSpec:
+    if model.front:
+        return spec.bare
+    layout = image_layout(taken) or "NCHW"
+    dtype = cast(PixelType, taken.dtype)
+    raw = {} if dtype.startswith("float") else _RAW
+    return replace(spec, layout=layout, dtype=dtype, **raw)
+
+
+def _random(one: TensorSpec, other: TensorSpec, count: int) -> list[Array]:
+    if len(one.shape) != len(other.shape):
+        raise InvalidOption(
+            f"input {one.name} has {counted(len(one.shape), 'dimension')} in the first model and "
+            f"{len(other.shape)} in the second: export both alike"
+        )
+    batch, *row = (_common(*lengths, -1) for lengths in zip(one.shape, other.shape, strict=True))
+    if -1 in row:
+        raise UnsupportedModel(
+            f"input {one.name} takes no images and is of any size: export it with a fixed one"
+        )
+    shape = (abs(batch), *row)
+    random = np.random.default_rng(0)
+    if one.numpy_dtype.kind == "f":
+        return [random.standard_normal(shape) for _ in range(count)]
+    return [random.integers(0, 2, shape) for _ in range(count)]

@@ -1,0 +1,88 @@
+"""Finds what a file decides of the preprocessing, as its exporter wrote it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from fovea_engines.heads.image_inputs import image_of, source_feeds
+from fovea_engines.heads.recognition import Recognition
+from fovea_engines.heads.signature import image_layout, image_sides
+from fovea_engines.onnx_graph.plain_session import (
+    cannot_run,
+    onnxruntime_errors,
+    open_plain,
+    showing,
+)
+from fovea_engines.onnx_graph.tensors import graph_inputs
+from fovea_preprocess.errors import UnsupportedModel
+from fovea_preprocess.spec import Fit
+
+# As ov2onnx names what it writes from the files of OpenVINO's model zoo.
+_OF_OPENVINO = "from-openvino"
+_RESIZES = {"Resize", "Upsample"}
+# They give the shape of what they get, or features in place of an image.
+_ENDS = {"Shape", "Size", "Conv", "ConvInteger", "QLinearConv"}
+# Sides for an input of any size: any that are not square.
+_SIDES = 320, 480
+# Sides are whole pixels, which moves an aspect by so much at most.
+_ROUNDING = 0.02
+
+
+def as_written(head: Recognition, model: onnx.ModelProto) -> Recognition:
+    """Return a head with what the graph decides of its preprocessing.
+
+    Once the graph is normalised, a resize in the graph is a constant, and tells nothing.
+    """
+    return replace(
+        head,
+        own_fit=own_fit(model) if head.resizes else None,
+        from_openvino=model.graph.name == _OF_OPENVINO,
+    )
+
+
+def own_fit(model: onnx.ModelProto) -> Fit | None:
+    """Return how a graph as its exporter wrote it resizes images; None where nothing tells.
+
+    An image of one size, which is square, tells nothing, nor does a graph that cannot be run.
+    """
+    inputs = graph_inputs(model)
+    declared = image_of(inputs)
+    shape = declared.shape if len(declared.shape) == 4 else (1, *declared.shape)
+    image = replace(declared, shape=shape)
+    resized = _resized(model, image.name)
+    if resized is None or image_layout(image) is None:
+        return None
+    height, width = (
+        usual if side == -1 else side
+        for side, usual in zip(image_sides(image), _SIDES, strict=True)
+    )
+    if height == width:
+        return None
+    row = (3, height, width) if image_layout(image) == "NCHW" else (height, width, 3)
+    try:
+        with onnxruntime_errors(cannot_run):
+            session = open_plain(showing(model, [resized]))
+            feeds = source_feeds(inputs, np.zeros((1, *row), image.dtype))
+            [found] = session.run([resized], feeds)
+    except UnsupportedModel:
+        return None
+    seen = replace(image, shape=found.shape)
+    if image_layout(seen) is None:
+        return None
+    rows, columns = image_sides(seen)
+    kept = abs(rows * width / (columns * height) - 1) < _ROUNDING
+    return "letterbox" if kept else "stretch"
+
+
+def _resized(model: onnx.ModelProto, image: str) -> str | None:
+    """Return what the first resize of the image makes; None where features come first."""
+    reached = {image}
+    for node in model.graph.node:
+        if node.input and node.input[0] in reached and node.op_type not in _ENDS:
+            if node.op_type in _RESIZES:
+                return str(node.output[0])
+            reached.update(node.output)
+    return None

@@ -1,0 +1,76 @@
+"""Adds the preprocessing after resizing to a graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from fovea_engines.onnx_graph.tensors import graph_inputs
+from fovea_engines.onnx_graph.wiring import rebuild
+from fovea_engines.onnx_graph.writer import Writer
+from fovea_preprocess.errors import UnsupportedModel
+from fovea_preprocess.spec import PreprocessSpec
+
+
+def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessSpec:
+    """Make a model take decoded images: uint8 [batch, height, width, 3], RGB.
+
+    Resizing and padding remain outside the graph, on the host or on the GPU. The model has one
+    image input, which keeps its name; it is in its final precision, and is changed in place.
+
+    Returns the preprocessing of the new input: same geometry and padding, with unchanged values.
+
+    Raises:
+        UnsupportedModel: the family resizes images without rounding to whole levels.
+    """
+    if spec.resample == "linear-float":
+        raise UnsupportedModel(
+            "images of this family are resized without rounding, and in the graph they would come "
+            "as whole levels: build without --image-front, or name another resample in --preprocess"
+        )
+    name = graph_inputs(model)[0].name
+    write = Writer(f"{name}/front")
+    row = _write_row(write, name, spec)
+    for node in model.graph.node:
+        node.input[:] = [row if taken == name else taken for taken in node.input]
+    model.graph.initializer.extend(write.constants)
+    rebuild(model, iter([*write.nodes, *model.graph.node]))
+
+    [value] = (v for v in model.graph.input if v.name == name)
+    value.type.tensor_type.elem_type = TensorProto.UINT8
+    sides = value.type.tensor_type.shape.dim[1:]
+    for dim, length in zip(sides, (spec.height, spec.width, 3), strict=True):
+        dim.dim_value = length
+    return spec.bare
+
+
+def _write_row(write: Writer, name: str, spec: PreprocessSpec) -> str:
+    row, channels = name, 3
+    if spec.dtype != "uint8":
+        # TensorRT can only cast uint8. Float16 holds 0 to 255, but not the normalised values.
+        row = write.cast(row, "float32")
+    if spec.layout == "NCHW":
+        row, channels = write("Transpose", row, perm=[0, 3, 1, 2]), 1
+    if spec.channels == "BGR":
+        row = write("Gather", row, np.array([2, 1, 0]), axis=channels)
+    if not spec.whole:
+        row = _write_values(write, row, spec)
+    if spec.dtype in ("float16", "int32"):
+        row = write.cast(row, spec.dtype)
+    return row
+
+
+def _write_values(write: Writer, row: str, spec: PreprocessSpec) -> str:
+    """Write (v * scale - mean) / std as (v - mean / scale) / (std / scale).
+
+    255 is exact in float32, and 1 / 255 is not: most values equal the host's to the last bit.
+    """
+    shape = (3, 1, 1) if spec.layout == "NCHW" else (3,)
+    mean = (np.array(spec.mean) / spec.scale).astype(np.float32).reshape(shape)
+    std = (np.array(spec.std) / spec.scale).astype(np.float32).reshape(shape)
+    if mean.any():
+        row = write("Sub", row, mean)
+    if (std != 1).any():
+        row = write("Div", row, std)
+    return row

@@ -1,0 +1,121 @@
+"""Loads an ONNX file completely and checks it before a build."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from fovea_engines.heads.efficient_nms import expand_efficient_nms
+from fovea_engines.onnx_graph.external_data import read_external_data
+from fovea_engines.onnx_graph.plugin_operators import mark_plugins
+from fovea_engines.onnx_graph.tensors import in_its_place
+from fovea_preprocess.errors import InvalidModel, NotFound
+
+_TENSORFLOW = "TensorFlow's: `python -m tf2onnx.convert --saved-model FOLDER --output model.onnx`"
+_EXPORT = "export it to ONNX with the tool that trained it"
+_SOURCE = "give the ONNX file that it was made of"
+# Suffix of a file that is no ONNX -> what it is, and how to come to ONNX.
+_OTHERS = {
+    ".pt": f"PyTorch's: {_EXPORT}, as in `yolo export model={{path}} format=onnx`",
+    ".pth": f"PyTorch's: {_EXPORT}, or with torch.onnx.export",
+    ".safetensors": f"weights without their network: {_EXPORT}",
+    ".pb": _TENSORFLOW,
+    ".h5": _TENSORFLOW,
+    ".keras": _TENSORFLOW,
+    ".tflite": "TensorFlow Lite's: `python -m tf2onnx.convert --tflite {path} --output model.onnx`",
+    ".pdmodel": "PaddlePaddle's: convert it with paddle2onnx",
+    ".mlmodel": f"Core ML's: {_SOURCE}",
+    ".mlpackage": f"Core ML's: {_SOURCE}",
+    ".xml": f"an engine of OpenVINO: {_SOURCE}",
+    ".engine": f"an engine of TensorRT, which fits one kind of GPU: {_SOURCE}",
+    ".plan": f"an engine of TensorRT, which fits one kind of GPU: {_SOURCE}",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceModel:
+    """A model as its exporter wrote it, but for TensorRT's suppression in standard operators.
+
+    The digest is of the file and of its external data.
+    """
+
+    path: Path
+    proto: onnx.ModelProto
+    sha256: str
+
+
+def load(path: Path) -> SourceModel:
+    """Read an ONNX file and the external data it names.
+
+    Raises:
+        NotFound: there is no such file.
+        UnsupportedModel: its suppression has no form in standard operators.
+        InvalidModel: the file is empty, truncated, not valid ONNX, or its external data is missing
+            or too short.
+    """
+    from google.protobuf.message import DecodeError
+
+    data = _read(path)
+    try:
+        proto = onnx.load_model_from_string(data)
+    except DecodeError as error:
+        raise InvalidModel(
+            _other(path)
+            or f"{path} is not a whole ONNX model (it cannot be parsed): copy or export it again"
+        ) from error
+    if not proto.HasField("graph") or not proto.graph.node:
+        raise InvalidModel(
+            _other(path) or f"{path} is not an ONNX model (it has no graph): export it again"
+        )
+    expand_efficient_nms(proto)
+    mark_plugins(proto)
+    digest = hashlib.sha256(data)
+    external = read_external_data(proto, path)
+    try:
+        onnx.checker.check_model(proto)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise InvalidModel(
+            f"{path} is not valid ONNX: {_first_line(error)}; export it again"
+        ) from error
+    for tensor in external:
+        digest.update(tensor.raw_data)
+    return SourceModel(path, proto, digest.hexdigest())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFound(f"{path} is not there") from error
+    except IsADirectoryError as error:
+        raise InvalidModel(
+            _other(path) or f"{path} is a folder: give the .onnx file in it"
+        ) from error
+    except OSError as error:
+        raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
+    if (other := in_its_place(path)) is not None:
+        raise InvalidModel(f"{path} is {other}")
+    if not data:
+        raise InvalidModel(f"{path} is empty: copy or export it again")
+    if data.startswith(b"PK\x03\x04") or path.suffix in (".pt", ".pth"):
+        raise InvalidModel(
+            _other(path)
+            or f"{path} is PyTorch's, or another zip archive: {_EXPORT}, as in `yolo export "
+            f"model={path.stem}.pt format=onnx`"
+        )
+    return data
+
+
+def _other(path: Path) -> str | None:
+    """Say what a file is that is no ONNX, by its suffix; None where that tells nothing."""
+    if (path / "saved_model.pb").exists():
+        return f"{path} is {_TENSORFLOW.replace('FOLDER', str(path))}"
+    other = _OTHERS.get(path.suffix.lower())
+    return other and f"{path} is {other.format(path=path)}"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

@@ -1,0 +1,276 @@
+"""Normalises exports: a fixed size, a named batch, no shape arithmetic, a recent opset."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from onnx import version_converter
+from onnx.helper import make_attribute, set_model_props
+
+from fovea_engines.heads.image_inputs import image_of
+from fovea_engines.heads.metadata import image_size
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.signature import image_layout, image_sides
+from fovea_engines.onnx_graph.rewrites import fuse_focus, gather_first_columns, move_late_transpose
+from fovea_engines.onnx_graph.size_inputs import fill_in_size_inputs, take_colour
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
+from fovea_engines.onnx_graph.wiring import COUNTING, attribute, outputs_after
+from fovea_engines.onnx_graph.writer import Writer
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import UnsupportedModel
+
+OPSET = 19  # the first opset with everything that later passes write
+_IR_VERSION = 9  # the IR version of that opset
+_DEFAULT_SIZE = (640, 640)
+_CLASSIFIERS_SIZE = (224, 224)
+# Columns of rows of boxes, which are one output of two dimensions, too. Those do not have the
+# batch as their number.
+_ROWS = 6, 7
+_CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
+_PLACES = "coordinate_transformation_mode"
+_OPSET_OF_PLACES = 11  # since which Resize says where a pixel's value comes from
+# Numbers lead further than a name: what is the same for two batches does not follow the batch.
+_BATCHES = 2, 3
+
+
+def normalise(
+    model: onnx.ModelProto,
+    size: tuple[int, int] | None = None,
+    note: Callable[[str], None] = lambda _: None,
+) -> onnx.ModelProto:
+    """Bring an image model, which is changed in place, into the form that is compiled.
+
+    The returned model has one input, a batch of images of a fixed (height, width): `size`, or the
+    model's own, or its metadata's `imgsz`, or 224x224 for a classifier and 640x640 for others. A
+    dynamic batch stays dynamic where all outputs have it; other models take batches of 1. `note`
+    receives remarks about this and about harmless failures.
+
+    Raises:
+        UnsupportedModel: several inputs, or an input that is no batch of colour images; the message
+            says which part.
+        InvalidOption: the model cannot take `size`.
+    """
+    metadata = metadata_of(model)
+    if size is None and (taken := open_size(model)) is not None:
+        note(f"the size is dynamic: built for {taken}; --size HxW for another")
+    pin_inputs(model, size)
+    del model.graph.value_info[:]  # holds shapes of the previous size
+    model = _slim(model)
+    model = _convert_opset(model, note)
+    fuse_focus(model)
+    move_late_transpose(model)
+    gather_first_columns(model)
+    _infer_outputs(model, note)
+    _name_nodes(model)
+    set_model_props(model, metadata)
+    return model
+
+
+def pin_inputs(model: onnx.ModelProto, size: tuple[int, int] | None = None) -> None:
+    """Give a model, which is changed in place, one input of a fixed size; raises as `normalise`."""
+    take_colour(model)
+    _pin_size(model, size)
+    fill_in_size_inputs(model)
+
+
+def open_size(model: onnx.ModelProto) -> str | None:
+    """Return the size that a model of any size is given unasked: "640x640"; None if it is fixed."""
+    try:
+        image = _batch_of_images(model)
+    except UnsupportedModel:
+        return None
+    if image_layout(image) is None or -1 not in image_sides(image):
+        return None
+    height, width = image_size(metadata_of(model)) or _usual_size(model, image)
+    return f"{height}x{width}"
+
+
+def control_flow(model: onnx.ModelProto) -> str:
+    """Name the operators that decide by values what is computed; "" without any."""
+    return ", ".join(sorted({node.op_type for node in model.graph.node} & _CONTROL_FLOW))
+
+
+def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
+    image = _batch_of_images(model)
+    rank = len(image_of(graph_inputs(model)).shape)
+    _check_image(image)
+    dynamic = -1 in image.shape[1:]
+    metadata = metadata_of(model)
+    if rank == 3 or all(len(each.shape) == 2 for each in graph_outputs(model)):
+        # torchvision's networks take any size, and resize it themselves. Nor do the cells of a
+        # classifier have to fill the image.
+        metadata.setdefault("stride", "1")
+    if size is None and dynamic and image_size(metadata) is None:
+        size = _usual_size(model, image)
+    row = default_preprocess(None, [image], metadata, size).row_shape
+    if rank == 3:
+        _add_batch(model, image.name, row)
+    value = _image_value(model)
+    batch, *sides = value.type.tensor_type.shape.dim
+    if not batch.dim_value:
+        batch.dim_param = "batch"
+    for dim, length in zip(sides, row, strict=True):
+        dim.dim_value = length
+
+
+def _usual_size(model: onnx.ModelProto, image: TensorSpec) -> tuple[int, int]:
+    height, width = image_sides(image)
+    if (height == -1) != (width == -1):
+        # Of lines of text, one side is fixed.
+        usual = _DEFAULT_SIZE
+        return (usual[0] if height == -1 else height), (usual[1] if width == -1 else width)
+    shapes = [output.shape for output in graph_outputs(model)]
+    classes = len(shapes) == 1 and len(shapes[0]) == 2
+    if classes and shapes[0][1] in _ROWS:
+        classes = _batch(model.graph.output[0]) == _batch(_image_value(model))
+    return _CLASSIFIERS_SIZE if classes else _DEFAULT_SIZE
+
+
+def _batch(value: onnx.ValueInfoProto) -> str | int | float:
+    """Return the first length or its name; NaN, which equals nothing, where it has neither."""
+    dim = value.type.tensor_type.shape.dim[0]
+    return dim.dim_param or dim.dim_value or math.nan
+
+
+def _image_value(model: onnx.ModelProto) -> onnx.ValueInfoProto:
+    name = image_of(graph_inputs(model)).name
+    value: onnx.ValueInfoProto = next(one for one in model.graph.input if one.name == name)
+    return value
+
+
+def _batch_of_images(model: onnx.ModelProto) -> TensorSpec:
+    image = image_of(graph_inputs(model))
+    return replace(image, shape=(1, *image.shape)) if len(image.shape) == 3 else image
+
+
+def _check_image(image: TensorSpec) -> None:
+    if image_layout(image) is None:
+        raise UnsupportedModel(
+            f"input {image.name} of shape {list(image.shape)} takes no colour images, which are "
+            "[batch, 3, height, width] or [batch, height, width, 3]: export the model so, or serve "
+            "the file as it is, as NAME/1/model.onnx in a repository"
+        )
+
+
+def _add_batch(model: onnx.ModelProto, name: str, row: tuple[int, int, int]) -> None:
+    """Make a model of one image take a batch of 1, as all others do."""
+    write = Writer(name)
+    inner = write("Reshape", name, np.array(row))
+    for node in model.graph.node:
+        node.input[:] = [inner if taken == name else taken for taken in node.input]
+    model.graph.initializer.extend(write.constants)
+    model.graph.node.insert(0, write.nodes[0])
+    [value] = (v for v in model.graph.input if v.name == name)
+    value.type.tensor_type.shape.dim.insert(0, onnx.TensorShapeProto.Dimension(dim_value=1))
+
+
+def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
+    import onnxslim  # not at the top: a server that rebuilds an engine does not need it
+
+    try:
+        slimmed: onnx.ModelProto = onnxslim.slim(model)
+    except Exception as error:  # onnxslim raises any error of its passes
+        raise UnsupportedModel(
+            f"onnxslim cannot simplify the graph ({type(error).__name__}: {error}); "
+            "export the model with a fixed size"
+        ) from error
+    return slimmed
+
+
+def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.ModelProto:
+    opset = opset_of(model) or OPSET
+    if opset < OPSET and (branches := control_flow(model)):
+        note(f"stays at opset {opset}: {branches} is not converted")
+    elif opset < OPSET:
+        try:
+            if opset < _OPSET_OF_PLACES:
+                model = version_converter.convert_version(model, _OPSET_OF_PLACES)
+                _keep_places(model)
+            model = version_converter.convert_version(model, OPSET)
+        except (version_converter.ConvertError, RuntimeError, ValueError) as error:
+            note(f"stays at opset {opset}: {str(error).strip().splitlines()[0]}")
+        else:
+            model.ir_version = max(model.ir_version, _IR_VERSION)
+    return model
+
+
+def _keep_places(model: onnx.ModelProto) -> None:
+    """State in which place older operators resize; the converter leaves it to the new default."""
+    for node in model.graph.node:
+        if node.op_type == "Resize" and attribute(node, _PLACES, None) is None:
+            places = {_PLACES: "asymmetric", "nearest_mode": "floor"}
+            node.attribute.extend(make_attribute(*each) for each in places.items())
+
+
+def _infer_outputs(model: onnx.ModelProto, note: Callable[[str], None]) -> None:
+    """Infer the shapes of the outputs, in place of the exporter's, from an image of fixed size.
+
+    A dynamic batch is fixed at 1, with a note, where an output does not follow it: rows [k, 6] of
+    all images, or a batch that the exporter wrote into the graph.
+    """
+    trials = [_inferred(model)]
+    if graph_inputs(model)[0].shape[0] == -1:
+        trials = [_inferred(model, rows) for rows in _BATCHES]
+        if (whole := _without_batch(model, trials)) is not None:
+            note(f"takes one image at a time: output {whole} has no row for each of a batch")
+            _fix_batch(model, 1)
+            trials = [_inferred(model)]
+    for value, *shapes in zip(model.graph.output, *trials, strict=True):
+        known = [shape for shape in shapes if shape is not None]
+        if len(known) == len(shapes):
+            del value.type.tensor_type.shape.dim[:]
+            for lengths in zip(*known, strict=True):
+                same = len(set(lengths)) == 1
+                value.type.tensor_type.shape.dim.add(
+                    dim_value=(lengths[0] or None) if same else None,
+                    dim_param=None if same else "batch",
+                )
+    del model.graph.value_info[:]
+
+
+def _without_batch(
+    model: onnx.ModelProto, trials: Sequence[Sequence[tuple[int, ...] | None]]
+) -> str | None:
+    """Return the name of an output whose first dimension is not the batch; None without one."""
+    counted = outputs_after(model, COUNTING)
+    for value, *shapes in zip(model.graph.output, *trials, strict=True):
+        rows = tuple((-1 if shape is None else next(iter(shape), 1)) for shape in shapes)
+        unknown = min(rows) < 1
+        if rows != _BATCHES and (not unknown or value.name in counted):
+            return str(value.name)
+    return None
+
+
+def _inferred(model: onnx.ModelProto, batch: int | None = None) -> list[tuple[int, ...] | None]:
+    """Return the shapes of the outputs, with 0 for an unknown length; None for an unknown rank."""
+    bare = deepcopy(model)
+    for value in bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    if batch is not None:
+        _fix_batch(bare, batch)
+    found = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph.output
+    tensors = [value.type.tensor_type for value in found]
+    return [
+        tuple(dim.dim_value for dim in each.shape.dim) if each.HasField("shape") else None
+        for each in tensors
+    ]
+
+
+def _fix_batch(model: onnx.ModelProto, batch: int) -> None:
+    [name] = (spec.name for spec in graph_inputs(model))
+    [value] = (v for v in model.graph.input if v.name == name)
+    value.type.tensor_type.shape.dim[0].dim_value = batch
+
+
+def _name_nodes(model: onnx.ModelProto) -> None:
+    """Give every node a unique name: later passes and messages refer to nodes by name."""
+    taken: set[str] = set()
+    for number, node in enumerate(model.graph.node):
+        if not node.name or node.name in taken:
+            node.name = f"{node.op_type}_{number}" + "_" * (f"{node.op_type}_{number}" in taken)
+        taken.add(node.name)

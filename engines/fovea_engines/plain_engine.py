@@ -1,0 +1,240 @@
+"""Opens a plain Triton version folder, deriving the missing card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import starmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fovea_engines.backends.registry import BACKENDS, backends_for, get_backend, open_session
+from fovea_engines.device import processor_name
+from fovea_engines.heads.image_inputs import beside_image, image_of, source_feeds
+from fovea_engines.heads.metadata import labels_from_metadata
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.recognise import Observe, recognise
+from fovea_engines.heads.recognition import TENSORS
+from fovea_engines.heads.signature import image_layout
+from fovea_engines.onnx_graph.tensors import in_its_place, read_metadata
+from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard, HeadCandidate
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
+from fovea_engines.repository.files import file_sha256
+from fovea_engines.repository.labels import LABELS_FILE, read_labels
+from fovea_engines.session import Array, Session, TensorSpec
+from fovea_preprocess.errors import BackendError, InvalidModel, NotFound, UnsupportedModel
+from fovea_preprocess.preprocessor import Preprocessor
+from fovea_preprocess.spec import PreprocessSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PlainChoice:
+    """Options for an engine without a card.
+
+    Attributes:
+        file: "" for the first known one in the folder.
+        backend: "" for the file's default.
+        max_batch: most rows of a call where the model has a batch dimension, 0 where clients send
+            none; None takes config.pbtxt's, at least 1.
+    """
+
+    file: str = ""
+    backend: str = ""
+    max_batch: int | None = None
+
+
+def engine_files() -> tuple[str, ...]:
+    """Return the names that an engine may have: the first that is there is opened.
+
+    Plans may have the header that Ultralytics writes.
+    """
+    suffixes = (suffix for one in BACKENDS.values() for suffix in one.suffixes)
+    return tuple(dict.fromkeys(f"model{suffix}" for suffix in suffixes))
+
+
+def open_plain(
+    folder: Path,
+    choice: PlainChoice | None = None,
+    *,
+    threads: int | None = None,
+    streams: int | None = None,
+) -> tuple[EngineCard, Session]:
+    """Open a version folder that has no card, and make one in memory.
+
+    Raises:
+        NotFound: the engine file is missing, or the folder has no known one.
+        InvalidModel: the runtime cannot read the file, or does not support its kind.
+        BackendUnavailable: its runtime cannot be used, or does not match the file's.
+    """
+    choice = choice or PlainChoice()
+    names = (choice.file,) if choice.file else engine_files()
+    file = next(filter(None, (_engine_file(folder, name) for name in names)), choice.file)
+    if not file:
+        raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(names)}")
+    if not (folder / file).is_file():
+        raise NotFound(f"{folder} has no {file}, which config.pbtxt names: put it there")
+    if (other := in_its_place(folder / file)) is not None:
+        raise InvalidModel(f"{folder / file} is {other}")
+    backend, metadata = _origin(folder / file, choice.backend)
+    max_batch = choice.max_batch
+    if max_batch is None:
+        max_batch = max(1, read_config(folder.parent / CONFIG_FILE).max_batch_size)
+    session = open_session(
+        backend, folder / file, max_batch=max_batch, threads=threads, streams=streams
+    )
+    if not _has_batch(session):
+        session.max_batch = 0
+    return _card(folder, file, backend, session, metadata), session
+
+
+def _engine_file(folder: Path, name: str) -> str | None:
+    """Return the path of an engine file below a version folder; None where it is not there.
+
+    Weights outside an ONNX file may lie with it in a folder of its name, as Triton's documentation
+    has it: model.onnx/model.onnx.
+    """
+    return next((at for at in (name, f"{name}/{name}") if (folder / at).is_file()), None)
+
+
+def _has_batch(session: Session) -> bool:
+    """Return True if the first dimension of every tensor can be a batch."""
+    first = {spec.shape[:1] for spec in (*session.inputs, *session.outputs)}
+    return first in ({(-1,)}, {(1,)})
+
+
+def _origin(file: Path, said: str) -> tuple[str, dict[str, str]]:
+    """Return the backend that runs a file, possibly `said`, and the exporter's metadata."""
+    # Deserialising a plan runs code in it, so no plan is accepted under another suffix.
+    fitting = {backend.name: backend for backend in backends_for(file.name)}
+    if said and said not in fitting:
+        raise InvalidModel(
+            f"{file} is not for backend '{said}' but for {' or '.join(fitting)}: correct "
+            "config.pbtxt, or give the file the suffix of what it is"
+        )
+    made_for, metadata = next(iter(fitting.values())).read_header(file)
+    return said or made_for, read_metadata(file) if file.suffix == ".onnx" else metadata
+
+
+def _card(
+    folder: Path, file: str, backend: str, session: Session, metadata: dict[str, str]
+) -> EngineCard:
+    own = _own_values(folder / file, session)
+    seen = _observer(session, metadata, own)
+    image = _image(session.inputs)
+    beside = beside_image(session.inputs) if image != session.inputs else ()
+    recognition = recognise(image, session.outputs, metadata, observe=seen, beside=beside)
+    if recognition.open:
+        cure = "to get boxes, build it with `fovea build --head FAMILY`"
+        recognition = replace(recognition, task=TENSORS, reason=f"{recognition.reason}; {cure}")
+    if file.endswith(".onnx") and (recognition.resizes or recognition.guessed):
+        # Here, because onnx takes 0.3 s to import.
+        import onnx
+
+        from fovea_engines.onnx_graph.as_written import as_written
+        from fovea_engines.onnx_graph.external_data import read_external_data
+
+        model = onnx.load(folder / file, load_external_data=False)
+        if recognition.resizes:
+            read_external_data(model, folder / file)
+        recognition = as_written(recognition, model)
+    try:
+        fields = {**recognition.own_preprocess, **own}
+        preprocess = _preprocess(recognition.family, image, metadata, fields)
+    except UnsupportedModel as error:
+        reason = f"{recognition.reason}; but {error}"
+        recognition = replace(recognition, family=None, task=TENSORS, reason=reason)
+        preprocess = None
+    labels = labels_from_metadata(metadata, recognition.num_classes) or recognition.labels
+    if labels is None and (folder.parent / LABELS_FILE).is_file():
+        labels = read_labels(folder.parent / LABELS_FILE)
+    digest = file_sha256(folder / file)
+    return EngineCard(
+        format=CARD_FORMAT,
+        name=folder.resolve().parent.name,
+        created=None,
+        content_key="",
+        backend=backend,
+        backend_version=get_backend(backend).info.version or "",
+        device=processor_name(),
+        precision="fp32",
+        onnx_sha256=digest if file.endswith(".onnx") else "",
+        files={file: digest},
+        max_batch=session.max_batch,
+        inputs=session.inputs,
+        outputs=session.outputs,
+        family=recognition.family,
+        head_outputs=recognition.outputs,
+        num_classes=recognition.num_classes,
+        skeleton=recognition.skeleton,
+        reason=recognition.reason,
+        task=recognition.task,
+        labels=labels,
+        preprocess=preprocess,
+        agreement=None,
+        build_seconds={},
+        metadata=metadata,
+        head_candidates=tuple(starmap(HeadCandidate, recognition.candidates)),
+        preprocess_from=None if preprocess is None else recognition.preprocess_from,
+    )
+
+
+def _image(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """Return the first input where it takes images and the size fills in all others; else all."""
+    try:
+        return inputs[:1] if image_of(inputs) is inputs[0] else inputs
+    except UnsupportedModel:
+        return inputs
+
+
+def _own_values(file: Path, session: Session) -> Mapping[str, Any]:
+    """Return the fields of a `PreprocessSpec` that an ONNX file itself decides."""
+    if file.suffix != ".onnx" or not session.inputs or image_layout(session.inputs[0]) is None:
+        return {}
+    # Here, because onnx takes 0.3 s to import.
+    import onnx
+
+    from fovea_engines.onnx_graph.own_normalisation import own_normalisation
+
+    with suppress(UnsupportedModel):
+        return own_normalisation(onnx.load(file, load_external_data=False))
+    return {}
+
+
+def _observer(session: Session, metadata: dict[str, str], own: Mapping[str, Any]) -> Observe:
+    """Return what runs an engine on a grey image, which shows what no detector of a family does."""
+
+    @cache
+    def run(spec: PreprocessSpec) -> Sequence[Mapping[str, Array]]:
+        row, _ = Preprocessor(spec).row(np.full((8, 8, 3), 128, np.uint8))
+        return [session.infer(source_feeds(session.inputs, row))]
+
+    def observe(family: str | None) -> Sequence[Mapping[str, Array]]:
+        try:
+            spec = _preprocess(family, _image(session.inputs), metadata, own)
+            return () if spec is None else run(spec)
+        except (UnsupportedModel, BackendError):
+            return ()
+
+    return observe
+
+
+def _preprocess(
+    family: str | None,
+    inputs: tuple[TensorSpec, ...],
+    metadata: dict[str, str],
+    own: Mapping[str, Any],
+) -> PreprocessSpec | None:
+    # A graph with a fixed batch over 1 cannot take single images.
+    if len(inputs) != 1 or inputs[0].shape[:1] not in ((-1,), (1,)):
+        return None
+    try:
+        return default_preprocess(family, inputs, metadata, trained=own)
+    except UnsupportedModel:
+        if family is not None:
+            raise
+        # A plain repository may hold any model; one that takes no images is still served.
+        return None

@@ -1,0 +1,225 @@
+"""INT8, written into a graph as QuantizeLinear and DequantizeLinear around its layers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx.helper import make_node
+from onnx.numpy_helper import from_array, to_array
+
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.device import WeightBits
+from fovea_engines.onnx_graph.wiring import (
+    RANKING,
+    Wiring,
+    is_depthwise,
+    output_axis,
+    rebuild,
+    tensors_after,
+)
+from fovea_engines.quantization.ranges import Ranges
+
+# Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
+_SMALLEST = 2.0**-20
+MOST_OF_PAIRS = 128
+"""Largest sum of two weights of a channel for CPUs that add two products of INT8 in 16 bits: 255 *
+128 is 32,640, and 32,767 is the largest there."""
+# Products of 32 columns gain nothing from integers, those of 64 on 400 rows a quarter of the time.
+_NARROWEST = 64
+# Operators whose results follow from a choice by values.
+_CHOOSING = RANKING | {"GridSample"}
+
+
+def quantisable(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Return the names of the layers that gain from INT8, in the graph's order.
+
+    They are convolutions and the projections of tokens. Not among them are a detector's last
+    layers, whose rounding would be read off as boxes; and depthwise layers, which are not computed
+    faster in INT8, as they wait for memory, and which lose most: yolox_nano loses half of its mAP
+    by them. Nor are layers after a choice of rows or of places, which rounding would make another
+    one (the decoders of most DETRs), and projections that it is read from. All else, such as the
+    attention itself, stays float too. So do projections of levels that are joined: OpenVINO moves
+    their scales to the levels, and then refuses the product.
+    """
+    return tuple(node.name for node in _quantisable(model))
+
+
+def _quantisable(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    wiring = Wiring(model)
+    head = wiring.head_layers()
+    chosen = tensors_after(model, _CHOOSING)
+    layers = {
+        node.name
+        for node in wiring.layers()
+        if node.input[1] in wiring.constants
+        and not is_depthwise(node, wiring.constants[node.input[1]])
+    }
+    if projections := wiring.projections():
+        single = _single_rows(model)
+        layers |= {
+            node.name
+            for node in projections
+            if min(wiring.constants[node.input[1]].dims) >= _NARROWEST
+            and node.input[0] not in single
+            and not _joined(wiring, node.input[0])
+        }
+        choices = (node for node in wiring.nodes if node.op_type in RANKING)
+        ranked = wiring.last_layers({name for node in choices for name in node.input})
+        layers -= ranked & {node.name for node in projections}
+    return [
+        node
+        for node in wiring.nodes
+        if node.name in layers and node.name not in head and node.input[0] not in chosen
+    ]
+
+
+def _joined(wiring: Wiring, name: str) -> bool:
+    maker = wiring.maker(name)
+    if maker is not None and maker.op_type == "Mul":  # a mask of the levels' edges
+        maker = wiring.maker(next(one for one in maker.input if one not in wiring.constants))
+    return maker is not None and maker.op_type == "Concat"
+
+
+def _single_rows(model: onnx.ModelProto) -> set[str]:
+    """Name the tensors that have one row for each image, of which a product waits for memory."""
+    batch = model.graph.input[0].type.tensor_type.shape.dim[0]
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in inferred.value_info}
+    return {name for name, dims in shapes.items() if len(dims) == 2 and dims[0] == batch}
+
+
+def quantise(
+    model: onnx.ModelProto,
+    ranges: Ranges,
+    encoding: Encoding,
+    keep_float: Collection[str] = (),
+) -> onnx.ModelProto:
+    """Return a copy of a normalised float32 model whose layers multiply integers.
+
+    Each quantised layer takes its input through a Q/DQ pair and its weights, int8 per output
+    channel, through a DQ. Biases, sums and activations stay float: the backend fuses what it can.
+    """
+    quantised = deepcopy(model)
+    chosen = set(quantisable(model)) - set(keep_float)
+    rebuild(quantised, _nodes(quantised, ranges, encoding, chosen))
+    return quantised
+
+
+def _nodes(
+    model: onnx.ModelProto, ranges: Ranges, encoding: Encoding, chosen: Collection[str]
+) -> Iterator[onnx.NodeProto]:
+    """Yield the quantised graph in topological order; new constants go into the model."""
+    wiring = Wiring(model)
+    takers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in wiring.nodes:
+        if node.name in chosen:
+            takers[node.input[0]].append(node)
+    for value in model.graph.input:
+        if value.name in takers:
+            yield from _activation(model, value.name, ranges, encoding, takers[value.name])
+    for node in wiring.nodes:
+        if node.name in chosen:
+            yield _weight(model, node, wiring.constants[node.input[1]], encoding.weight_bits)
+        yield node
+        for output in node.output:
+            if output in takers:
+                yield from _activation(model, output, ranges, encoding, takers[output])
+
+
+def _activation(
+    model: onnx.ModelProto,
+    name: str,
+    ranges: Ranges,
+    encoding: Encoding,
+    takers: list[onnx.NodeProto],
+) -> Iterator[onnx.NodeProto]:
+    steps = Steps.of(*ranges.tensors[name], encoding)
+    scale, zero = f"{name}/scale", f"{name}/zero_point"
+    integers, real = f"{name}/quantised", f"{name}/dequantised"
+    model.graph.initializer.append(from_array(steps.scale, scale))
+    model.graph.initializer.append(from_array(steps.zero_point, zero))
+    yield make_node("QuantizeLinear", [name, scale, zero], [integers], f"{name}/Q")
+    yield make_node("DequantizeLinear", [integers, scale, zero], [real], f"{name}/DQ")
+    for taker in takers:
+        taker.input[0] = real
+
+
+def _weight(
+    model: onnx.ModelProto, layer: onnx.NodeProto, weight: onnx.TensorProto, bits: WeightBits
+) -> onnx.NodeProto:
+    # By the layer's name: two layers may share one tensor.
+    stem, axis = f"{layer.name}/weight", output_axis(layer)
+    integers, scale = encode_weight(np.moveaxis(to_array(weight), axis, 0), bits)
+    integers = np.ascontiguousarray(np.moveaxis(integers, 0, axis))
+    model.graph.initializer.append(from_array(integers, f"{stem}/quantised"))
+    model.graph.initializer.append(from_array(scale, f"{stem}/scale"))
+    layer.input[1] = f"{stem}/dequantised"
+    return make_node(
+        "DequantizeLinear",
+        [f"{stem}/quantised", f"{stem}/scale"],
+        [layer.input[1]],
+        f"{stem}/DQ",
+        axis=axis,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """real = (integer - zero_point) * scale; the zero point is an int8 or uint8 scalar.
+
+    The scale, a float32 scalar, is exact in float16 as well, so that both precisions agree,
+    unless it is over 65504.
+    """
+
+    scale: NDArray[np.float32]
+    zero_point: NDArray[Any]
+
+    @classmethod
+    def of(cls, low: float, high: float, encoding: Encoding) -> Steps:
+        """Steps over a range that holds zero, which is then exact."""
+        if encoding is Encoding.SIGNED:
+            return cls(_half_exact(max(-low, high) / 127), np.array(0, np.int8))
+        scale = _half_exact((high - low) / 255)
+        return cls(scale, np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8))
+
+
+def encode_weight(
+    weight: NDArray[np.float32], bits: WeightBits = 8
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return a weight, float32 [out, in, ...], in symmetric steps per output channel.
+
+    The steps are int8 of the same shape, -127 to 127, and the scales float32 [out]. With 7 bits no
+    two steps of a channel add up to more than `MOST_OF_PAIRS`, whichever a CPU puts together; where
+    one weight is far larger than the others, it still has nearly 8.
+    """
+    rows = weight.reshape(len(weight), -1)
+    # Each of two may be rounded up by half a step: 127 and twice a half are the most of a pair.
+    largest = pair_sums(rows) if bits == 7 else np.abs(rows).max(axis=1)
+    scale = _half_exact(largest / 127)
+    steps = np.rint(weight / scale.reshape(-1, *[1] * (weight.ndim - 1)))
+    return np.clip(steps, -127, 127).astype(np.int8), scale
+
+
+def pair_sums(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the largest magnitude [n] of the sum of two numbers of each row, or of one, [n, k]."""
+    count = min(rows.shape[1], 2)
+    ordered = np.sort(rows, axis=1)
+    sums = np.stack([ordered[:, -count:].sum(axis=1), -ordered[:, :count].sum(axis=1)])
+    largest: NDArray[np.float32] = np.maximum(sums.max(axis=0), np.abs(rows).max(axis=1))
+    return largest
+
+
+def _half_exact(scale: Any) -> NDArray[np.float32]:
+    """The float16 just above, as float32: rounding down would clip the end of the range."""
+    wanted = np.maximum(np.asarray(scale, np.float32), np.float32(_SMALLEST))
+    with np.errstate(over="ignore"):
+        half = wanted.astype(np.float16)
+        half = np.where(half < wanted, np.nextafter(half, np.float16(np.inf)), half)
+    return np.where(np.isfinite(half), half, wanted).astype(np.float32)

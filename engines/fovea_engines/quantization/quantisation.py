@@ -1,0 +1,157 @@
+"""Brings the model of a build to INT8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import onnx
+
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.build.int8 import Encode, Int8, Judge, Sensitivity, Truth
+from fovea_engines.build.plan import AUTO, BuildPlan
+from fovea_engines.build.prepare import PreparedModel, check_float32
+from fovea_engines.progress import Progress
+from fovea_engines.quantization.calibrate import find_ranges
+from fovea_engines.quantization.exported import keep_exported
+from fovea_engines.quantization.qdq import quantisable
+from fovea_engines.quantization.ranges import RANGES_FILE, Ranges
+from fovea_engines.quantization.search import Int8Candidates, SensitivitySearch, int8_graph, select
+from fovea_engines.quantization.validator import validate
+from fovea_engines.repository.figures import Calibration
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.plural import counted
+
+# Blocks of the ranking that are reported during a build; the card has all.
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantisation:
+    """Ranges of the inputs of layers, and the layers, for the conversion of a model to INT8.
+
+    Attributes:
+        reused: the ranges come from an earlier build.
+        layers: names of the layers that can be INT8; those in `kept_float` stay float.
+        ranking: blocks by their gain, largest first; empty without a search.
+    """
+
+    ranges: Ranges
+    reused: bool
+    layers: tuple[str, ...]
+    kept_float: tuple[str, ...]
+    ranking: tuple[Sensitivity, ...]
+
+    @property
+    def card_entry(self) -> Calibration:
+        """Return the calibration entry of the card."""
+        origin = self.ranges.origin
+        return Calibration(
+            method=origin.method,
+            images=self.ranges.count,
+            images_sha256=origin.images,
+            preprocess_sha256=origin.preprocess,
+            layers=len(self.layers) - len(self.kept_float),
+            kept_float=self.kept_float,
+            reused=self.reused,
+            remarks=self.ranges.remarks,
+            gains={one.block: round(one.gain, 4) for one in self.ranking},
+        )
+
+
+def to_int8(plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Progress) -> Int8:
+    """Bring a model to INT8 as a plan says, or keep the INT8 that its exporter has written."""
+    if prepared.quantised:
+        return Int8(_checked(keep_exported(plan, prepared.graph, progress)))
+    found = plan_quantisation(plan, prepared, truth, progress)
+    encode = partial(int8_graph, prepared.graph, found.ranges, keep_float=found.kept_float)
+    files = {RANGES_FILE: found.ranges.encoded()}
+    return Int8(_checked(encode), found.card_entry, found.ranking, files)
+
+
+def _checked(encode: Encode) -> Encode:
+    """Refuse what TensorRT would refuse, of the graphs that it may get."""
+
+    def checked(encoding: Encoding) -> onnx.ModelProto:
+        graph = encode(encoding)
+        if encoding is Encoding.SIGNED:
+            validate(graph)
+        return graph
+
+    return checked
+
+
+def plan_quantisation(
+    plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Progress
+) -> Quantisation:
+    """Measure ranges, and choose the layers that stay float."""
+    layers = quantisable_layers(prepared)
+    # Before the calibration, which takes long.
+    chosen = None if plan.keep_float == (AUTO,) else select(plan.keep_float, layers)
+    if chosen is not None and len(chosen) == len(layers):
+        raise InvalidOption(
+            f"--keep-float leaves all {counted(len(layers), 'layer')} in float, which is FP32: "
+            "name fewer, or build with --precision fp32"
+        )
+    ranges, reused = find_ranges(plan, prepared, progress)
+    if chosen is not None:
+        return Quantisation(ranges, reused, layers, chosen, ())
+    kept: tuple[str, ...] = ()
+    ranking: tuple[Sensitivity, ...] = ()
+    judge = Judge(plan, prepared, truth)
+    # Both files keep the same layers in float, so each keeps what the other needs.
+    for encoding in plan.encodings:
+        candidates = Int8Candidates(judge, prepared.graph, ranges, encoding)
+        found = _search(candidates, layers, kept, encoding, progress)
+        if found is not None:
+            kept += tuple(layer for one in found.kept for layer in one.layers)
+            ranking += found.ranking
+    if len(kept) == len(layers):
+        raise UnsupportedModel(
+            f"INT8 agrees only with all of its {counted(len(layers), 'layer')} left in float, so "
+            "that nothing is INT8: build with --precision fp16 or fp32, or give --calibration "
+            "more, and more varied, images"
+        )
+    return Quantisation(ranges, reused, layers, kept, ranking)
+
+
+def _search(
+    candidates: Int8Candidates,
+    layers: tuple[str, ...],
+    kept: tuple[str, ...],
+    encoding: Encoding,
+    progress: Progress,
+) -> SensitivitySearch | None:
+    """Search for more layers to keep in float; return None when the network is good enough."""
+    whose = " for TensorRT" if encoding is Encoding.SIGNED else ""
+    with progress.phase("sensitivity"):
+        base = candidates.score(kept)
+        blocks = f"all but {len(kept)} layers" if kept else "every block"
+        progress.note(f"{base} with {blocks} in INT8{whose}")
+        if base.margin >= 0:
+            return None
+        left = tuple(layer for layer in layers if layer not in kept)
+        found = candidates.search(left, kept, base, progress)
+    for one in found.ranking[:_SHOWN]:
+        stays = "stays in float" if one in found.kept else "in INT8"
+        progress.note(f"  {one.gain:+.3f}  {one.block} {stays}")
+    count = f"{len(found.kept)} of {len(found.ranking)} blocks"
+    progress.note(f"{found.reached} with {count} in float{whose}")
+    return found
+
+
+def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:
+    """Return the names of the layers that can be INT8, in order; UnsupportedModel if none can."""
+    if prepared.quantised:
+        raise UnsupportedModel(
+            "the model was quantised by its exporter and keeps its own scales: fovea build takes "
+            "it as it is, with --precision int8"
+        )
+    check_float32(prepared, "int8")
+    layers = quantisable(prepared.graph)
+    if not layers:
+        raise UnsupportedModel(
+            "no layer of the model gains from INT8 (it has no convolutions or projections "
+            "with constant float32 weights, but for its head): build with --precision fp16"
+        )
+    return layers

@@ -1,0 +1,150 @@
+"""INT8 that an exporter wrote, in the encoding that a runtime takes."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx.numpy_helper import from_array, to_array
+
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.onnx_graph.wiring import Wiring, attribute, rebuild
+from fovea_engines.quantization.qdq import MOST_OF_PAIRS, pair_sums
+from fovea_preprocess.errors import UnsupportedModel
+
+_KINDS = {Encoding.SIGNED: (np.int8, 0), Encoding.UNSIGNED: (np.uint8, 128)}
+
+
+def quantised_share(model: onnx.ModelProto) -> tuple[int, int]:
+    """Return the numbers of layers that take quantised inputs, and of all layers."""
+    wiring = Wiring(model)
+    layers = wiring.layers()
+    makers = (wiring.producer.get(layer.input[0]) for layer in layers)
+    done = sum(node is not None and node.op_type == "DequantizeLinear" for node in makers)
+    return done, len(layers)
+
+
+def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
+    """Return a copy of a model with Q/DQ pairs, its activations in an encoding.
+
+    int8 around 0 and uint8 around 128 stand for the same values, step for step, so nothing is
+    rounded. What is neither stays as it is: it has no counterpart. Weights are halved where this
+    CPU needs 7 bits.
+    """
+    recoded = deepcopy(model)
+    wiring = Wiring(recoded)
+    dtype, middle = _KINDS[encoding]
+    other, other_middle = _KINDS[
+        Encoding.UNSIGNED if encoding is Encoding.SIGNED else Encoding.SIGNED
+    ]
+    made: set[str] = set()
+    for pair in wiring.nodes:
+        if pair.op_type != "QuantizeLinear" or pair.input[0] in wiring.constants:
+            continue
+        takers = wiring.consumers[pair.output[0]]
+        if any(taker.op_type != "DequantizeLinear" for taker in takers):
+            continue  # the integers themselves are computed with
+        zero = wiring.constants.get(pair.input[2]) if len(pair.input) > 2 else None
+        if zero is None:
+            raise UnsupportedModel(
+                f"{pair.name} quantises without a constant zero point: export it with one"
+            )
+        old = to_array(zero)
+        if old.dtype != other or (old != other_middle).any():
+            continue
+        name = f"{zero.name}/{encoding.value}"
+        if name not in made:  # exporters let pairs share one
+            made.add(name)
+            recoded.graph.initializer.append(from_array(np.full_like(old, middle, dtype), name))
+        for node in (pair, *takers):
+            del node.input[2:]
+            node.input.append(name)
+    rebuild(recoded, iter(wiring.nodes))
+    if encoding.weight_bits == 7:
+        narrow_weights(recoded)
+    return recoded
+
+
+def narrow_weights(model: onnx.ModelProto) -> None:
+    """Halve int8 weights, channel by channel, where two add up to too much; double their scales.
+
+    Weights that the graph itself quantises are rounded once, with the doubled scale. A weight with
+    a zero point other than 0, or with several scales a channel, stays as it is.
+    """
+    wiring = Wiring(model)
+    for node in wiring.nodes:
+        steps = _steps(wiring, node)
+        scale = _constant(wiring, node.input[1]) if steps is not None else None
+        if steps is None or scale is None or scale.ndim > 1:
+            continue
+        along = _along(node, scale, steps.ndim)
+        kept = tuple(i for i, length in enumerate(along) if length != 1)
+        others = tuple(i for i, length in enumerate(along) if length == 1)
+        rows = steps.transpose(*kept, *others).reshape(scale.size, -1)
+        wide = pair_sums(rows) > MOST_OF_PAIRS
+        if not wide.any():
+            continue
+        factor = (1 + wide).reshape(scale.shape).astype(scale.dtype)
+        halved = np.rint(steps / factor.reshape(along)).astype(np.int8)
+        _replace(model, node, halved, scale * factor)
+        for layer in wiring.consumers[node.output[0]]:
+            if len(layer.input) > 2 and layer.input[1] == node.output[0]:
+                _narrow_bias(model, wiring, layer.input[2], factor)
+    taken = {name for node in wiring.nodes for name in node.input} | wiring.outputs
+    rebuild(model, (node for node in wiring.nodes if not taken.isdisjoint(node.output)))
+
+
+def _narrow_bias(model: onnx.ModelProto, wiring: Wiring, name: str, factor: NDArray[Any]) -> None:
+    """Keep an int32 bias in steps of its layer's sums: else ONNX Runtime computes in float."""
+    node = wiring.producer.get(name)
+    if node is None or node.op_type != "DequantizeLinear":
+        return
+    steps, scale = (_constant(wiring, name) for name in node.input[:2])
+    if steps is None or scale is None or steps.dtype != np.int32 or scale.shape != factor.shape:
+        return
+    halved = np.rint(steps / factor.astype(np.float64)).astype(np.int32)
+    _replace(model, node, halved, scale * factor)
+
+
+def _steps(wiring: Wiring, node: onnx.NodeProto) -> NDArray[np.float32] | None:
+    """Constant weights as steps of their scale, not yet rounded where the graph does that."""
+    if node.op_type != "DequantizeLinear":
+        return None
+    zero = _constant(wiring, node.input[2]) if len(node.input) > 2 else np.zeros(1, np.int8)
+    if zero is None or zero.dtype != np.int8 or zero.any():
+        return None
+    steps = _constant(wiring, node.input[0])
+    if steps is not None:
+        return steps.astype(np.float32) if steps.dtype == np.int8 else None
+    source = wiring.producer.get(node.input[0])
+    if source is None or source.op_type != "QuantizeLinear" or source.input[1:] != node.input[1:]:
+        return None
+    real, scale = (_constant(wiring, name) for name in source.input[:2])
+    if real is None or scale is None or scale.ndim > 1:
+        return None
+    exact = real / scale.reshape(_along(node, scale, real.ndim))
+    clipped: NDArray[np.float32] = np.clip(exact, -128, 127).astype(np.float32)
+    return clipped
+
+
+def _along(node: onnx.NodeProto, scale: NDArray[Any], dimensions: int) -> list[int]:
+    """The shape in which scales, one or one a channel, lie along a weight."""
+    shape = [1] * dimensions
+    if scale.size > 1:
+        shape[int(attribute(node, "axis", 1))] = scale.size
+    return shape
+
+
+def _replace(
+    model: onnx.ModelProto, node: onnx.NodeProto, steps: NDArray[Any], scale: NDArray[Any]
+) -> None:
+    for i, (what, value) in enumerate((("steps", steps), ("scale", scale))):
+        node.input[i] = f"{node.output[0]}/narrow/{what}"
+        model.graph.initializer.append(from_array(value, node.input[i]))
+
+
+def _constant(wiring: Wiring, name: str) -> NDArray[Any] | None:
+    return to_array(wiring.constants[name]) if name in wiring.constants else None

@@ -1,0 +1,185 @@
+"""Defines the value that networks with several classifiers return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.results.class_names import class_name, shown_name
+from fovea_engines.results.classes import classes_json, scored
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.plural import counted
+
+LIKELY = 0.5
+"""From this probability on, a class that excludes no other is taken to be there."""
+
+
+class Attribute(NamedTuple):
+    """The classes of an image by one of several classifiers.
+
+    Attributes:
+        name: of the output.
+        probabilities: float32 [k], of all its classes.
+        exclusive: one of the classes holds, so that the probabilities add up to 1; else each holds
+            or not.
+        class_ids: int32, of those that the request keeps, best first. Ids count through all
+            classifiers of the network: the labels are one list.
+        first: the least id.
+    """
+
+    name: str
+    probabilities: NDArray[np.float32]
+    exclusive: bool
+    class_ids: NDArray[np.int32]
+    first: int
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        probabilities: NDArray[np.float32],
+        first: int,
+        options: PredictOptions,
+        *,
+        exclusive: bool,
+    ) -> Self:
+        """Keep the `top_k` of the wanted classes."""
+        ids = np.arange(first, first + len(probabilities), dtype=np.int32)
+        ids = ids[np.argsort(-probabilities, kind="stable")]
+        if options.classes is not None:
+            ids = ids[np.isin(ids, options.classes)]
+        return cls(name, probabilities, exclusive, ids[: options.top_k], first)
+
+    def to_json(self, labels: Sequence[str] | None) -> dict[str, Any]:
+        """Return its name and its best classes."""
+        classes = classes_json(self.class_ids, self.scores, labels)
+        return {"name": self.name, "exclusive": self.exclusive, "classes": classes}
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any]) -> Self:
+        """Read it; the probabilities of classes that the answer leaves out are 0."""
+        ids, scores = scored(answer["classes"])
+        first = int(ids.min()) if len(ids) else 0
+        probabilities = np.zeros(int(ids.max(initial=first)) - first + 1, np.float32)
+        probabilities[ids - first] = scores
+        return cls(str(answer["name"]), probabilities, bool(answer["exclusive"]), ids, first)
+
+    @property
+    def scores(self) -> NDArray[np.float32]:
+        """Return the probabilities of `class_ids`, float32."""
+        return self.probabilities[self.class_ids - self.first]
+
+    @property
+    def likely(self) -> list[int]:
+        """Return the ids of the best class, or of those that are likely where several can be."""
+        kept = slice(1) if self.exclusive else self.scores >= LIKELY
+        ids: list[int] = self.class_ids[kept].tolist()
+        return ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attributes(TaskResult):
+    """The classes of an image by each classifier, in the order of the model's outputs."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("attributes",)
+    field: ClassVar[str] = "attributes"
+    shares: ClassVar[str] = "probabilities"
+
+    found: tuple[Attribute, ...]
+
+    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+        """Return the best classes of each classifier."""
+        return {self.field: [each.to_json(words.labels) for each in self.found]}
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+        """Read the classes of each classifier; raises as `TaskResult.from_json`."""
+        return cls(tuple(map(Attribute.from_json, answer[cls.field])))
+
+    @classmethod
+    def to_tensors(
+        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+    ) -> dict[str, Array]:
+        """Convert classes.
+
+        Returns:
+            ``attributes`` texts [n, classifiers]: "name=class", where several classes can be with
+            commas between those from .5 on. ``scores`` float32 [n, classes] of all, in the order of
+            ids.
+        """
+        texts = np.full((len(found), len(found[0].found)), b"", object)
+        for row, image in zip(texts, found, strict=True):
+            for column, each in enumerate(image.found):
+                named = ",".join(class_name(words.labels, class_id) for class_id in each.likely)
+                row[column] = f"{each.name}={named}".encode()
+        scores = np.stack([np.concatenate([a.probabilities for a in one.found]) for one in found])
+        return {"attributes": texts, "scores": scores}
+
+    @classmethod
+    def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
+        """List the tensors."""
+        return [
+            TensorSpec("attributes", "object", (-1, -1)),
+            TensorSpec("scores", "float32", (-1, -1)),
+        ]
+
+    @property
+    def summary(self) -> str:
+        """Return the number of classifiers."""
+        return counted(len(self.found), "attribute")
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Return all arrays that it keeps in memory."""
+        return [array for each in self.found for array in (each.probabilities, each.class_ids)]
+
+    def holding(self, arrays: Sequence[Array]) -> Self:
+        """Return the same classifiers with other probabilities and ids; ValueError as there."""
+        parts = zip(self.found, arrays[::2], arrays[1::2], strict=True)
+        return type(self)(
+            tuple(one._replace(probabilities=some, class_ids=ids) for one, some, ids in parts)
+        )
+
+    def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
+        """Return a line for each classifier, with its likely classes."""
+        lines = []
+        for each in self.found:
+            named = ", ".join(
+                f"{shown_name(labels, class_id)} {each.probabilities[class_id - each.first]:.2f}"
+                for class_id in each.likely
+            )
+            lines.append((f"{each.name}: {named or 'none'}", each.likely[0] if named else 0))
+        return lines
+
+    @property
+    def likely(self) -> dict[int, float]:
+        """Return the likely classes of each classifier."""
+        return {
+            i: float(one.probabilities[i - one.first]) for one in self.found for i in one.likely
+        }
+
+    def shared(self, other: TaskResult) -> float | None:
+        """Return 1 less the probability that moves from class to class, the mean of all."""
+        if not isinstance(other, Attributes):
+            return None
+        moved = [
+            float(np.abs(one.probabilities - two.probabilities).sum() / 2)
+            if one.exclusive
+            else float(np.abs(one.probabilities - two.probabilities).mean())
+            for one, two in zip(self.found, other.found, strict=True)
+        ]
+        # Of 0 and NaN, `max` returns the first.
+        return max(0.0, 1 - sum(moved) / len(moved))
+
+    def to_source(self, back: LetterboxMap) -> Self:
+        """Return itself: it is of the whole image."""
+        return self

@@ -1,0 +1,125 @@
+"""Resolves class names in the options of a request to the ids that a head compares."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from fovea_engines.results.options import PredictOptions
+from fovea_preprocess.errors import InvalidOption
+
+# A message must not repeat a name of any length, nor look for names that resemble it.
+_SHOWN = 60
+_LISTED = 10
+
+# Possessive throughout: a long text without an end is refused in one pass.
+_WORD = re.compile(r'\s*+(?:"(?P<name>(?:[^"]++|"")++)"|(?P<plain>[^",][^,]*+))\s*+(?P<end>,|\Z)')
+_ID = re.compile(r"-?[0-9]+")
+
+
+def class_name(labels: Sequence[str] | None, class_id: int) -> str:
+    """Return the label of a class, or its number where the model has no label for it."""
+    return labels[class_id] if labels and class_id < len(labels) else str(class_id)
+
+
+def shown_name(labels: Sequence[str] | None, class_id: int) -> str:
+    """Return the label of a class as pictures have it: "class 6" where there is none."""
+    return labels[class_id] if labels and class_id < len(labels) else f"class {class_id}"
+
+
+def split_classes(text: str) -> tuple[int | str, ...]:
+    """Parse class ids and names from text such as ``person,5``; ValueError where it cannot.
+
+    A whole number is an id. What is in double quotes is a name: one with a comma, blanks around
+    it, or nothing but digits.
+    """
+    return tuple(
+        int(name) if plain and _ID.fullmatch(name) else name for name, plain in _names(text)
+    )
+
+
+def split_texts(text: str) -> tuple[str, ...]:
+    """Parse texts such as ``a cat,a dog``; one with a comma is in double quotes. ValueError."""
+    return tuple(name for name, _ in _names(text))
+
+
+def _names(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield what is between commas, and whether it was without quotes."""
+    at, end = 0, ","
+    while end:
+        word = _WORD.match(text, at)
+        if word is None:
+            raise ValueError("the quotes do not match, or a name is empty")
+        at, end = word.end(), word["end"]
+        plain = (word["plain"] or "").strip()
+        yield plain or word["name"].replace('""', '"'), bool(plain)
+
+
+def resolve_classes(
+    options: PredictOptions, labels: tuple[str, ...] | None, model: str, count: int | None = None
+) -> PredictOptions:
+    """Replace the names of classes in the options by their ids; InvalidOption where it cannot.
+
+    A name is compared exactly, then without regard to case. Where several classes share a name,
+    all of them are kept. The model's name is for messages; it has `count` classes, where known.
+    """
+    if options.classes is None:
+        return options
+    given = [each for each in options.classes if isinstance(each, int)]
+    if count is not None and max(given, default=0) >= count:
+        raise InvalidOption(
+            f"model '{model}' has no class {max(given)}; its class ids are 0 to {count - 1}"
+        )
+    if len(given) == len(options.classes):
+        return options
+    ids: dict[str, list[int]] = defaultdict(list)
+    spellings: dict[str, set[str]] = defaultdict(set)
+    for index, label in enumerate(labels or ()):
+        ids[label].append(index)
+        spellings[label.casefold()].add(label)
+    kept: list[int] = []
+    for each in options.classes:
+        if isinstance(each, int):
+            kept.append(each)
+        elif each in ids:
+            kept += ids[each]
+        elif len(same := spellings.get(each.casefold(), ())) == 1:
+            kept += ids[next(iter(same))]
+        else:
+            raise InvalidOption(
+                f"model '{model}' has no {_advice(each, labels, sorted(same), model)}"
+            )
+    return replace(options, classes=tuple(dict.fromkeys(kept)))
+
+
+def _advice(name: str, labels: tuple[str, ...] | None, same: list[str], model: str) -> str:
+    """Return the end of the message that refuses a class name."""
+    name = name[:_SHOWN]
+    if not labels:
+        return (
+            f"labels, so it has no class '{name}': give class ids, or build it with its names "
+            "(`fovea build --labels coco`, or a FILE with one on each line)"
+        )
+    shown = f"class '{name}'"
+    if same:
+        return f"{shown} spelt like that; it has {_either(same)}"
+    folded = {label.casefold(): label for label in labels}
+    if _ID.fullmatch(name):
+        return f"{shown}: an id is given without quotes"
+    if close := difflib.get_close_matches(name.casefold(), folded, n=3):
+        return f"{shown}; did you mean {_either([folded[each] for each in close])}?"
+    listed = f"{shown}; its classes are {', '.join(labels[:_LISTED])}"
+    if len(labels) <= _LISTED:
+        return listed
+    return f"{listed}, ...; GET /v1/models/{model} lists all {len(labels)}"
+
+
+def _either(names: list[str]) -> str:
+    shown = " or ".join(f"'{name}'" for name in names)
+    special = any(
+        name != name.strip().strip('"') or "," in name or _ID.fullmatch(name) for name in names
+    )
+    return f"{shown} (in text: in double quotes)" if special else shown

@@ -1,0 +1,167 @@
+"""Defines the value that a classifier returns, and writes classes as answers have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.results.class_names import class_name, shown_name
+from fovea_engines.results.columns import SCORE, padded, rounded
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.plural import counted
+
+# A lower score would be written as 0.00.
+_LEAST_SCORE = 0.005
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes(TaskResult):
+    """The most probable classes of one image, best first.
+
+    Attributes:
+        class_ids: int32 [k].
+        scores: float32 [k], probabilities of 0 to 1, descending. Those of all classes add up to 1.
+    """
+
+    tasks: ClassVar[tuple[str, ...]] = ("classify",)
+    field: ClassVar[str] = "classes"
+
+    class_ids: NDArray[np.int32]
+    scores: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+        """Return the classes, best first."""
+        return {self.field: classes_json(self.class_ids, self.scores, words.labels)}
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+        """Read the classes; raises as `TaskResult.from_json`."""
+        return cls(*scored(answer[cls.field]))
+
+    @classmethod
+    def to_tensors(
+        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+    ) -> dict[str, Array]:
+        """Convert classes.
+
+        Returns:
+            ``scores`` float32 [n, k], ``class_ids`` int32 [n, k] and ``class_names`` texts [n, k],
+            best first. k is `top_k`, or the number of classes that there are.
+        """
+        return scored_tensors(found, max(map(len, found)), words.labels)
+
+    @classmethod
+    def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
+        """List the tensors."""
+        return [*SCORED]
+
+    @property
+    def summary(self) -> str:
+        """Return the number of classes."""
+        return counted(len(self), "class")
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Return all arrays that it keeps in memory."""
+        return [self.class_ids, self.scores]
+
+    def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
+        """Return the classes, best first, without those of which 0.00 would be written."""
+        pairs = zip(self.class_ids.tolist(), self.scores.tolist(), strict=True)
+        return [
+            (f"{shown_name(labels, class_id)} {score:.2f}", class_id)
+            for class_id, score in pairs
+            if score >= _LEAST_SCORE
+        ]
+
+    @property
+    def likely(self) -> dict[int, float]:
+        """Return the best class."""
+        return dict(zip(self.class_ids[:1].tolist(), self.scores[:1].tolist(), strict=True))
+
+    def to_source(self, back: LetterboxMap) -> Self:
+        """Return itself: a class is of the whole image."""
+        return self
+
+
+def best_classes(probabilities: NDArray[np.float32], options: PredictOptions) -> Classes:
+    """Return the `top_k` of the wanted classes; of equal ones the lower id comes first.
+
+    Args:
+        probabilities: float32 [classes]; those that are not finite are dropped.
+        options: of the request; `classes` has ids.
+    """
+    wanted = np.isfinite(probabilities)
+    if options.classes is not None:
+        wanted &= np.isin(np.arange(len(probabilities)), options.classes)
+    ids = np.flatnonzero(wanted)
+    best = ids[np.argsort(-probabilities[ids], kind="stable")[: options.top_k]]
+    return Classes(best.astype(np.int32), probabilities[best])
+
+
+def classes_json(
+    class_ids: NDArray[np.int32], scores: NDArray[np.float32], labels: Sequence[str] | None
+) -> list[dict[str, Any]]:
+    """Return classes as answers list them."""
+    return [
+        {"class_id": each, "class_name": class_name(labels, each), "score": score}
+        for each, (score,) in zip(class_ids.tolist(), rounded(scores[:, None], SCORE), strict=True)
+    ]
+
+
+def scored(
+    rows: Iterable[Mapping[str, Any]],
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Read the ids and the scores of what an answer lists; raises as `TaskResult.from_json`."""
+    pairs = [(row["class_id"], row["score"]) for row in rows]
+    ids, scores = zip(*pairs, strict=True) if pairs else ((), ())
+    return np.array(ids, np.int32), np.array(scores, np.float32)
+
+
+class Scored(Protocol):
+    """Has classes with scores."""
+
+    @property
+    def class_ids(self) -> NDArray[np.int32]:
+        """Ids, int32 [k]."""
+        ...
+
+    @property
+    def scores(self) -> NDArray[np.float32]:
+        """Scores, float32 [k]."""
+        ...
+
+
+SCORED: tuple[TensorSpec, ...] = (
+    TensorSpec("scores", "float32", (-1, -1)),
+    TensorSpec("class_ids", "int32", (-1, -1)),
+    TensorSpec("class_names", "object", (-1, -1)),
+)
+"""The tensors of `scored_tensors`."""
+
+
+def scored_tensors(
+    found: Sequence[Scored], most: int, labels: Sequence[str] | None
+) -> dict[str, Array]:
+    """Return the scores, ids and names for n images, each [n, most]."""
+    names = np.full((len(found), most), b"", object)
+    for row, one in enumerate(found):
+        for column, class_id in enumerate(one.class_ids.tolist()):
+            names[row, column] = class_name(labels, class_id).encode()
+    return {
+        "scores": padded([one.scores for one in found], most, np.float32),
+        "class_ids": padded([one.class_ids for one in found], most, np.int32),
+        "class_names": names,
+    }

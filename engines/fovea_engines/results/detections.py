@@ -1,0 +1,304 @@
+"""Defines the value that a detector returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from fovea_engines.results.class_names import class_name
+from fovea_engines.results.classes import SCORED, scored, scored_tensors
+from fovea_engines.results.columns import SCORE, padded, rounded
+from fovea_engines.results.findings import (
+    FINDINGS,
+    Finding,
+    findings_json,
+    findings_tensor,
+    read_findings,
+)
+from fovea_engines.results.mask_encoding import encoded_masks, read_masks
+from fovea_engines.results.masks import Masks, join_masks
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.rotated import corners, to_source
+from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.plural import counted
+
+# A hundredth of a pixel, and of a radian as little as of a score.
+_PIXEL, _ANGLE = 1e2, 1e5
+_BOX_SCORE = np.array([_PIXEL] * 4 + [SCORE])
+_POINT_SCORE = np.array([_PIXEL] * 2 + [SCORE])
+_RECTANGLE = np.array([_PIXEL] * 4 + [_ANGLE])
+_OUTLINE = np.array([_PIXEL] * 8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detections(TaskResult):
+    """Objects in one image, best first.
+
+    Attributes:
+        boxes: float32 [n, 4], corners x1 y1 x2 y2 in pixels: of the model's input as a head returns
+            them, of the upright original after `to_source`. Of rotated objects, those around them.
+        scores: float32 [n], 0 to 1, descending.
+        class_ids: int32 [n].
+        masks: of the objects; None without the task, or where the request wants none.
+        keypoints: float32 [n, k, 3], x y in pixels and a score of 0 to 1; None without the task.
+        rotated: float32 [n, 5], cx cy w h in pixels and the angle in radians, regular as
+            `detect.rotated` defines it; None without the task.
+        track_ids: int32 [n], from 1. A negative one is the id that an object gets once the tracker
+            is sure of it, and 0 is for boxes of no track; None where no tracker has seen them.
+        findings: what the later stages of a pipeline say of each; None for a model alone.
+        outlines: float32 [n, 4, 2], the corners of `rotated` as an answer has them, in which the
+            angle is rounded; None to compute them.
+    """
+
+    tasks: ClassVar[tuple[str, ...]] = ("detect", "segment", "pose", "obb", "text")
+    field: ClassVar[str] = "detections"
+
+    boxes: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    class_ids: NDArray[np.int32]
+    masks: Masks | None = None
+    keypoints: NDArray[np.float32] | None = None
+    rotated: NDArray[np.float32] | None = None
+    track_ids: NDArray[np.int32] | None = None
+    findings: tuple[tuple[Finding, ...], ...] | None = None
+    outlines: NDArray[np.float32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+        """Return each object; with its mask, keypoints or rectangle where the task has them."""
+        objects = self._boxes_json(words)
+        if self.masks is not None:
+            for each, mask in zip(objects, encoded_masks(self.masks, options.mask), strict=True):
+                each["mask"] = mask
+        if self.keypoints is not None and words.skeleton is not None:
+            for each, points in zip(objects, self.keypoints, strict=True):
+                each["keypoints"] = _points_json(points, words.skeleton)
+        if self.rotated is not None:
+            self._add_rectangles(objects, self.rotated)
+        if self.track_ids is not None:
+            for each, track_id in zip(objects, self.track_ids.tolist(), strict=True):
+                each["track_id"] = track_id if track_id > 0 else None
+        if self.findings is not None:
+            for each, found in zip(objects, self.findings, strict=True):
+                each |= findings_json(found, options)
+        return {self.field: objects}
+
+    def _boxes_json(self, words: Vocabulary) -> list[dict[str, Any]]:
+        # orjson writes dicts faster than any template of ours is filled in.
+        numbers = rounded(np.concatenate([self.boxes, self.scores[:, None]], 1), _BOX_SCORE)
+        ids = self.class_ids.tolist()
+        names = {class_id: class_name(words.labels, class_id) for class_id in set(ids)}
+        return [
+            {
+                "box": {"x1": x1, "y1": y1, "x2": x2, "y2": y2},
+                "score": score,
+                "class_id": class_id,
+                "class_name": names[class_id],
+            }
+            for (x1, y1, x2, y2, score), class_id in zip(numbers, ids, strict=True)
+        ]
+
+    def _add_rectangles(
+        self, objects: Sequence[dict[str, Any]], rotated: NDArray[np.float32]
+    ) -> None:
+        outlines = corners(rotated) if self.outlines is None else self.outlines
+        rows = rounded(rotated, _RECTANGLE)
+        flat = rounded(outlines.reshape(-1, 8), _OUTLINE)
+        for each, (cx, cy, w, h, angle), (*xy,) in zip(objects, rows, flat, strict=True):
+            each["rotated"] = {"cx": cx, "cy": cy, "w": w, "h": h, "angle": angle}
+            each["corners"] = [{"x": x, "y": y} for x, y in zip(xy[::2], xy[1::2], strict=True)]
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+        """Read the objects; raises as `TaskResult.from_json`.
+
+        An answer without an object does not show whether the task has masks, keypoints or rotated
+        boxes. The ids of boxes of no track are 0.
+        """
+        objects: Sequence[Mapping[str, Any]] = answer[cls.field]
+        class_ids, scores = scored(objects)
+        first = objects[0] if objects else {}
+        findings = tuple(tuple(read_findings(each)) for each in objects)
+        tracks = [each.get("track_id") or 0 for each in objects]
+        return cls(
+            _numbers(objects, "box", ("x1", "y1", "x2", "y2")),
+            scores,
+            class_ids,
+            read_masks([each.get("mask") for each in objects]),
+            _read_points(objects) if "keypoints" in first else None,
+            _numbers(objects, "rotated", ("cx", "cy", "w", "h", "angle"))
+            if "rotated" in first
+            else None,
+            np.array(tracks, np.int32) if "track_id" in first else None,
+            findings if any(findings) else None,
+            _read_outlines(objects) if "corners" in first else None,
+        )
+
+    @classmethod
+    def to_tensors(
+        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+    ) -> dict[str, Array]:
+        """Convert objects.
+
+        Returns:
+            ``num_detections`` int32 [n]; ``boxes`` float32 [n, k, 4], x1 y1 x2 y2 in pixels of the
+            upright image; ``scores`` float32 [n, k]; ``class_ids`` int32 [n, k]; ``class_names``
+            texts [n, k]. k is the largest number of objects on one image; the other rows are zero.
+            ``masks`` texts [n, k] of a segmenter: JSON, as /v1 has it. ``keypoints`` float32 [n, k,
+            points, 3] of a pose model: x y in pixels, score.
+            ``rotated`` float32 [n, k, 5] of rotated boxes: cx cy w h in pixels, angle in radians.
+            ``track_ids`` int32 [n, k] with track: -1 until the tracker is sure.
+            ``findings`` texts [n, k] of a pipeline: JSON, which /v1 adds to the object.
+        """
+        most = max(map(len, found))
+        tensors: dict[str, Array] = {
+            "num_detections": np.array([len(one) for one in found], np.int32),
+            "boxes": padded([one.boxes for one in found], most, np.float32),
+            **scored_tensors(found, most, words.labels),
+        }
+        masks = [one.masks for one in found if one.masks is not None]
+        if masks:
+            encoded = np.full((len(found), most), b"", object)
+            for row, of_image in enumerate(masks):
+                for column, mask in enumerate(encoded_masks(of_image, options.mask)):
+                    encoded[row, column] = orjson.dumps(mask)
+            tensors["masks"] = encoded
+        points = [one.keypoints for one in found if one.keypoints is not None]
+        if points:
+            tensors["keypoints"] = padded(points, most, np.float32)
+        rotated = [one.rotated for one in found if one.rotated is not None]
+        if rotated:
+            tensors["rotated"] = padded(rotated, most, np.float32)
+        tracks = [
+            np.where(one.track_ids > 0, one.track_ids, -1)
+            for one in found
+            if one.track_ids is not None
+        ]
+        if tracks:
+            tensors["track_ids"] = padded(tracks, most, np.int32)
+        said = [one.findings for one in found if one.findings is not None]
+        if said:
+            tensors[FINDINGS.name] = findings_tensor(said, options)
+        return tensors
+
+    @classmethod
+    def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
+        """List the tensors."""
+        tensors = [
+            TensorSpec("num_detections", "int32", (-1,)),
+            TensorSpec("boxes", "float32", (-1, -1, 4)),
+            *SCORED,
+        ]
+        if task == "segment":
+            tensors.append(TensorSpec("masks", "object", (-1, -1)))
+        if skeleton is not None:
+            tensors.append(TensorSpec("keypoints", "float32", (-1, -1, len(skeleton.names), 3)))
+        if task in ("obb", "text"):
+            tensors.append(TensorSpec("rotated", "float32", (-1, -1, 5)))
+        return tensors
+
+    @property
+    def summary(self) -> str:
+        """Return the number of objects."""
+        return counted(len(self), "object")
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Return all arrays that it keeps in memory."""
+        parts: list[Array] = [self.boxes, self.scores, self.class_ids]
+        if self.masks is not None:
+            parts += [*self.masks.windows, self.masks.places, self.masks.bounds]
+        if self.keypoints is not None:
+            parts.append(self.keypoints)
+        if self.rotated is not None:
+            parts.append(self.rotated)
+        return parts
+
+    def to_source(self, back: LetterboxMap) -> Self:
+        """Return it in pixels of the upright image; boxes alone are clipped to it.
+
+        An object whose box lies in the padding alone is left out.
+        """
+        points = self.keypoints
+        if points is not None:
+            points = np.concatenate([back.points_to_source(points[..., :2]), points[..., 2:]], -1)
+        found = type(self)(
+            back.boxes_to_source(self.boxes),
+            self.scores,
+            self.class_ids,
+            None if self.masks is None else self.masks.to_source(back),
+            points,
+            None if self.rotated is None else to_source(self.rotated, back),
+            self.track_ids,
+            self.findings,
+        )
+        x1, y1, x2, y2 = found.boxes.T
+        seen = ((x1 < x2) & (y1 < y2)).nonzero()[0]
+        return found if len(seen) == len(found) else found.take(seen)
+
+    def take(self, chosen: NDArray[np.intp]) -> Self:
+        """Return the objects of these indices."""
+        return replace(
+            self,
+            boxes=self.boxes[chosen],
+            scores=self.scores[chosen],
+            class_ids=self.class_ids[chosen],
+            masks=None if self.masks is None else self.masks.take(chosen),
+            keypoints=None if self.keypoints is None else self.keypoints[chosen],
+            rotated=None if self.rotated is None else self.rotated[chosen],
+            track_ids=None if self.track_ids is None else self.track_ids[chosen],
+            findings=self.findings and tuple(self.findings[i] for i in chosen.tolist()),
+            outlines=None if self.outlines is None else self.outlines[chosen],
+        )
+
+
+def join(parts: Sequence[Detections]) -> Detections:
+    """Return all objects of parts of one kind, in pixels of one image, in their order."""
+    masks = [part.masks for part in parts if part.masks is not None]
+    points = [part.keypoints for part in parts if part.keypoints is not None]
+    rotated = [part.rotated for part in parts if part.rotated is not None]
+    return Detections(
+        boxes=np.concatenate([part.boxes for part in parts]),
+        scores=np.concatenate([part.scores for part in parts]),
+        class_ids=np.concatenate([part.class_ids for part in parts]),
+        masks=join_masks(masks) if masks else None,
+        keypoints=np.concatenate(points) if points else None,
+        rotated=np.concatenate(rotated) if rotated else None,
+    )
+
+
+def _points_json(points: Array, skeleton: Skeleton) -> list[dict[str, Any]]:
+    rows = rounded(points, _POINT_SCORE)
+    return [
+        {"name": name, "x": x, "y": y, "score": score}
+        for name, (x, y, score) in zip(skeleton.names, rows, strict=True)
+    ]
+
+
+def _numbers(
+    objects: Sequence[Mapping[str, Any]], name: str, keys: Sequence[str]
+) -> NDArray[np.float32]:
+    """Return the numbers of a field, float32 [n, keys]; null is NaN."""
+    rows = [[each[name][key] for key in keys] for each in objects]
+    return np.array(rows, np.float32).reshape(-1, len(keys))
+
+
+def _read_points(objects: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+    rows = [[(p["x"], p["y"], p["score"]) for p in each["keypoints"]] for each in objects]
+    return np.array(rows, np.float32)
+
+
+def _read_outlines(objects: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+    rows = [[(corner["x"], corner["y"]) for corner in each["corners"]] for each in objects]
+    return np.array(rows, np.float32)

@@ -1,0 +1,116 @@
+"""Defines what the later stages of a pipeline say of objects, and its JSON and its tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from fovea_engines.results.attributes import Attributes
+from fovea_engines.results.classes import Classes
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.reading import ReadText
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.vocabulary import WORDLESS, Vocabulary
+from fovea_engines.session import Array, TensorSpec
+
+FAILED: Final = "failed"
+"""The caption of an object for which a stage failed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finding:
+    """The result of a stage of a pipeline on a crop of an object.
+
+    Attributes:
+        stage: its name; empty where it is read from an answer, which does not have it.
+        field: of the object, which holds the result in an answer.
+        found: None where the stage failed.
+        words: of the stage's model.
+        caption: a few words for pictures; empty where there are none.
+        error: code and message, where the stage failed.
+    """
+
+    stage: str
+    field: str
+    found: TaskResult | None = None
+    words: Vocabulary = WORDLESS
+    caption: str = ""
+    error: tuple[str, str] | None = None
+
+
+FINDINGS: Final = TensorSpec("findings", "object", (-1, -1))
+"""The tensor of `findings_tensor`."""
+
+
+def findings_json(findings: Iterable[Finding], options: PredictOptions) -> dict[str, Any]:
+    """Return the fields that the findings of an object add to it."""
+    answer: dict[str, Any] = {}
+    for each in findings:
+        _add(answer, each, options)
+    return answer
+
+
+def _add(answer: dict[str, Any], finding: Finding, options: PredictOptions) -> None:
+    words = finding.words
+    match finding.found:
+        case Attributes() as found:
+            answer.setdefault("attributes", []).extend(found.to_json(words, options)["attributes"])
+        case Classes() as found if finding.field == "attributes":
+            classes = found.to_json(words, options)["classes"]
+            attribute = {"name": finding.stage, "exclusive": True, "classes": classes}
+            answer.setdefault("attributes", []).append(attribute)
+        case ReadText() as found:
+            answer["text"] = found.to_json(words, options)["reading"]
+        case TaskResult() as found:
+            answer |= found.to_json(words, options)
+    if finding.error is not None:
+        code, message = finding.error
+        answer.setdefault("error", {"code": code, "message": message})
+
+
+def read_findings(answer: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the findings of an object in an answer; raises as `TaskResult.from_json`."""
+    for name, value in answer.items():
+        match name:
+            case "attributes":
+                # Each may be of another model, with other labels.
+                for each in value:
+                    yield _read(name, Attributes, {name: [each]}, _names(each["classes"]))
+            case "classes":
+                yield _read(name, Classes, answer, _names(value))
+            case "embedding":
+                yield _read(name, Embedding, answer, None)
+            case "text":
+                letters = dict.fromkeys(each["character"] for each in value["characters"])
+                yield _read(name, ReadText, {ReadText.field: value}, tuple(letters))
+            case "error":
+                error = str(value["code"]), str(value["message"])
+                yield Finding("", name, caption=FAILED, error=error)
+
+
+def _read(
+    name: str, kind: type[TaskResult], answer: Mapping[str, Any], labels: tuple[str, ...] | None
+) -> Finding:
+    words = Vocabulary(labels)
+    found = kind.from_json(answer, words)
+    return Finding("", name, found, words, found.caption(labels))
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the labels of a model as far as an answer has them, and numbers in between."""
+    known = {int(row["class_id"]): str(row["class_name"]) for row in rows}
+    return tuple(known.get(each, str(each)) for each in range(max(known, default=-1) + 1))
+
+
+def findings_tensor(found: Sequence[Sequence[Sequence[Finding]]], options: PredictOptions) -> Array:
+    """Convert to texts [n, k]: of each object the JSON that /v1 adds to it."""
+    texts = np.full((len(found), max(map(len, found))), b"", object)
+    for row, objects in zip(texts, found, strict=True):
+        for column, findings in enumerate(objects):
+            row[column] = orjson.dumps(findings_json(findings, options))
+    return texts

@@ -1,0 +1,111 @@
+"""Cuts an image into tiles of the size that a network takes, and joins the pictures of them.
+
+Tiles overlap. Where they do, one fades into the next, in the middle half of what both show: at its
+edge a tile lacks what lies beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.results.new_image import NewImage, Pixels
+from fovea_engines.results.tiles import Tile, crop, starts
+
+OVERLAP = 0.15
+"""Share of a tile that the next one repeats."""
+
+_WHITE = 255
+
+Floats = NDArray[np.float32]
+
+
+class Mosaic:
+    """A picture that is joined of tiles, one row of them after the other.
+
+    It keeps the levels of the picture, and numbers of the last row alone.
+
+    Attributes:
+        rows: of tiles; an image that fits into a tile has one, and pads it with its reflection.
+    """
+
+    def __init__(self, size: tuple[int, int], side: tuple[int, int]) -> None:
+        """Take the (height, width) of an image and of a network's input, pixels."""
+        self._size, self._side = size, side
+        self._tops, self._lefts = (
+            starts(max(length, one), one, OVERLAP) for length, one in zip(size, side, strict=True)
+        )
+        self.rows = [
+            [Tile(left, top, side[1], side[0]) for left in self._lefts] for top in self._tops
+        ]
+        self._levels: Pixels | None = None
+        self._rest: Floats | None = None
+
+    @property
+    def tiled(self) -> bool:
+        """Return whether there are several tiles."""
+        return len(self._tops) * len(self._lefts) > 1
+
+    def cut(self, pixels: Pixels, tile: Tile) -> Pixels:
+        """Return the pixels of a tile, uint8 [height, width, 3], of an image."""
+        part = crop(pixels, tile)
+        below, right = tile.height - part.shape[0], tile.width - part.shape[1]
+        if below or right:
+            padded = cv2.copyMakeBorder(part, 0, below, 0, right, cv2.BORDER_REFLECT)
+            return np.asarray(padded, np.uint8)
+        return np.ascontiguousarray(part)
+
+    def add(self, number: int, found: Sequence[NewImage]) -> None:
+        """Add the pictures of a row of tiles, in order; it is the next row."""
+        height, width, channels = found[0].values.shape
+        factor = height // self._side[0]
+        if self._levels is None:
+            whole = [max(a, b) * factor for a, b in zip(self._size, self._side, strict=True)]
+            self._levels = np.empty((*whole, channels), np.uint8)
+        band = np.zeros((height, self._levels.shape[1], channels), np.float32)
+        shares = _shares([left * factor for left in self._lefts], width)
+        for left, share, one in zip(self._lefts, shares, found, strict=True):
+            place = band[:, left * factor : left * factor + width]
+            place += one.numbers * share[:, None]
+        band *= _shares([top * factor for top in self._tops], height)[number][:, None, None]
+        if self._rest is not None:
+            band[: len(self._rest)] += self._rest
+        top = self._tops[number] * factor
+        below = self._tops[number + 1] * factor if number + 1 < len(self._tops) else top + height
+        done, self._rest = band[: below - top], band[below - top :].copy()
+        # In place: a row of tiles may be as large as the picture.
+        done *= _WHITE
+        self._levels[top:below] = done.round(out=done).clip(0, _WHITE, out=done)
+
+    def size_of(self, found: NewImage) -> tuple[int, int]:
+        """Return the (height, width) of the whole picture, by that of one tile."""
+        factor = found.values.shape[0] // self._side[0]
+        return self._size[0] * factor, self._size[1] * factor
+
+    def picture(self, found: Sequence[NewImage], pixels: Pixels) -> NewImage:
+        """Return the picture of an image, of the one tile or last row of tiles that was `found`."""
+        values = found[0].values if self._levels is None else self._levels
+        factor = values.shape[0] // max(self._size[0], self._side[0])
+        part = values[: self._size[0] * factor, : self._size[1] * factor]
+        return replace(found[0], values=part).coloured(pixels)
+
+
+def _shares(first: Sequence[int], length: int) -> Floats:
+    """Return the share of each of several stretches in each of its places, [n, length].
+
+    They begin at `first`. In each place the shares of all add up to 1.
+    """
+    places = np.add.outer(np.array(first, np.float32), np.arange(length, dtype=np.float32) + 0.5)
+    found: Floats = np.ones_like(places)
+    for at, (one, other) in enumerate(pairwise(first)):
+        both = one + length - other
+        middle, fades = other + both / 2, both / 2
+        rising = np.clip((places[at : at + 2] - middle) / fades + 0.5, 0, 1)
+        found[at] *= 1 - rising[0]
+        found[at + 1] *= rising[1]
+    return found

@@ -1,0 +1,154 @@
+"""Defines the value that networks return which make a picture of an image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.results.map_encoding import in_text, picture_png, read_levels
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.spec import Channels
+
+Pixels = NDArray[np.uint8]
+MediaType = Literal["image/jpeg", "image/png", "image/webp"]
+"""The files that a picture is answered as."""
+
+_WHITE = 255
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewImage(TaskResult):
+    """A picture that a network has made of an image.
+
+    Attributes:
+        values: [h, w, c] of 3 channels or of 1, finite: float32, where 0 is black and 1 is white,
+            and a little beyond; or uint8 levels, of a picture that is joined of tiles or read.
+        luma: it is the luma of a picture whose colours the network has not seen.
+    """
+
+    tasks: ClassVar[tuple[str, ...]] = ("image",)
+    field: ClassVar[str] = "picture"
+    shares: ClassVar[str] = "pictures"
+
+    values: NDArray[np.float32] | Pixels
+    luma: bool = False
+
+    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+        """Return the size of the picture, and its file."""
+        height, width = self.values.shape[:2]
+        answer: dict[str, Any] = {"width": width, "height": height}
+        if options.mask != "none":
+            answer["png"] = in_text(picture_png(self.levels))
+        return {self.field: answer}
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+        """Read the levels; raises as `TaskResult.from_json`."""
+        levels = read_levels(answer[cls.field]["png"])
+        return cls(levels.reshape(*levels.shape[:2], -1))
+
+    @classmethod
+    def to_tensors(
+        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+    ) -> dict[str, Array]:
+        """Convert pictures: ``picture`` float32 [n, h, w, c], 0 to 1 and beyond, and ``sizes``.
+
+        The sides are those of the largest, and all beyond a picture is zero; ``sizes`` int32 [n, 2]
+        has the height and width of each.
+        """
+        sizes = np.array([one.values.shape[:2] for one in found], np.int32)
+        channels = found[0].values.shape[2]
+        whole = np.zeros((len(found), *sizes.max(axis=0), channels), np.float32)
+        for row, one in zip(whole, found, strict=True):
+            row[: one.values.shape[0], : one.values.shape[1]] = one.numbers
+        return {"picture": whole, "sizes": sizes}
+
+    @classmethod
+    def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
+        """List the tensors."""
+        return [
+            TensorSpec("picture", "float32", (-1, -1, -1, -1)),
+            TensorSpec("sizes", "int32", (-1, 2)),
+        ]
+
+    @property
+    def summary(self) -> str:
+        """Return its size."""
+        height, width = self.values.shape[:2]
+        return f"a picture of {width} x {height} pixels"
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Return all arrays that it keeps in memory."""
+        return [self.values]
+
+    @property
+    def levels(self) -> Pixels:
+        """Return the levels, uint8 [h, w, c]."""
+        if self.values.dtype == np.uint8:
+            return self.values.astype(np.uint8, copy=False)
+        return (self.values * _WHITE).round().clip(0, _WHITE).astype(np.uint8)
+
+    @property
+    def rgb(self) -> Pixels:
+        """Return the levels of three channels, uint8 [h, w, 3]."""
+        return np.broadcast_to(self.levels, (*self.values.shape[:2], 3))
+
+    @property
+    def numbers(self) -> NDArray[np.float32]:
+        """Return the values as float32, [h, w, c], 0 to 1."""
+        values = self.values.astype(np.float32, copy=False)
+        return values / np.float32(_WHITE) if self.values.dtype == np.uint8 else values
+
+    def in_rgb(self, channels: Channels) -> Self:
+        """Return it with its channels in RGB."""
+        return replace(self, values=self.values[..., ::-1]) if channels == "BGR" else self
+
+    def coloured(self, pixels: Pixels) -> Self:
+        """Return a luma with the colours of its image, uint8 [h, w, 3], enlarged; others as is.
+
+        These are Cr and Cb of ITU-R BT.601, enlarged by bicubic interpolation, as the papers have
+        it that enlarge luma alone (SRCNN, arXiv 1501.00092).
+        """
+        if not self.luma:
+            return self
+        size = self.values.shape[1], self.values.shape[0]
+        colours = cv2.cvtColor(pixels, cv2.COLOR_RGB2YCrCb)[..., 1:]
+        large = cv2.resize(colours, size, interpolation=cv2.INTER_CUBIC)
+        merged = np.concatenate([self.levels, large], axis=2, dtype=np.uint8)
+        values = np.asarray(cv2.cvtColor(merged, cv2.COLOR_YCrCb2RGB), np.uint8)
+        return replace(self, values=values, luma=False)
+
+    def to_source(self, back: LetterboxMap) -> Self:
+        """Return the part that shows the image; in the image's own size where that was resized."""
+        factor = self.values.shape[0] // back.input_height
+        rows, columns = (slice(s.start * factor, s.stop * factor) for s in back.visible)
+        part = self.values[rows, columns]
+        size = back.source_width, back.source_height
+        if (back.scaled_width, back.scaled_height) == size:
+            return replace(self, values=part)
+        found = cv2.resize(part.astype(np.float32), size, interpolation=cv2.INTER_CUBIC)
+        resized = np.asarray(found, np.float32)
+        # OpenCV drops a last dimension of one channel.
+        return replace(self, values=resized.reshape(*size[::-1], -1))
+
+    def shared(self, other: TaskResult) -> float | None:
+        """Return 1 less the root of the mean squared difference, where 1 is white.
+
+        .99 is a PSNR of 40 dB, and .968 one of 30 dB.
+        """
+        if not isinstance(other, NewImage):
+            return None
+        off = np.square(self.numbers.clip(0, 1) - other.numbers.clip(0, 1), dtype=np.float64)
+        # Of 0 and NaN, `max` returns the first.
+        return max(0.0, 1 - float(np.sqrt(off.mean())))

@@ -1,0 +1,155 @@
+"""Cuts images into overlapping tiles, and joins the objects on them.
+
+As SAHI (arXiv 2202.06934) slices images, and suppresses by the overlap over the smaller box. Unlike
+there, objects that a tile cuts give way to whole ones, however sure they are, and what is found on
+one tile is not suppressed again: a cut-off piece is often surer than the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.results import nms
+from fovea_engines.results.detections import Detections, join
+from fovea_engines.results.options import PredictOptions, read_tile
+from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.letterbox import LetterboxMap
+
+MOST_TILES = 1000
+
+MOST_SHARED = 0.5
+"""As SAHI's default: an object that a tile cuts lies within the whole object on the next tile."""
+
+# Share of a tile's side within which a box ends at its edge: the boxes of cut objects end some
+# pixels before it. A whole object that is taken for cut loses nothing: the next tile has it, too.
+_EDGE = 1 / 50
+
+Indices = NDArray[np.intp]
+
+
+class Tile(NamedTuple):
+    """A part of an image, pixels."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+def cut(options: PredictOptions, size: tuple[int, int]) -> list[Tile]:
+    """Return the tiles of an image of (height, width) pixels that a request with `tile` asks for.
+
+    The whole image is the last: there, objects that are larger than a tile are found.
+    """
+    assert options.tile is not None, "only such requests cut"
+    height, width = size
+    parts = tiles(options.tile, options.overlap, width, height)
+    return parts if len(parts) == 1 else [*parts, Tile(0, 0, width, height)]
+
+
+def crop(pixels: NDArray[np.uint8], tile: Tile) -> NDArray[np.uint8]:
+    """Return the pixels of a tile, a view into the image, [height, width, 3]."""
+    left, top, width, height = tile
+    return pixels[top : top + height, left : left + width]
+
+
+def tiles(option: str, overlap: float, width: int, height: int) -> list[Tile]:
+    """Return the tiles of an image, row by row; one, if a tile covers it.
+
+    Args:
+        option: as `read_tile` takes it.
+        overlap: share of a tile that the next one repeats, 0 to .9. The last of a row or column is
+            moved back into the image, and so repeats more.
+        width: of the image, pixels.
+        height: of the image, pixels.
+
+    Raises:
+        InvalidOption: there are more than `MOST_TILES`.
+    """
+    across, down = read_tile(option)
+    if "x" in option:
+        across, down = _side(width, across, overlap), _side(height, down, overlap)
+    across, down = min(across, width), min(down, height)
+    rows, columns = starts(height, down, overlap), starts(width, across, overlap)
+    if len(rows) * len(columns) > MOST_TILES:
+        raise InvalidOption(
+            f"tile={option} cuts an image of {width} x {height} pixels into "
+            f"{len(rows) * len(columns)} tiles; at most {MOST_TILES} are cut: ask for larger tiles"
+        )
+    return [Tile(left, top, across, down) for top in rows for left in columns]
+
+
+def joined(
+    found: Sequence[tuple[Tile, Detections]], size: tuple[int, int], options: PredictOptions
+) -> Detections:
+    """Join the objects on tiles of an image of (height, width) pixels, each in pixels of its tile.
+
+    Of boxes on different tiles that share more than `MOST_SHARED` of the smaller one is kept: one
+    that no tile cuts, and then the surer one. The objects of one tile are suppressed already.
+    Rotated rectangles are suppressed as by their head: side by side, they share much of their
+    upright boxes.
+    """
+    height, width = size
+    parts = [
+        objects.to_source(
+            LetterboxMap(
+                width, height, tile.width, tile.height, width, height, -tile.left, -tile.top
+            )
+        )
+        for tile, objects in found
+    ]
+    whole, tile_of = join(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    cut_off = np.concatenate(
+        [_cut_off(part, tile, size) for part, (tile, _) in zip(parts, found, strict=True)]
+    )
+    order = np.lexsort((-whole.scores, cut_off))
+    whole, tile_of = whole.take(order), tile_of[order]
+    groups = np.zeros_like(whole.class_ids) if options.agnostic else whole.class_ids
+    if whole.rotated is not None:
+        kept = nms.rotated_greedy(whole.rotated, groups, options.iou, options.max_det)
+    else:
+        table = nms.grouped(whole.boxes, groups)
+
+        def over(better: Indices, worse: Indices) -> NDArray[np.bool_]:
+            shared = nms.over(table[:, better], table[:, worse], MOST_SHARED, over_smaller=True)
+            shared &= tile_of[better, None] != tile_of[worse]
+            return shared
+
+        kept = nms.settle(len(whole), options.max_det, over)
+    return whole.take(kept[np.argsort(-whole.scores[kept], kind="stable")])
+
+
+def _cut_off(found: Detections, tile: Tile, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Return which objects end at an edge of their tile that is none of the image's, bool [n]."""
+    height, width = size
+    x1, y1, x2, y2 = found.boxes.T
+    right, bottom = tile.left + tile.width, tile.top + tile.height
+    across, down = _EDGE * tile.width, _EDGE * tile.height
+    ends: NDArray[np.bool_] = (
+        ((tile.left > 0) & (x1 <= tile.left + across))
+        | ((tile.top > 0) & (y1 <= tile.top + down))
+        | ((right < width) & (x2 >= right - across))
+        | ((bottom < height) & (y2 >= bottom - down))
+    )
+    return ends
+
+
+def _side(length: int, count: int, overlap: float) -> int:
+    """Return the length of so many equal tiles that overlap and cover a length."""
+    return max(1, ceil(length / (count - (count - 1) * overlap)))
+
+
+def starts(length: int, side: int, overlap: float) -> list[int]:
+    """Return where stretches of `side` begin that cover a length, each repeating an overlap.
+
+    The last is moved back, and so repeats more.
+    """
+    step = max(1, side - int(side * overlap))
+    found = list(range(0, max(1, length - side), step))
+    last = length - side
+    return found if found[-1] == last else [*found, last]

@@ -1,1 +1,0 @@
-"""All families of heads but YOLOv8's boxes, and suppression in the graph."""

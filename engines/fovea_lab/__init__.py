@@ -1,1 +1,0 @@
-"""Takes models apart: shows them, compares two, edits one."""

@@ -1,1 +1,0 @@
-"""The commands `inspect`, `diff` and `edit`."""

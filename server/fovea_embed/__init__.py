@@ -1,1 +1,0 @@
-"""Vectors of texts, over HTTP; the texts are counted."""

@@ -1,1 +1,0 @@
-"""Extensions of Triton's protocol: shared memory, traces, settings of the log."""

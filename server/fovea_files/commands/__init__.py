@@ -1,1 +1,0 @@
-"""The commands `predict` and `eval`."""

@@ -1,1 +1,0 @@
-"""Keys of clients: a file of them, or tokens of a provider; rates, and quotas."""

@@ -1,1 +1,0 @@
-"""Connections to other hosts: images by address, and a collector of spans."""

@@ -1,0 +1,118 @@
+"""Draws curves and points as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fovea_server.svg import document, text
+
+# Colours that people who are colour-blind tell apart (Okabe and Ito, 2008).
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_WIDTH, _HEIGHT = 760, 440
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 48, 56
+_STYLE = ".axis{stroke:#888;fill:none}.grid{stroke:#e4e4e4}"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A direction of a chart.
+
+    Attributes:
+        label: with the unit.
+        ticks: values with a line, ascending; the first and the last are the ends of the axis.
+        texts: of the ticks; None writes the values.
+    """
+
+    label: str
+    ticks: Sequence[float]
+    texts: Sequence[str] | None = None
+
+    @property
+    def labelled(self) -> Iterator[tuple[float, str]]:
+        """Pairs of a tick and its text."""
+        return zip(self.ticks, self.texts or map("{:g}".format, self.ticks), strict=True)
+
+    def share(self, value: float) -> float:
+        """Return how far along the axis a value is, 0 to 1 inside it."""
+        return (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points of one kind, joined by a line or each by itself."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    joined: bool = True
+
+
+def chart(
+    title: str, x: Axis, y: Axis, series: Sequence[Series], limit: float | None = None
+) -> str:
+    """Draw series; `limit` is a value of x with an upright line.
+
+    Returns:
+        An SVG document.
+    """
+    parts = [
+        f"<style>{_STYLE}</style>",
+        text(_LEFT, 28, title, 'class="title"'),
+        *_axes(x, y),
+    ]
+    if limit is not None:
+        at = _x(x, limit)
+        bottom = _HEIGHT - _BOTTOM
+        dashed = 'stroke="#888" stroke-dasharray="5 4"'
+        parts.append(f'<line x1="{at}" x2="{at}" y1="{_TOP}" y2="{bottom}" {dashed}/>')
+        parts.append(text(at, _TOP - 4, f"{limit:g}", 'text-anchor="middle"'))
+    for number, each in enumerate(series):
+        parts += _drawn(x, y, each, _COLOURS[number % len(_COLOURS)], number)
+    return document(title, _WIDTH, _HEIGHT, parts)
+
+
+def round_ticks(most: float) -> list[float]:
+    """Choose ticks 1, 2 or 5 times a power of ten apart, from 0 to `most` or more."""
+    least = most / 6 or 1.0
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(each * power for each in (1, 2, 5, 10) if each * power >= least)
+    return [round(number * step, 12) for number in range(max(1, math.ceil(most / step)) + 1)]
+
+
+def _axes(x: Axis, y: Axis) -> Iterator[str]:
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    for tick, label in y.labelled:
+        at = _y(y, tick)
+        yield f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{at}" y2="{at}"/>'
+        yield text(_LEFT - 8, at + 4, label, 'text-anchor="end"')
+    for tick, label in x.labelled:
+        at = _x(x, tick)
+        yield f'<line class="grid" x1="{at}" x2="{at}" y1="{_TOP}" y2="{bottom}"/>'
+        yield text(at, bottom + 20, label, 'text-anchor="middle"')
+    yield f'<path class="axis" d="M{_LEFT},{_TOP}V{bottom}H{right}"/>'
+    yield text((_LEFT + right) / 2, bottom + 44, x.label, 'text-anchor="middle"')
+    middle = (_TOP + bottom) / 2
+    yield text(20, middle, y.label, f'text-anchor="middle" transform="rotate(-90 20 {middle})"')
+
+
+def _drawn(x: Axis, y: Axis, series: Series, colour: str, number: int) -> Iterator[str]:
+    places = [(_x(x, one), _y(y, other)) for one, other in series.points]
+    if series.joined:
+        joined = " ".join(f"{left},{top}" for left, top in places)
+        yield f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="2"/>'
+    else:
+        for left, top in places:
+            yield f'<circle cx="{left}" cy="{top}" r="3.5" fill="{colour}" fill-opacity="0.6"/>'
+    left, top = _WIDTH - _RIGHT + 16, _TOP + 10 + 22 * number
+    yield f'<rect x="{left}" y="{top - 9}" width="14" height="10" fill="{colour}"/>'
+    yield text(left + 20, top, series.name, "")
+
+
+def _x(axis: Axis, value: float) -> float:
+    return round(_LEFT + axis.share(value) * (_WIDTH - _LEFT - _RIGHT), 1)
+
+
+def _y(axis: Axis, value: float) -> float:
+    bottom = _HEIGHT - _BOTTOM
+    return round(bottom - axis.share(value) * (bottom - _TOP), 1)

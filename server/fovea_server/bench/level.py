@@ -1,0 +1,185 @@
+"""The figures of one level of load, while it goes on and when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fovea_engines.repository.accuracy import AnyAccuracy
+from fovea_server.bench.generator import Generator
+from fovea_server.bench.load import Burst, ClosedLoop, Load, LoadSample
+from fovea_server.bench.payload import Payload
+from fovea_server.bench.server_process import ServerProcess
+from fovea_server.bench.target import Counters, Target
+from fovea_server.offline.accuracy import answered_accuracy
+
+PERCENTILES = (50, 95, 99)
+
+# The rest of an image's total are stages of their own.
+_TOTAL = "total"
+_OUTSIDE = "outside"
+
+
+@dataclass(slots=True)
+class Level:
+    """The figures of a burst so far.
+
+    Attributes:
+        load: of the burst.
+        sample: all that was met.
+        batch: mean rows of an execution; None where the server does not say.
+        stages: mean milliseconds in each stage of the server; "outside" are those of the network,
+            of reading and writing, and of the generator. Empty where the server does not say.
+        server_cpu: cores that the server used; None where it is not on this machine.
+        accuracy: of answers under this load; None where there were no labels.
+        accuracy_missing: labelled images that got no answer.
+        complete: it was not interrupted.
+    """
+
+    load: Load
+    sample: LoadSample = field(default_factory=LoadSample)
+    batch: float | None = None
+    stages: dict[str, float] = field(default_factory=dict)
+    server_cpu: float | None = None
+    accuracy: AnyAccuracy | None = None
+    accuracy_missing: int = 0
+    complete: bool = False
+
+    @property
+    def title(self) -> str:
+        """Name the load: "4 clients", "50/s"."""
+        if isinstance(self.load, ClosedLoop):
+            return f"{self.load.clients} client{'s' * (self.load.clients > 1)}"
+        return f"{self.load.rate:g}/s"
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return self.sample.in_time / self.sample.seconds if self.sample.seconds else 0.0
+
+    @property
+    def generator_cpu(self) -> float:
+        """Cores that the generator used; at most 1."""
+        return self.sample.cpu_s / self.sample.seconds if self.sample.seconds else 0.0
+
+    @property
+    def failed(self) -> int:
+        """Number of requests without an answer, or with an error for one."""
+        return sum(count for count, _ in self.sample.errors.values())
+
+    def latency_ms(self, percentile: float) -> float | None:
+        """Latency that so many percent of the answers had at most; None without answers."""
+        latencies = self.sample.latencies
+        # An observed value, not one between two.
+        found = np.percentile(latencies, percentile, method="higher") if latencies else None
+        return None if found is None else 1e3 * float(found)
+
+    def telling_ms(self, percentile: float) -> float | None:
+        """Latency as `latency_ms`; None of so few answers that it is the slowest (p99: of 99)."""
+        few = len(self.sample.latencies) * (100 - percentile) < 100
+        return None if few else self.latency_ms(percentile)
+
+    @property
+    def late_p99_ms(self) -> float | None:
+        """Time after which 99 in 100 requests were sent from when they were due; None of fewer."""
+        late = self.sample.late
+        return 1e3 * float(np.percentile(late, 99)) if len(late) >= 100 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain JSON types."""
+        latencies = self.sample.latencies
+        return {
+            "load": {"kind": type(self.load).__name__, **asdict(self.load)},
+            "seconds": round(self.sample.seconds, 3),
+            "answers": len(latencies),
+            "rate": round(self.rate, 3),
+            "latency_ms": {
+                "mean": _rounded(1e3 * sum(latencies) / len(latencies) if latencies else None),
+                **{f"p{p}": _rounded(self.telling_ms(p)) for p in PERCENTILES},
+                "max": _rounded(self.latency_ms(100)),
+            },
+            "errors": [
+                {"status": status or None, "code": code, "count": count, "message": message}
+                for (status, code), (count, message) in self.sample.errors.items()
+            ],
+            "stages_ms": {stage: round(ms, 3) for stage, ms in self.stages.items()},
+            "batch": _rounded(self.batch),
+            "server_cpu": _rounded(self.server_cpu),
+            "generator_cpu": round(self.generator_cpu, 3),
+            "late_p99_ms": _rounded(self.late_p99_ms),
+            "accuracy": None if self.accuracy is None else asdict(self.accuracy),
+            "accuracy_missing": self.accuracy_missing,
+            "complete": self.complete,
+        }
+
+
+def measured_levels(
+    bursts: Iterable[Burst], payload: Payload, target: Target, server: ServerProcess | None = None
+) -> Iterator[list[Level]]:
+    """Put one load after the other on a server.
+
+    Yields the levels so far a few times a second, always the same list. The last has its figures so
+    far, and its stages and its accuracy when it is `complete`.
+    """
+    levels: list[Level] = []
+    with ExitStack() as stack:
+        generator = stack.enter_context(Generator(target.address, payload.timed))
+        judge = None
+        if payload.labelled is not None:
+            judge = stack.enter_context(Generator(target.address, payload.judged))
+        for burst in bursts:
+            level = Level(burst.load)
+            levels.append(level)
+            for _ in _timed(level, generator, burst, target, server):
+                yield levels
+            if judge is not None and payload.labelled is not None:
+                answers: dict[int, bytes] = {}
+                for sample in judge.apply(replace(burst, seconds=None, warmup_s=0.0)):
+                    answers |= sample.answers
+                    yield levels
+                level.accuracy = answered_accuracy(answers, payload.labelled)
+                level.accuracy_missing = len(payload.judged) - len(answers)
+            level.complete = True
+            yield levels
+
+
+def _timed(
+    level: Level, generator: Generator, burst: Burst, target: Target, server: ServerProcess | None
+) -> Iterator[None]:
+    before: Counters | None = None
+    cpu_s = 0.0
+    for sample in generator.apply(burst):
+        if sample.began:
+            before = target.counters()
+            cpu_s = 0.0 if server is None else server.cpu_s
+        if server is not None and sample.seconds and not (sample.ended and level.server_cpu):
+            # Not of the time after the burst, in which the last answers come.
+            level.server_cpu = (server.cpu_s - cpu_s) / sample.seconds
+        level.sample.add(sample)
+        yield
+    after = target.counters()
+    if before is not None and after is not None:
+        level.batch = (after.rows - before.rows) / max(1, after.executions - before.executions)
+    level.stages = _stages(level, before, after)
+
+
+def _stages(level: Level, before: Counters | None, after: Counters | None) -> dict[str, float]:
+    """Compute the mean of each stage: as the answers say, or as the statistics do."""
+    if not (count := len(level.sample.latencies)):
+        return {}
+    stages = {stage: ms / count for stage, ms in level.sample.stages.items() if stage != _TOTAL}
+    if not stages and before is not None and after is not None:
+        requests = max(1, after.requests - before.requests)
+        stages = {name: (ns - before.ns[name]) / 1e6 / requests for name, ns in after.ns.items()}
+    if stages:
+        mean = 1e3 * sum(level.sample.latencies) / count
+        stages[_OUTSIDE] = max(0.0, mean - sum(stages.values()))
+    return stages
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

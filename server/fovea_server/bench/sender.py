@@ -1,0 +1,197 @@
+"""Puts load on a server from the event loop of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import orjson
+
+from fovea_server.bench.connection import Connection, Reply
+from fovea_server.bench.load import Burst, ClosedLoop, Endpoint, LoadSample, OpenLoop
+
+_TICK_S = 0.25
+# A server that refuses connections is not asked in a busy loop.
+_PAUSE_S = 0.05
+_SEED = 1
+_TIMING = b'"timing_ms":'
+
+
+async def apply(
+    address: Endpoint, requests: Sequence[bytes], burst: Burst, tell: Callable[[LoadSample], None]
+) -> None:
+    """Put a load on a server, and tell what it meets, a few times a second.
+
+    Args:
+        address: of the server.
+        requests: heads with bodies, as they go over the wire; sent in turn.
+        burst: the load.
+        tell: takes samples; the last has `ended`.
+    """
+    await _Sender(address, requests, burst, tell).run()
+
+
+@dataclass
+class _Sender:
+    _address: Endpoint
+    _requests: Sequence[bytes]
+    _burst: Burst
+    _tell: Callable[[LoadSample], None]
+
+    def __post_init__(self) -> None:
+        self._tls = ssl.create_default_context() if self._address.https else None
+        self._idle: list[Connection] = []
+        self._busy: dict[Connection, float] = {}
+        self._under_way: set[asyncio.Task[Reply | None]] = set()
+        self._sent = 0
+        self._sample = LoadSample()
+        self._counting = False
+        self._told_cpu_s = 0.0
+
+    async def run(self) -> None:
+        self._begin = time.perf_counter() + self._burst.warmup_s
+        seconds = self._burst.seconds
+        self._end = float("inf") if seconds is None else self._begin + seconds
+        ticking = asyncio.create_task(self._tick())
+        match self._burst.load:
+            case ClosedLoop(clients):
+                await asyncio.gather(*(self._client() for _ in range(clients)))
+            case OpenLoop() as load:
+                await self._on_time(load)
+                while self._under_way:
+                    await asyncio.wait(self._under_way)
+        ticking.cancel()
+        for connection in self._idle:
+            connection.close()
+        self._sample.ended = True
+        self._hand_over()
+
+    async def _client(self) -> None:
+        free = 0.0
+        while self._more(max(free, now := time.perf_counter())):
+            answer = await self._ask(now)
+            pause_s = _PAUSE_S if answer is None else answer.retry_after_s
+            if pause_s:
+                free = time.perf_counter() + pause_s
+                await asyncio.sleep(min(free, self._end) - time.perf_counter())
+
+    async def _on_time(self, load: OpenLoop) -> None:
+        gaps = random.Random(_SEED)
+        due = time.perf_counter()
+        while self._more(due):
+            if (wait := due - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            task = asyncio.create_task(self._ask(due))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            due += gaps.expovariate(load.rate)
+            # Tasks that wait for their turn have not counted themselves yet.
+            await asyncio.sleep(0)
+
+    def _more(self, due: float) -> bool:
+        if self._burst.seconds is None:
+            return self._sent < len(self._requests)
+        return due < self._end
+
+    async def _ask(self, due: float) -> Reply | None:
+        number = self._sent % len(self._requests)
+        self._sent += 1
+        sent = time.perf_counter()
+        answer: Reply | None = None
+        failure = ""
+        try:
+            connection = self._idle.pop() if self._idle else None
+            if connection is None or not connection.open:
+                connection = await self._connect()
+            # The clock of all requests ticks in one place: a timer for each costs as much as it.
+            self._busy[connection] = sent
+            try:
+                answer = await connection.ask(self._requests[number])
+            finally:
+                del self._busy[connection]
+        except OSError as error:
+            failure = error.strerror or str(error)
+        else:
+            if connection.open:
+                self._idle.append(connection)
+        answered = time.perf_counter()
+        if answer is not None and answer.status == 200:
+            # Also what was sent in the warm-up: at the end, as much is still under way.
+            self._sample.in_time += self._begin <= answered < self._end
+        if due >= self._begin:
+            self._count(number, answered - due, sent - due, answer, failure)
+        return answer
+
+    async def _connect(self) -> Connection:
+        address, timeout_s = self._address, self._burst.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await Connection.to(address.host, address.port, self._tls)
+        except TimeoutError as error:
+            raise OSError(f"no connection within {timeout_s:g} s") from error
+
+    def _give_up(self) -> None:
+        until = time.perf_counter() - self._burst.timeout_s
+        for connection in [busy for busy, sent in self._busy.items() if sent < until]:
+            connection.give_up(f"no answer within {self._burst.timeout_s:g} s")
+
+    def _count(
+        self, number: int, latency: float, late: float, answer: Reply | None, failure: str
+    ) -> None:
+        sample = self._sample
+        sample.late.append(late)
+        if answer is None:
+            sample.add_error(0, "no_answer", failure)
+            return
+        if answer.status != 200:
+            sample.add_error(answer.status, *error_of(answer.body))
+            return
+        sample.latencies.append(latency)
+        for stage, ms in _timing(answer.body).items():
+            sample.stages[stage] = sample.stages.get(stage, 0.0) + ms
+        if self._burst.seconds is None:
+            sample.answers[number] = answer.body
+
+    async def _tick(self) -> None:
+        while True:
+            self._give_up()
+            left = self._begin - time.perf_counter()
+            if left <= 0 and not self._counting:
+                self._counting = self._sample.began = True
+                self._told_cpu_s = time.process_time()
+            if self._counting:
+                self._hand_over()
+            await asyncio.sleep(min(_TICK_S, left) if left > 0 else _TICK_S)
+
+    def _hand_over(self) -> None:
+        sample, self._sample = self._sample, LoadSample()
+        sample.seconds = max(0.0, min(time.perf_counter(), self._end) - self._begin)
+        cpu_s = time.process_time()
+        sample.cpu_s, self._told_cpu_s = cpu_s - self._told_cpu_s, cpu_s
+        self._tell(sample)
+
+
+def error_of(body: bytes) -> tuple[str, str]:
+    """Read the code and the message of an error, as /v1 or /v2 write it."""
+    with suppress(orjson.JSONDecodeError, TypeError, KeyError):
+        match orjson.loads(body)["error"]:
+            case {"code": code, "message": message}:
+                return str(code), str(message)
+            case message:
+                return "error", str(message)
+    return "error", body[:200].decode("utf-8", "replace").strip()
+
+
+def _timing(body: bytes) -> dict[str, float]:
+    """Read the stages that an answer of /v1 ends with; none of other answers."""
+    if (at := body.rfind(_TIMING)) < 0:
+        return {}
+    with suppress(orjson.JSONDecodeError):
+        timing: dict[str, float] = orjson.loads(body[at + len(_TIMING) : -1])
+        return timing
+    return {}

@@ -1,0 +1,115 @@
+"""Measurements of a setting, folded into one, and which of several are best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean, median
+from typing import Any
+
+from fovea_server.bench.tune.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measurement, or several of the same setting and load in one.
+
+    Attributes:
+        rate: answers a second; the median of several.
+        p99_ms: of their latencies, the median of several; infinite without answers.
+        failure: reason why it does not count: errors, or a model that does not load.
+        long: it was to settle which setting is best.
+        taken_cores: cores that other programs took meanwhile.
+        repeats: the measurements that it is of; empty of one.
+    """
+
+    setting: Setting
+    clients: int
+    rate: float
+    p99_ms: float
+    failure: str | None = None
+    long: bool = False
+    taken_cores: float = 0.0
+    repeats: tuple[Run, ...] = ()
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """The lowest and the highest rate."""
+        rates = [run.rate for run in self.repeats or (self,)]
+        return min(rates), max(rates)
+
+    @property
+    def p99s_ms(self) -> tuple[float, float]:
+        """The lowest and the highest 99th percentile."""
+        latencies = [run.p99_ms for run in self.repeats or (self,)]
+        return min(latencies), max(latencies)
+
+    def beats(self, other: Run) -> bool:
+        """Return True if this is as good in both rate and latency, and better in one."""
+        own, its = (self.rate, -self.p99_ms), (other.rate, -other.p99_ms)
+        return own != its and own[0] >= its[0] and own[1] >= its[1]
+
+    def better(self, other: Run, limit_ms: float) -> bool:
+        """Return True if this is the better one; where both miss the limit, the nearer one is."""
+        if (own := self.within(limit_ms)) != other.within(limit_ms):
+            return own
+        return self.rate > other.rate if own else self.p99_ms < other.p99_ms
+
+    def within(self, limit_ms: float) -> bool:
+        """Return True if its latency is within a limit."""
+        return self.failure is None and self.p99_ms <= limit_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain JSON types."""
+        return {
+            "setting": asdict(self.setting),
+            "clients": self.clients,
+            "rate": round(self.rate, 3),
+            "p99_ms": round(self.p99_ms, 3) if self.rate else None,
+            "failure": self.failure,
+            "long": self.long,
+            "taken_cores": round(self.taken_cores, 2),
+            "repeats": max(1, len(self.repeats)),
+            "rates": [round(rate, 3) for rate in self.rates],
+        }
+
+
+Measure = Callable[[Setting, int, bool], Run]
+"""Measures a setting with a number of clients; True for longer than usual."""
+
+
+def fold(runs: Sequence[Run]) -> Run:
+    """Return the median of runs of one setting under one load."""
+    failure = next((run.failure for run in runs if run.failure is not None), None)
+    rate, p99_ms = (median(getattr(run, name) for run in runs) for name in ("rate", "p99_ms"))
+    taken = fmean(run.taken_cores for run in runs)
+    folded = replace(runs[0], rate=rate, p99_ms=p99_ms, failure=failure, taken_cores=taken)
+    return replace(folded, repeats=tuple(runs))
+
+
+def folded(runs: Sequence[Run]) -> list[Run]:
+    """Fold the runs of each setting and load; where there are long ones, only those."""
+    groups: dict[tuple[Setting, int], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.setting, run.clients), []).append(run)
+    return [fold([run for run in own if run.long] or own) for own in groups.values()]
+
+
+def compared(runs: Sequence[Run], best: Run, limit_ms: float) -> list[Run]:
+    """Fold the runs of each setting, under the load of the best one, or else under its own best."""
+    good = [run for run in folded(runs) if run.failure is None]
+    same = {run.setting: run for run in good if run.clients == best.clients}
+    others: dict[Setting, Run] = {}
+    for run in good:
+        known = others.get(run.setting)
+        if known is None or run.better(known, limit_ms):
+            others[run.setting] = run
+    return list((others | same | {best.setting: best}).values())
+
+
+def frontier(runs: Sequence[Run]) -> Iterator[Run]:
+    """Yield the runs that no other beats in both rate and latency, by ascending latency."""
+    good = [run for run in runs if run.failure is None]
+    for run in sorted(good, key=lambda run: (run.p99_ms, -run.rate)):
+        if not any(other.beats(run) for other in good):
+            yield run

@@ -1,0 +1,122 @@
+"""The settings that are tried, and how each stands in config.pbtxt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from fovea_engines.repository.config_pbtxt import config_of, describing
+from fovea_engines.repository.model_config import (
+    NUM_STREAMS,
+    NUM_THREADS,
+    ModelConfig,
+    ModelParameter,
+    only,
+)
+from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
+from fovea_server.bench.tune.candidates import BuiltVersion
+
+# Microseconds that a batch may wait for more rows.
+_DELAYS_US = (0, 1000, 2000, 5000)
+# Parallel batches on a GPU; 0 is the default.
+_GPU_STREAMS = (0, 1, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to serve a model.
+
+    Attributes:
+        version: of the model, which stands for a backend and a precision.
+        threads: cores for all calls together; 0 on a GPU.
+        streams: parallel calls, on a CPU at most one a core; 0 for the default of a GPU.
+        max_batch: most rows of a call; 0 on a CPU, where each image is a call of its own and
+            config.pbtxt keeps what it says for tensors.
+        delay_us: microseconds that a batch may wait for more rows; 0 on a CPU.
+    """
+
+    version: int
+    threads: int
+    streams: int
+    max_batch: int
+    delay_us: int
+
+
+def grid(candidates: Sequence[BuiltVersion], cores: int) -> list[Setting]:
+    """Combine all values of all settings that go together.
+
+    On a CPU cores and streams are powers of two, and all cores. On a GPU batches are powers of two,
+    and the engine's largest, and a delay needs batches.
+    """
+    return [setting for one in candidates for setting in _settings(one, cores)]
+
+
+def _settings(candidate: BuiltVersion, cores: int) -> Iterator[Setting]:
+    if candidate.on_gpu:
+        for streams, rows in product(_GPU_STREAMS, _powers(candidate.max_batch)):
+            for delay_us in _DELAYS_US if rows > 1 else (0,):
+                yield Setting(candidate.version, 0, streams, rows, delay_us)
+        return
+    for threads, streams in product(_powers(cores), repeat=2):
+        if streams <= threads:
+            yield Setting(candidate.version, threads, streams, 0, 0)
+
+
+def _powers(most: int) -> list[int]:
+    return [*(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
+
+
+def present(config: ModelConfig, candidate: BuiltVersion, cores: int) -> Setting:
+    """Return the setting that a configuration amounts to for a version."""
+    if not candidate.on_gpu:
+        threads = min(config.threads or cores, cores)
+        streams = min(config.streams or threads, threads)
+        return Setting(candidate.version, threads, streams, 0, 0)
+    rows = min(config.max_batch_size or candidate.max_batch, candidate.max_batch)
+    batching = config.dynamic_batching or ModelDynamicBatching()
+    delay_us = batching.max_queue_delay_microseconds if rows > 1 else 0
+    return Setting(candidate.version, 0, config.streams or 0, rows, delay_us)
+
+
+def configured(
+    config: ModelConfig,
+    setting: Setting,
+    served: BuiltVersion,
+    candidate: BuiltVersion,
+    cores: int,
+    *,
+    pin: bool,
+) -> ModelConfig:
+    """Return a configuration with a setting in it; what it does not concern stays.
+
+    Args:
+        config: as it was read.
+        setting: of the candidate; a value that is the default is left out.
+        served: the version that the configuration serves now.
+        candidate: the version to serve.
+        cores: of this machine.
+        pin: serve this version only; False leaves the policy.
+    """
+    parameters = {k: v for k, v in config.parameters.items() if k not in (NUM_THREADS, NUM_STREAMS)}
+    if setting.threads not in (0, cores):
+        parameters[NUM_THREADS] = ModelParameter(str(setting.threads))
+    if setting.streams != setting.threads:
+        parameters[NUM_STREAMS] = ModelParameter(str(setting.streams))
+    config = replace(config, parameters=parameters)
+    if pin:
+        config = replace(config, version_policy=only(candidate.version))
+    config = describing(config, served.card, candidate.card)
+    if not setting.max_batch:
+        return config
+    fewer = config.max_batch_size or setting.max_batch < candidate.max_batch
+    if config_of(candidate.card).max_batch_size and fewer:
+        config = replace(config, max_batch_size=setting.max_batch)
+    if config.dynamic_batching is None and not setting.delay_us:
+        return config
+    batching = config.dynamic_batching or ModelDynamicBatching()
+    sizes = tuple(size for size in batching.preferred_batch_size if size <= setting.max_batch)
+    batching = replace(
+        batching, max_queue_delay_microseconds=setting.delay_us, preferred_batch_size=sizes
+    )
+    return replace(config, dynamic_batching=batching)

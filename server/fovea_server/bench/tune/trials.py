@@ -1,0 +1,138 @@
+"""Serves a model with one setting after the other, and measures each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+
+from fovea_client import with_key
+from fovea_engines.repository.config_edit import edited_text
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
+from fovea_engines.session import Closing
+from fovea_server.bench.foreign_cpu import ForeignCpu
+from fovea_server.bench.generator import Generator
+from fovea_server.bench.level import Level
+from fovea_server.bench.load import Burst, ClosedLoop
+from fovea_server.bench.payload import image_payload
+from fovea_server.bench.repository_copy import config_source, copied_model
+from fovea_server.bench.sender import error_of
+from fovea_server.bench.server_process import ServerProcess
+from fovea_server.bench.target import Target
+from fovea_server.bench.tune.candidates import BuiltVersion
+from fovea_server.bench.tune.run import Run
+from fovea_server.bench.tune.setting import Setting, configured
+
+_WARMUP_S = 0.7
+# Of fewer answers a 99th percentile says little; a run is lengthened for them, up to so much.
+_ANSWERS = 100
+_LONGEST = 4.0
+# A run that is to settle it is so much longer.
+_LONG = 3.0
+# Usual time in which a model is loaded with another setting.
+_START_S = 0.7
+_LOAD_S = 600.0
+
+
+class Trials(Closing):
+    """A server with one model, whose config.pbtxt is written anew for each setting.
+
+    Args:
+        folder: of the model; it is not written to.
+        candidates: the versions that may be served; the first is served now.
+        images: folder of the images that are sent.
+        cores: of this machine.
+        seconds: length of a run.
+        flags: further ones of `fovea serve`.
+
+    Attributes:
+        config: of the model, as it is.
+        before: its text; empty where there is no file.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        candidates: Sequence[BuiltVersion],
+        images: Path,
+        *,
+        cores: int,
+        seconds: float,
+        flags: Sequence[str] = (),
+    ) -> None:
+        self._candidates = {candidate.version: candidate for candidate in candidates}
+        self._present = candidates[0]
+        self._cores, self._seconds = cores, seconds
+        self.config = read_config(folder / CONFIG_FILE)
+        self.before = config_source(folder / CONFIG_FILE)
+        self._served: Setting | None = None
+        self._rates: dict[Setting, float] = {}
+        self._beside_s = _WARMUP_S + _START_S
+        with ExitStack() as stack:
+            self._folder = stack.enter_context(copied_model(folder))
+            server = stack.enter_context(ServerProcess(self._folder.parent, folder.name, flags))
+            self._target = stack.enter_context(Target(server.url, folder.name, None))
+            payload = image_payload(self._target, images)
+            generator = Generator(self._target.address, payload.timed)
+            self._generator = stack.enter_context(generator)
+            http = httpx.Client(base_url=server.url, headers=with_key({}), timeout=_LOAD_S)
+            self._http = stack.enter_context(http)
+            self._load_path = f"/v2/repository/models/{quote(folder.name, safe='')}/load"
+            self._open = stack.pop_all()
+
+    def lasts(self, long: bool) -> float:
+        """Estimate the seconds of a run, by the slowest setting so far and the longest pauses."""
+        return self._length(min(self._rates.values(), default=0.0), long) + self._beside_s
+
+    def _length(self, rate: float, long: bool) -> float:
+        seconds = self._seconds * (_LONG if long else 1.0)
+        return max(seconds, min(_ANSWERS / rate, _LONGEST * self._seconds)) if rate else seconds
+
+    def measure(self, setting: Setting, clients: int, long: bool) -> Run:
+        """Serve the model with a setting, put a load on it, and measure."""
+        began = time.monotonic()
+        if setting != self._served and (failure := self._load(setting)) is not None:
+            return Run(setting, clients, 0.0, float("inf"), failure=failure)
+        seconds = self._length(self._rates.get(setting, 0.0), long)
+        level, others = Level(ClosedLoop(clients)), ForeignCpu(self._cores)
+        for sample in self._generator.apply(Burst(level.load, seconds, _WARMUP_S)):
+            level.sample.add(sample)
+        self._rates[setting] = level.rate
+        failure = None
+        for (status, code), (count, message) in level.sample.errors.items():
+            failure = f"{count} x {status} {code}: {message}"
+        p99_ms = level.latency_ms(99)
+        infinite = float("inf") if p99_ms is None else p99_ms
+        taken = others.taken()
+        self._beside_s = max(self._beside_s, time.monotonic() - began - seconds)
+        return Run(setting, clients, level.rate, infinite, failure, taken_cores=taken)
+
+    def _load(self, setting: Setting) -> str | None:
+        """Serve with another setting; return why that failed."""
+        (self._folder / CONFIG_FILE).write_text(self._text_with(setting, pin=True), "utf-8")
+        answer = self._http.post(self._load_path)
+        if answer.status_code != httpx.codes.OK:
+            self._served = None
+            return error_of(answer.content)[1]
+        self._served = setting
+        return None
+
+    def text(self, setting: Setting) -> str:
+        """Return the model's config.pbtxt with a setting.
+
+        A version is pinned only where another would be served, so that later builds are served.
+        """
+        return self._text_with(setting, pin=setting.version != self._present.version)
+
+    def _text_with(self, setting: Setting, *, pin: bool) -> str:
+        candidate = self._candidates[setting.version]
+        config = configured(self.config, setting, self._present, candidate, self._cores, pin=pin)
+        return edited_text(self.before, config)
+
+    def close(self) -> None:
+        """Stop the server. Calling it again does nothing."""
+        self._open.close()

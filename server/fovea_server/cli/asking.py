@@ -1,0 +1,95 @@
+"""Asks a running server about one of its models, and reads what is typed about it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import httpx
+import typer
+from pydantic import ValidationError
+
+from fovea_client import server_address, with_key
+from fovea_engines.session import Closing
+from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest, NotFound, Unavailable
+from fovea_server.models.config.checked import Document
+
+_SHARE = re.compile(r"\+?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<percent>%?)")
+
+NameArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")]
+ServerOption = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        envvar="FOVEA_URL",
+        help="Address of the server; FOVEA_API_KEY may have its key.",
+    ),
+]
+SERVER = "http://127.0.0.1:8000"
+
+
+class AskedModel(Closing):
+    """A model behind the address of a server; FOVEA_API_KEY may have its key.
+
+    Raises:
+        InvalidOption: `url` is no address.
+    """
+
+    def __init__(self, url: str, name: str, timeout_s: float = 30.0) -> None:
+        try:
+            self._url = server_address(url)
+        except ValueError as error:
+            raise InvalidOption(str(error)) from None
+        self._http = httpx.Client(base_url=self._url, headers=with_key({}), timeout=timeout_s)
+        self._path = f"/v1/models/{quote(name, safe='')}/"
+
+    def ask(
+        self, kind: type[Document], path: str, method: str = "GET", body: Any = None
+    ) -> Document:
+        """Ask for the document at a path below the model's; raises as `fetch`."""
+        content = self.fetch(path, method, body)
+        try:
+            return kind.model_validate_json(content)
+        except ValidationError:
+            raise Unavailable(
+                f"{self._url} does not answer as a server of this Fovea does: {content[:200]!r}"
+            ) from None
+
+    def fetch(self, path: str, method: str = "GET", body: Any = None) -> bytes:
+        """Ask for bytes.
+
+        Raises:
+            NotFound, InvalidOption, InvalidRequest: the server says so.
+            Unavailable: it does not answer, cannot now, or is none of Fovea.
+        """
+        try:
+            answer = self._http.request(method, self._path + path, json=body)
+        except httpx.TransportError as error:
+            raise Unavailable(
+                f"{self._url} does not answer ({error}): is a server there?"
+            ) from None
+        status = answer.status_code
+        if status == httpx.codes.OK:
+            return answer.content
+        try:
+            said = str(answer.json()["error"]["message"])
+        except (ValueError, LookupError, TypeError):
+            raise Unavailable(f"{self._url} answers {status}: is it of Fovea?") from None
+        kinds: dict[int, type[FoveaError]] = {404: NotFound, 422: InvalidOption}
+        usual = InvalidRequest if status < httpx.codes.INTERNAL_SERVER_ERROR else Unavailable
+        raise kinds.get(status, usual)(said)
+
+    def close(self) -> None:
+        """Close the connections. Calling it again does nothing."""
+        self._http.close()
+
+
+def parse_share(flag: str, text: str | None) -> float | None:
+    """Read a share, such as 5%, +10% or 0.05, as a part of 1; InvalidOption if it is none."""
+    if text is None:
+        return None
+    if (found := _SHARE.fullmatch(text)) is None:
+        raise InvalidOption(f"{flag} is {text!r}: write a share, for example 5%")
+    return round(float(found["number"]) / (100 if found["percent"] else 1), 9)

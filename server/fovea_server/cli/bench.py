@@ -1,0 +1,242 @@
+"""`fovea bench`: how fast a model is served, and how that changes with the load."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fovea_engines.repository.repository import (
+    DEFAULT_REPOSITORY,
+    ModelRepository,
+)
+from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
+from fovea_server.bench.level import Level, measured_levels
+from fovea_server.bench.load import Burst, ClosedLoop, Load, OpenLoop
+from fovea_server.bench.payload import MOST_IMAGES, image_payload, tensor_payload
+from fovea_server.bench.repository_copy import serving
+from fovea_server.bench.requests import parse_shapes
+from fovea_server.bench.server_process import ServerProcess
+from fovea_server.bench.target import Target
+from fovea_server.cli.load_flags import ServeFlags, parse_clients, parse_rates
+from fovea_server.cli.options import (
+    AsJson,
+    PlotOption,
+    RepositoryOption,
+    ServedModelArgument,
+    UrlOption,
+    check_options,
+    check_plot,
+    find_models,
+    is_typed,
+    model_option,
+)
+from fovea_server.models.beside import version_folder
+
+_load_option = partial(typer.Option, rich_help_panel="Load")
+_request_option = partial(typer.Option, rich_help_panel="Requests")
+_INTERRUPTED = 130
+
+
+def bench(
+    context: typer.Context,
+    model: ServedModelArgument,
+    serve_flags: ServeFlags = None,
+    url: UrlOption = None,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    version: Annotated[
+        int | None,
+        model_option(
+            metavar="N",
+            min=1,
+            help="Version of the model; without --url it need not be served.",
+            show_default="the one that is served",
+        ),
+    ] = None,
+    images: Annotated[
+        Path | None,
+        _request_option(
+            metavar="DIR",
+            help=f"Send the images of this folder in turn, {MOST_IMAGES} at most.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        _request_option(
+            metavar="LABELS",
+            help="Labels of the --images, as for `fovea eval`: each level ends with all images "
+            "once more, to measure the accuracy under its load.",
+            exists=True,
+        ),
+    ] = None,
+    tensors: Annotated[
+        bool,
+        _request_option(
+            "--tensors", help="Send random tensors instead, in binary over the v2 protocol."
+        ),
+    ] = False,
+    shape: Annotated[
+        list[str] | None,
+        _request_option(
+            metavar="NAME:DIMS",
+            help="Shape of an input whose sizes vary, e.g. images:4,3,640,640. May be repeated.",
+        ),
+    ] = None,
+    clients: Annotated[
+        str,
+        _load_option(
+            metavar="N,N,...",
+            help="Closed loop: numbers of clients, each of which sends one request after the "
+            "other.",
+        ),
+    ] = "1,4,16",
+    rate: Annotated[
+        str | None,
+        _load_option(
+            metavar="R,R,...",
+            help="Open loop: requests/s that are due at random times (Poisson), however slow the "
+            "answers are. Latency counts from the due time, so it shows stalls.",
+            show_default="none",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float,
+        _load_option(
+            metavar="SECONDS",
+            min=0.1,
+            help="Length of each level; a p99 takes 100 answers, a steady one 1000.",
+        ),
+    ] = 10.0,
+    warmup: Annotated[
+        float,
+        _load_option(metavar="SECONDS", min=0, help="Load before each level that does not count."),
+    ] = 2.0,
+    timeout: Annotated[
+        float,
+        _load_option(
+            metavar="SECONDS",
+            min=0.001,
+            help="Time after which an unanswered request has failed.",
+        ),
+    ] = 30.0,
+    plot: PlotOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how fast a model is served, level by level of load.
+
+    Starts a server, or asks a running one (--url). The load comes from another process on this
+    machine. The table shows its CPU: near one core, the load is the limit and not the server.
+
+    Each level has a row with answers/s, latencies, errors and the time of each stage in the server;
+    with --data also the accuracy under load. Ctrl-C stops, and shows the results so far.
+
+    Example: fovea bench yolov8n --images val2017 --plot latency.svg
+
+    Example: fovea bench yolov8n --url http://127.0.0.1:8000 --images val2017 --rate 20,50
+
+    Example: fovea bench yolov8n --tensors --clients 8 -- --threads 2
+    """
+    from fovea_server.cli.bench_tables import LiveLevels, draw, show
+
+    _check(context)
+    closed = clients if rate is None or is_typed(context, "clients") else None
+    bursts = [Burst(load, seconds, warmup, timeout) for load in _loads(closed, rate)]
+
+    interrupted = False
+    levels: list[Level] = []
+    with ExitStack() as stack:
+        live = stack.enter_context(LiveLevels("requests" if tensors else "images"))
+        server = None
+        if url is None:
+            model, repository, version = _located(context, stack, repository, model, version)
+            live.say(f"starting `fovea serve` with {model}")
+            server = stack.enter_context(ServerProcess(repository, model, serve_flags or ()))
+            url = server.url
+        target = stack.enter_context(Target(url, model, version))
+        payload = (
+            image_payload(target, images, data)
+            if not tensors
+            else tensor_payload(target, parse_shapes(shape or ()))
+        )
+        engine = target.engine()
+        try:
+            for levels in measured_levels(bursts, payload, target, server):
+                live.show(levels)
+        except KeyboardInterrupt:
+            interrupted = True
+    title = f"{model} version {payload.version}, {f'{engine}, ' * bool(engine)}{target.url}"
+    title += payload.judged_on
+    if plot is not None and (drawing := draw(title, levels)) is not None:
+        plot.write_text(drawing, "utf-8")
+    if as_json:
+        document = {
+            "model": model,
+            "version": payload.version,
+            "engine": engine,
+            "url": target.url,
+            "kind": payload.kind,
+            "bodies": len(payload.timed),
+            "split": payload.split,
+            "levels": [level.to_json() for level in levels],
+            "interrupted": interrupted,
+        }
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    else:
+        show(title, payload.kind, levels)
+    if interrupted:
+        raise typer.Exit(_INTERRUPTED)
+    if not any(level.sample.latencies for level in levels):
+        raise Unavailable("no request got an answer")
+
+
+def _located(
+    context: typer.Context, stack: ExitStack, repository: Path, model: str, version: int | None
+) -> tuple[str, Path, int | None]:
+    """Return the model's name, and a repository that serves the version, or the usual one."""
+    [path] = find_models(context, repository, model)
+    folder = version_folder(path, version)
+    if not folder.name.isdecimal():
+        raise NotFound(
+            f"{folder} has no version with an engine: measure a server that has it, --url"
+        )
+    model, repository = folder.parent.name, folder.parent.parent
+    version = int(folder.name) if folder == path.absolute() else version
+    if version is not None:
+        own = ModelRepository(repository)
+        repository = stack.enter_context(serving(own, model, version))
+    return model, repository, version
+
+
+def _check(context: typer.Context) -> None:
+    """Refuse options that contradict each other, or lack another."""
+    check_options(
+        context,
+        needs={"shape": {"tensors": ()}},
+        clashes=[("repository", "url"), ("images", "tensors"), ("data", "tensors")],
+    )
+    given = context.params
+    if given["serve_flags"] and given["url"] is not None:
+        raise InvalidOption(
+            f"{given['serve_flags'][0]} is for a server that is started here: leave --url out"
+        )
+    if not (given["images"] or given["data"] or given["tensors"]):
+        raise InvalidOption(
+            "say what to send: --images DIR, or --tensors for a model that takes tensors"
+        )
+    check_plot(given["plot"])
+
+
+def _loads(clients: str | None, rate: str | None) -> list[Load]:
+    loads: list[Load] = []
+    if clients is not None:
+        loads += [ClosedLoop(number) for number in parse_clients(clients)]
+    if rate is not None:
+        loads += [OpenLoop(each) for each in parse_rates(rate)]
+    return loads

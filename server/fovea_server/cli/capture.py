@@ -1,0 +1,209 @@
+"""`fovea capture`: the images that `fovea serve --capture DIR` has kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fovea_preprocess.errors import InvalidOption, NotFound
+from fovea_preprocess.plural import counted
+from fovea_server.cli.command import Command
+from fovea_server.cli.options import AsJson, check_options
+from fovea_server.monitoring.capture.store import DAMAGED, Captured, captures
+
+FORMATS = ("coco", "yolo", "label-studio", "cvat")
+
+program = typer.Typer(
+    name="capture", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+_Folder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", exists=True, file_okay=False, help="Folder of `fovea serve --capture`."
+    ),
+]
+_Model = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this model.")]
+_Rule = Annotated[
+    str | None, typer.Option(metavar="WORD", help="Only of rules that begin so: score, empty.")
+]
+_DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M"]
+_Since = Annotated[
+    datetime | None,
+    typer.Option(metavar="DATE", formats=_DATES, help="Only from then on: 2026-11-27, of UTC."),
+]
+
+
+@program.callback()
+def capture() -> None:
+    """List, export and delete the images that a server has kept.
+
+    `fovea serve --capture DIR` keeps images whose results a rule takes, to label and learn from:
+    docs/capture.md.
+    """
+
+
+@program.command("ls", cls=Command)
+def ls(
+    folder: _Folder,
+    model: _Model = None,
+    rule: _Rule = None,
+    since: _Since = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what was kept: how many images of each model, version and rule.
+
+    With --json it is every capture, with the id of its request.
+
+    Example: fovea capture ls captures --since 2026-11-20
+    """
+    found = list(_chosen(folder, model, rule, since))
+    if as_json:
+        rows = [_row(one, about) for one, about in found]
+        typer.echo(json.dumps({"captures": rows}, indent=2))
+        return
+    groups: dict[tuple[str, str, str], list[Captured]] = {}
+    for one, about in found:
+        groups.setdefault((one.model, about["version"], about["rule"]), []).append(one)
+    table = Table("model", "version", "rule", "images", "MB", "first", "last")
+    for (name, version, text), of_group in sorted(groups.items()):
+        size = sum(each.size for each in of_group) / 1e6
+        first, last = (
+            f(each.taken for each in of_group).strftime("%Y-%m-%d %H:%M") for f in (min, max)
+        )
+        table.add_row(name, version, text, f"{len(of_group):,}", f"{size:.1f}", first, last)
+    Console().print(table)
+    typer.echo(f"{counted(len(found), 'image')} in {folder}; times are of UTC")
+
+
+@program.command("export", cls=Command)
+def export_(
+    context: typer.Context,
+    folder: _Folder,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", file_okay=False, help="Folder to write into.")
+    ],
+    form: Annotated[
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="What reads it then.")
+    ] = "coco",
+    model: _Model = None,
+    rule: _Rule = None,
+    since: _Since = None,
+    images_at: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="Of label-studio: the address where it finds the images' folder."
+        ),
+    ] = "/data/local-files/?d=images",
+    as_json: AsJson = False,
+) -> None:
+    """Copy images and results, as a tool for labels or a trainer reads them.
+
+    coco: images/, predictions.json. yolo: images/, labels/, data.yaml. label-studio: images/,
+    tasks.json with predictions, config.xml. cvat: images/, and annotations.zip to upload as
+    "COCO 1.0".
+
+    Example: fovea capture export captures --model yolov8n --format yolo --out to-label
+    """
+    if form not in FORMATS:
+        raise InvalidOption(f"--format {form!r} is none of {', '.join(FORMATS)}")
+    check_options(context, {"images_at": {"form": ("label-studio",)}})
+    chosen = list(_chosen(folder, model, rule, since))
+    found = [one for one, about in chosen if about["task"] != DAMAGED]
+    if damaged := len(chosen) - len(found):
+        typer.echo(f"left out: {counted(damaged, 'image')} whose files are damaged", err=True)
+    if not found:
+        raise NotFound(f"no capture in {folder} is chosen, so there is nothing to export")
+    # What it imports takes seconds, and `ls` none of them.
+    from fovea_server.offline.capture_export import export
+
+    export(found, form, out, images_at)
+    if as_json:
+        typer.echo(json.dumps({"images": len(found), "format": form, "out": str(out)}))
+    else:
+        typer.echo(f"{counted(len(found), 'image')} in {out}")
+
+
+@program.command("purge", cls=Command)
+def purge(
+    folder: _Folder,
+    model: _Model = None,
+    rule: _Rule = None,
+    request_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Only of this request: x-request-id, as in the log."),
+    ] = None,
+    before: Annotated[
+        datetime | None,
+        typer.Option(metavar="DATE", formats=_DATES, help="Only what was kept before, in UTC."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete captures: all, or those that are chosen. A server may be writing meanwhile.
+
+    Example: fovea capture purge captures --request-id 7c1e0a9b5d3f2e41000003f2 --yes
+    """
+    if not yes and (as_json or not sys.stdin.isatty()):
+        raise InvalidOption("purge asks before it deletes, which takes a terminal: add --yes")
+    leaving = [
+        one
+        for one, about in _chosen(folder, model, rule, None)
+        if (request_id is None or about["request_id"] == request_id)
+        and (before is None or one.taken < before.replace(tzinfo=UTC))
+    ]
+    if request_id is not None and not leaving:
+        raise NotFound(
+            f"no capture in {folder} is of request {request_id!r}, so nothing is deleted: "
+            "`fovea capture ls --json` has the ids"
+        )
+    size = sum(each.size for each in leaving)
+    if leaving and not yes:
+        text = f"Delete {counted(len(leaving), 'image')} ({size / 1e6:.1f} MB)?"
+        leaving = leaving if typer.confirm(text) else []
+    for one in leaving:
+        one.remove()
+    if as_json:
+        typer.echo(json.dumps({"deleted": len(leaving), "bytes": size}))
+    else:
+        typer.echo(f"deleted {counted(len(leaving), 'image')}")
+
+
+def _chosen(
+    folder: Path, model: str | None, rule: str | None, since: datetime | None
+) -> Iterator[tuple[Captured, dict[str, Any]]]:
+    """Find captures, the oldest first, each with what is known of it."""
+    found, rules = False, set()
+    for one in sorted(captures(folder, model), key=lambda each: each.folder.name):
+        if since is not None and one.taken < since.replace(tzinfo=UTC):
+            continue
+        try:
+            about = one.about()
+        except FileNotFoundError:  # a server has made room
+            continue
+        rules.add(about["rule"])
+        if rule is None or about["rule"].startswith(rule):
+            found = True
+            yield one, about
+    if rule is not None and not found:
+        there = ", ".join(sorted(rules)) or "none"
+        raise NotFound(f"no capture is of a rule that begins with {rule!r}; rules there: {there}")
+
+
+def _row(one: Captured, about: dict[str, Any]) -> dict[str, Any]:
+    keys = ("version", "task", "rule", "request_id")
+    return {
+        "model": one.model,
+        **{key: about[key] for key in keys},
+        "taken": one.taken.isoformat(),
+        "bytes": one.size,
+        "image": str(next(one.folder.glob("image.*"), "")),
+    }

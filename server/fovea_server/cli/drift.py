@@ -1,0 +1,88 @@
+"""`fovea drift`: how far what a model gets is from the images of its build."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fovea_engines.repository.card import LEAST_LIVE
+from fovea_preprocess.plural import counted
+from fovea_server.cli.asking import SERVER, AskedModel, NameArgument, ServerOption
+from fovea_server.cli.options import AsJson, PlotOption, check_plot
+from fovea_server.monitoring.drift.picture import draw
+from fovea_server.monitoring.drift.report import DriftBin, DriftQuantity, DriftReport
+
+# As users of the index have them: a change to look at, and another population.
+_CHANGED, _DRIFTED = 0.1, 0.25
+_FAR = 1
+
+
+def drift(
+    model: NameArgument,
+    url: ServerOption = SERVER,
+    plot: PlotOption = None,
+    max_distance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NUMBER", min=0.0, help="Exit with status 1 if a distance is larger: 0.25."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what a model gets from its clients with the images that it was built with.
+
+    The last 500 images of a running server are compared with those of --images, --calibration or
+    --data of the build: scores, classes, sizes, number of objects, brightness. The distance is the
+    population stability index, less what chance explains: from .1 on something has changed, from
+    .25 on the images are others. docs/drift.md says what to do then. --plot draws both.
+
+    Example: fovea drift yolov8n --url http://127.0.0.1:8000 --plot drift.svg
+    """
+    check_plot(plot)
+    with AskedModel(url, model) as asked:
+        report = asked.ask(DriftReport, "drift")
+    if plot is not None:
+        plot.write_text(draw(report), "utf-8")
+    if as_json:
+        typer.echo(report.model_dump_json(indent=2))
+    else:
+        _show(report)
+    if max_distance is not None and max_distance < max(
+        (each.distance for each in report.quantities if each.distance is not None), default=0.0
+    ):
+        raise typer.Exit(_FAR)
+
+
+def _show(report: DriftReport) -> None:
+    table = Table("quantity", "distance", "verdict", "images", "changed most")
+    for each in report.quantities:
+        distance = "-" if each.distance is None else f"{each.distance:.2f}"
+        most = "" if each.distance is None else _changed_most(each)
+        table.add_row(each.quantity, distance, _verdict(each), str(each.images), most)
+    Console().print(table)
+    typer.echo(
+        f"{report.model}, version {report.version}, against {counted(report.images, 'image')} of "
+        f"{report.images_from}; left out for options of their requests: {report.left_out}"
+    )
+
+
+def _verdict(of: DriftQuantity) -> str:
+    if of.distance is None:
+        return f"under {LEAST_LIVE} images"
+    if of.distance < _CHANGED:
+        return "as built"
+    return "changed" if of.distance < _DRIFTED else "drifted"
+
+
+def _changed_most(of: DriftQuantity) -> str:
+    def part(one: DriftBin) -> float:
+        """Return about what it adds to the index."""
+        least = 0.5 / max(1, of.images)
+        return (one.live - one.expected) * log((one.live + least) / (one.expected + least))
+
+    most = max(of.bins, key=part)
+    return f"{most.bin}: {most.expected:.0%} -> {most.live:.0%}"

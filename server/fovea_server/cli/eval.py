@@ -1,0 +1,236 @@
+"""`fovea eval`: how accurate a model is on labelled images."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fovea_client import FoveaClientError, Prediction, ServerError
+from fovea_engines.engine import Engine
+from fovea_engines.evaluation.class_folders import ClassFolders
+from fovea_engines.evaluation.dataset import Dataset
+from fovea_engines.evaluation.evaluate import EVALUATION
+from fovea_engines.evaluation.labels import Labels, check_task
+from fovea_engines.progress import ConsoleProgress, Progress
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY
+from fovea_engines.results.options import PredictOptions
+from fovea_preprocess.errors import InvalidOption, InvalidRequest, UnsupportedModel
+from fovea_server.cli.eval_tables import EvalReport, show
+from fovea_server.cli.options import (
+    AsJson,
+    OverlapOption,
+    PlotOption,
+    RepositoryOption,
+    ServedModelArgument,
+    TileOption,
+    UrlOption,
+    VersionOption,
+    check_options,
+    check_plot,
+    find_models,
+    folder_option,
+    is_typed,
+)
+from fovea_server.models.beside import version_folder
+from fovea_server.offline.accuracy import (
+    measure_answers,
+    measure_engine,
+    read_labels,
+    request_options,
+)
+from fovea_server.offline.chosen import Chosen, choose
+from fovea_server.offline.confusion_chart import draw
+from fovea_server.offline.entry import InputImage
+from fovea_server.offline.predictors import RemotePredictor
+
+
+def evaluate(
+    context: typer.Context,
+    model: ServedModelArgument,
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="LABELS",
+            help="A COCO .json file, YOLO's data.yaml, a folder of YOLO label files, one with a "
+            "folder of images for each class, or one of PNG files with the class of each pixel; a "
+            "table of texts or attributes; a folder of the right pictures.",
+            exists=True,
+        ),
+    ],
+    images: Annotated[
+        Path | None,
+        folder_option(help="Folder of the images.", show_default="beside the labels"),
+    ] = None,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    url: UrlOption = None,
+    version: VersionOption = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME,...",
+            help="Measure these classes alone, also where the model lacks others of the labels.",
+            show_default="all of the labels",
+        ),
+    ] = None,
+    conf: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=1,
+            help="Least score of the objects that precision, recall and confusions count.",
+            show_default="where the mean F1 is highest",
+        ),
+    ] = None,
+    tile: TileOption = None,
+    overlap: OverlapOption = None,
+    plot: PlotOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how accurate a model is on labelled images.
+
+    Mean average precision by COCO's rules, of masks or keypoints too where model and labels have
+    them: over all classes, by class, and by size of object
+    (small: up to 32 x 32 pixels, large: over 96 x 96). Opens the engine right here, or asks a
+    running server, with the same result.
+
+    Precision, recall and the confusion matrix are of objects that overlap by half or more, and of
+    one confidence for all classes. --plot draws the matrix.
+
+    Rotated boxes are measured with YOLO labels of their corners: class x1 y1 ... x4 y4.
+    Keypoints are read from COCO files, and from YOLO labels: class cx cy w h x1 y1 v1 x2 y2 v2 ...
+    Of a classifier it is the share of images whose class is the first (top-1), or among the first
+    five (top-5). Of embeddings, with a folder for each person or thing, it is the share of images
+    whose best match among all others, or one of the best five, is of the same folder (recall@1,
+    recall@5).
+    Of semantic segmentation it is the overlap of the pixels of each class (mIoU), with a PNG file
+    for each image whose levels, or indices, are class ids. A classes.txt beside them names the
+    levels from 0 on, a line each; those of an empty line do not count, nor 255 without a name.
+
+    Of texts, in PaddleOCR's lines (path, tab, text) or a CSV file (image,text), it is the share
+    that is right to the last character, and how far the others are off by edits. Of attributes, in
+    a CSV file with a column for the image and one for each attribute (or for each class, 1 or 0),
+    it is the share of images for which each is right. Of networks that make pictures it is their
+    likeness to the right ones (SSIM of Wang et al. 2004, and PSNR, in RGB): files in colours, or
+    JPEG, with the names of the --images.
+
+    With --tile images are cut as `fovea predict` does it, which finds small objects.
+    Classes of the labels and of the model meet by name. If the labels have classes that the model
+    lacks, --classes names those to measure. Labels are of the upright image, as
+    its EXIF orientation shows it.
+
+    Example: fovea eval yolov8n --data val.json --images val2017
+
+    Example: fovea eval yolov8n --data data.yaml --classes person,car --plot confusion.svg
+    """
+    check_options(context, clashes=[("repository", "url")])
+    check_plot(plot)
+    # A name that is wrong is told before labels are read, which may take long.
+    if url is None:
+        [path] = find_models(context, repository, model)
+        measure = partial(_here, version_folder(path, version))
+    else:
+        measure = partial(_through, url, model, version)
+    labelled = _labels(context, data, images)
+    usual = EVALUATION if isinstance(labelled, Dataset) else PredictOptions()
+    options = replace(usual, tile=tile, overlap=usual.overlap if overlap is None else overlap)
+    try:
+        report = measure(labelled, classes, conf, options)
+    except FoveaClientError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    if plot is not None and report.confusion is not None:
+        plot.write_text(draw(report.title, report.confusion), "utf-8")
+    if as_json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
+    else:
+        show(report)
+
+
+def _labels(context: typer.Context, data: Path, images: Path | None) -> Labels:
+    """Read labels; an InvalidOption names an option without an effect on them."""
+    labelled = read_labels(data, images)
+    if is_typed(context, "conf") and not isinstance(labelled, Dataset):
+        raise InvalidOption(f"--conf is for labels of objects, which {labelled.path} has not")
+    if is_typed(context, "plot") and not isinstance(labelled, Dataset | ClassFolders):
+        raise InvalidOption(
+            "--plot draws confusions of objects or images, not of maps, tables or pictures"
+        )
+    return labelled
+
+
+def _here(
+    folder: Path,
+    labelled: Labels,
+    classes: str | None,
+    conf: float | None,
+    options: PredictOptions,
+) -> EvalReport:
+    progress = ConsoleProgress()
+    with Engine.open(folder) as engine:
+        card = engine.card
+        if engine.head is None:
+            raise UnsupportedModel(
+                f"{card.name} serves tensors only, so there is nothing to measure: {card.reason}"
+            )
+        check_task(labelled, card.task)
+        chosen = choose(labelled, classes, engine.labels, engine.num_classes)
+        _say(chosen, progress)
+        dataset = chosen.labelled.for_model(engine.labels, engine.num_classes)
+        measured = measure_engine(engine, dataset, progress, engine.resolve(options))
+    built = card.backend, card.precision
+    confusion = measured.confusion(conf, others=classes is None)
+    return EvalReport(
+        folder.parent.name, folder.name, *built, measured.accuracy, chosen, confusion, conf is None
+    )
+
+
+def _through(
+    url: str,
+    model: str,
+    version: int | None,
+    labelled: Labels,
+    classes: str | None,
+    conf: float | None,
+    options: PredictOptions,
+) -> EvalReport:
+    progress = ConsoleProgress()
+    given = request_options(labelled, options) | {"version": version}
+    # A server that others use as well may be full for a moment.
+    with RemotePredictor(url, model, given, retries=3) as remote:
+        answered = ""
+        known = remote.model(version)
+        labels = None if known is None else known.labels
+        if known is not None and known.task not in (None, "tensors"):
+            check_task(labelled, known.task)
+        chosen = choose(labelled, classes, labels)
+        if labels is not None:
+            chosen.labelled.for_model(labels)
+        _say(chosen, progress)
+
+        def ask(path: Path) -> Prediction:
+            nonlocal answered
+            try:
+                prediction = remote.ask(InputImage(path.read_bytes()))
+            except ServerError as error:
+                if not error.of_one_image:
+                    raise
+                raise InvalidRequest(f"{path}: {error.message}") from error
+            answered = prediction.version
+            return prediction
+
+        measured = measure_answers(chosen.labelled, ask, progress)
+        own = remote.model(answered)
+        built = (own.backend, own.precision) if own is not None else (None, None)
+    confusion = measured.confusion(conf, others=classes is None)
+    return EvalReport(model, answered, *built, measured.accuracy, chosen, confusion, conf is None)
+
+
+def _say(chosen: Chosen, progress: Progress) -> None:
+    if chosen.note:
+        progress.note(chosen.note)

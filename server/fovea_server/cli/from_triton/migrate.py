@@ -1,0 +1,341 @@
+"""Chooses what of a repository of Triton goes into a project, and reports the rest."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fovea_engines.heads.signature import image_layout
+from fovea_engines.repository.config_edit import edited_text
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, fields_in_source
+from fovea_engines.repository.labels import labels_text, read_labels
+from fovea_engines.repository.model_config import ModelConfig
+from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound
+from fovea_server.cli.from_triton.repository import (
+    MODEL_FILE,
+    STEPS,
+    TritonModel,
+    is_below,
+    order_models,
+    read_models,
+    resolve_inside,
+)
+
+Files = dict[str, bytes | Path]
+"""What is to be written: path in the project -> content, or the file to copy."""
+
+_MAX_LABELS = 1 << 20
+# Fields that a build writes itself, and one that holds for Fovea as it is.
+_WRITTEN = {"name", "platform", "backend", "input", "output", "max_batch_size", "response_cache"}
+_TUNED = {"instance_group", "dynamic_batching", "optimization"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A network, or a step around one, and its file or folder."""
+
+    name: str
+    kind: str
+    file: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind}, {self.file})"
+
+
+@dataclass(slots=True)
+class Network:
+    """A network, the steps next to it, and how to go on: with a build, or as it is."""
+
+    name: str
+    file: str
+    ensemble: str | None
+    takes: str = ""
+    steps: list[Part] = field(default_factory=list)
+    labels: int = 0
+    left: list[str] = field(default_factory=list)
+    build: str = ""
+    files: Files = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Ensemble:
+    """An ensemble, and its networks and steps in their order."""
+
+    name: str
+    parts: list[Part]
+    note: str = ""
+    files: Files = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Migration:
+    """What was found in a repository, and what is wrong with other models of it."""
+
+    networks: list[Network]
+    ensembles: list[Ensemble]
+    problems: list[str]
+
+    @property
+    def files(self) -> Files:
+        """Everything that is to be written."""
+        files: Files = {}
+        for network in self.networks:
+            files |= network.files
+        for ensemble in self.ensembles:
+            files |= ensemble.files
+        return files
+
+    def document(self) -> dict[str, Any]:
+        """Convert to plain JSON types; files are named, without their content."""
+        return {
+            "networks": [asdict(each) | {"files": [*each.files]} for each in self.networks],
+            "ensembles": [asdict(each) | {"files": [*each.files]} for each in self.ensembles],
+            "problems": self.problems,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report for people."""
+        for network in self.networks:
+            of = f" of the ensemble {network.ensemble}" if network.ensemble else ""
+            yield f"{network.name}{of}: {network.takes or network.file}"
+            yield from (f"  left to you: {text}" for text in network.left)
+        for ensemble in self.ensembles:
+            parts = ", ".join(part.name for part in ensemble.parts)
+            yield f"{ensemble.name} runs {parts}{ensemble.note and f'; {ensemble.note}'}"
+        yield from (f"not read: {text}" for text in self.problems)
+
+
+def migrate(root: Path) -> Migration:
+    """Read a repository, and run nothing of it.
+
+    Raises:
+        NotFound: it is no folder, or has no network that could be served.
+    """
+    root = root.resolve()
+    every = read_models(root)
+    models = {name: model for name, model in every.items() if not model.is_empty}
+    problems = [f"{model.name}: {model.problem}" for model in models.values() if model.problem]
+    empty = sorted(every.keys() - models.keys())
+    problems += [f"{name} is no model: no config.pbtxt and no {name}/1" for name in empty]
+    orders: dict[str, list[str]] = {}
+    for name in models:
+        try:
+            orders[name] = order = order_models(models, name)
+        except InvalidModel as error:
+            problems.append(str(error))
+            continue
+        problems += [f"{name}: there is no model {each!r}" for each in order if each not in models]
+    networks = _networks(models, orders, root)
+    if not networks:
+        why = "; ".join(problems) or "a model has a folder NAME/1 with model.onnx in it"
+        raise NotFound(f"{root} has no network to go on with: {why}")
+    ensembles = [
+        _ensemble(models, name, order, networks, root)
+        for name, order in orders.items()
+        if models[name].kind == "ensemble"
+    ]
+    used = {part.name for ensemble in ensembles for part in ensemble.parts}
+    used |= {model.inside for model in models.values()}
+    problems += [
+        f"{_part(model)} is in no ensemble, and does not go on: what it does around networks that "
+        "it asks for becomes --preprocess of their build (docs/heads.md), or pipeline.toml "
+        "(docs/pipelines.md)"
+        for name, model in models.items()
+        if model.kind in STEPS and name not in used
+    ]
+    return Migration([*networks.values()], ensembles, problems)
+
+
+def _part(model: TritonModel) -> Part:
+    return Part(model.name, model.kind, str(model.file or model.version))
+
+
+def _networks(
+    models: Mapping[str, TritonModel], orders: Mapping[str, list[str]], root: Path
+) -> dict[str, Network]:
+    """Describe each network once: in the longest ensemble that runs it, or alone."""
+    networks: dict[str, Network] = {}
+    for name in sorted(orders, key=lambda n: (-len(orders[n]), models[n].kind != "ensemble", n)):
+        order = [models[each] for each in orders[name] if each in models]
+        places = [at for at, model in enumerate(order) if model.kind not in STEPS]
+        for start, at, end in zip([-1, *places], places, [*places[1:], None], strict=False):
+            network = order[at]
+            if network.name not in networks:
+                before, after = order[start + 1 : at], order[at + 1 : end]
+                whole = name if models[name].kind == "ensemble" else None
+                networks[network.name] = _network(network, root, whole, before, after)
+    return networks
+
+
+def _network(
+    model: TritonModel,
+    root: Path,
+    ensemble: str | None,
+    before: Sequence[TritonModel],
+    after: Sequence[TritonModel],
+) -> Network:
+    steps = list(dict.fromkeys(map(_part, (*before, *after))))
+    network = Network(model.name, str(model.file or model.version), ensemble, steps=steps)
+    source = f"models/{model.name}.onnx"
+    if model.kind != "onnx" or model.file is None or model.problem:
+        network.left.append(_foreign(model))
+        _build(network, model, source, root)
+    else:
+        try:
+            _use_onnx(network, model, model.file, root)
+        except FoveaError as error:
+            network.left.append(str(error))
+            _build(network, model, source, root)
+    if before:
+        network.left.append(
+            f"{', '.join(map(str, map(_part, before)))} ran before it: write what that does "
+            "to an image into a JSON file for --preprocess of the build (docs/heads.md has the "
+            "fields)"
+        )
+    if after:
+        network.left.append(
+            f"{', '.join(map(str, map(_part, after)))} ran after it: a build decodes boxes "
+            "and suppresses by itself, and requests have thresholds as options, such as ?conf=0.4"
+        )
+    return network
+
+
+def _foreign(model: TritonModel) -> str:
+    target = f"put it at models/{model.name}.onnx, and run the build below"
+    if model.problem:
+        return f"{model.problem}; or {target}"
+    if model.kind == "plan":
+        return (
+            f"{model.name} is an engine of TensorRT, which cannot be turned back into ONNX: find "
+            f"the ONNX file that it was built from, {target} (on its GPU with --backend tensorrt)"
+        )
+    if model.kind == "onnx":
+        return f"{model.version} has no model.onnx (Triton's examples fetch theirs): {target}"
+    if model.kind == "unknown":
+        return f"{model.version} has no file that is known, such as model.onnx: {target}"
+    return f"{model.name} is of the backend {model.kind}: export it to ONNX, {target}"
+
+
+def _use_onnx(network: Network, model: TritonModel, file: Path, root: Path) -> None:
+    """Choose what goes on with an ONNX file; raises as `fovea build` does."""
+    # Here, because onnx takes 0.3 s to import.
+    import onnx
+
+    from fovea_engines.onnx_graph.load import load
+    from fovea_engines.onnx_graph.tensors import graph_inputs
+
+    inputs = graph_inputs(load(file).proto)
+    stored = onnx.load(file, load_external_data=False).graph.initializer
+    is_split = any(each.data_location == each.EXTERNAL for each in stored)
+    network.takes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in inputs)
+    if not inputs or image_layout(inputs[0]) is None:
+        network.takes += "; it takes tensors, and goes on without a build"
+        if is_split:
+            network.left.append(
+                f"{file} has weights in other files: copy {model.folder} to repository/ yourself"
+            )
+        else:
+            network.files |= _unchanged(model, file, root)
+        return
+    source = f"models/{model.name}.onnx"
+    if is_split:
+        source = str(file)
+        network.left.append(f"{file} has weights in other files, so it stays in its place")
+    else:
+        network.files[source] = file
+    _build(network, model, source, root)
+
+
+def _unchanged(model: TritonModel, file: Path, root: Path) -> Files:
+    """Return a network of tensors as it is, with its configuration: a build takes images."""
+    place = f"repository/{model.name}"
+    version = model.version.name if model.version != model.folder else "1"
+    if model.inside:
+        return {f"{place}/{version}/{MODEL_FILE}": file}
+    files: Files = {f"{place}/{version}/{model.config.default_model_filename or MODEL_FILE}": file}
+    names = [tensor.label_filename for tensor in model.config.output if tensor.label_filename]
+    for name in (CONFIG_FILE, *names):
+        path = model.folder / name
+        if is_below(model.folder, path) and (found := resolve_inside(root, path)) is not None:
+            files[f"{place}/{name}"] = found
+    return files
+
+
+def _build(network: Network, model: TritonModel, source: str, root: Path) -> None:
+    """Decide on the build, and on what of config.pbtxt holds after it."""
+    name, words = model.name, list[str]()
+    if labels := _labels(network, model, root):
+        network.labels = len(labels)
+        network.files[f"models/{name}.txt"] = labels_text(labels).encode()
+        words += ["--labels", f"models/{name}.txt"]
+    if Path(source).stem != name:
+        words += ["--name", name]
+    network.build = shlex.join(["fovea", "build", source, *words])
+    _keep_config(network, model.config)
+
+
+def _labels(network: Network, model: TritonModel, root: Path) -> tuple[str, ...]:
+    names = [tensor.label_filename for tensor in model.config.output if tensor.label_filename]
+    for name in dict.fromkeys(names):
+        file = resolve_inside(root, model.folder / name)
+        if file is None or file.stat().st_size > _MAX_LABELS:
+            network.left.append(
+                f"{name} is not in the repository: give it to the build as --labels"
+            )
+            continue
+        try:
+            return read_labels(file)
+        except InvalidOption as error:
+            network.left.append(str(error))
+    return ()
+
+
+def _keep_config(network: Network, config: ModelConfig) -> None:
+    """Keep what a build does not write itself and holds here; name what does not."""
+    given = {each.partition(".")[0] for each in fields_in_source(config)}
+    if config.response_cache.enable:
+        kept = ModelConfig(name=network.name, response_cache=config.response_cache)
+        path = f"repository/{network.name}/{CONFIG_FILE}"
+        network.files[path] = edited_text("", kept).encode()
+    if tuned := sorted(given & _TUNED):
+        network.left.append(
+            f"not kept of config.pbtxt: {', '.join(tuned)}; `fovea tune` finds its own"
+        )
+    if lost := sorted(given - _WRITTEN - _TUNED):
+        network.left.append(
+            f"not kept of config.pbtxt: {', '.join(lost)}; after the build, write it into "
+            f"repository/{network.name}/config.pbtxt if you need it"
+        )
+
+
+def _ensemble(
+    models: Mapping[str, TritonModel],
+    name: str,
+    order: Sequence[str],
+    networks: Mapping[str, Network],
+    root: Path,
+) -> Ensemble:
+    parts = [_part(models[each]) for each in order if each in models]
+    ensemble = Ensemble(name, parts)
+    inner = [networks[each] for each in order if each in networks]
+    is_whole = bool(inner) and len(inner) == len(order) and all(each.takes for each in inner)
+    if any(part.kind in STEPS for part in parts):
+        if len(inner) > 1:
+            ensemble.note = (
+                "write pipeline.toml if this is a detector with networks that look at what it "
+                "finds (docs/pipelines.md)"
+            )
+    elif is_whole and all(each.files and not each.build for each in inner):
+        ensemble.note = "it goes on as it is"
+        ensemble.files = {
+            f"repository/{name}/{CONFIG_FILE}": models[name].folder / CONFIG_FILE,
+            # A server looks for the folder of a version.
+            f"repository/{name}/1/.keep": b"",
+        }
+    elif is_whole:
+        served = shlex.join(["fovea", "serve", str(root)])
+        ensemble.note = f"no step is in it: `{served}` serves it as it is"
+    return ensemble

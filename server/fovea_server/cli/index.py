@@ -1,0 +1,111 @@
+"""`fovea index`: the vectors of many images, for searches."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from fovea_client import ImageError
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.vocabulary import WORDLESS
+from fovea_preprocess.errors import InvalidOption, NotFound
+from fovea_preprocess.plural import counted
+from fovea_server.cli.options import (
+    RepositoryOption,
+    ServedModelArgument,
+    VersionOption,
+    find_models,
+)
+from fovea_server.cli.predict_output import complain
+from fovea_server.cli.predict_progress import PredictProgress
+from fovea_server.models.beside import version_folder
+from fovea_server.offline.answers import answers, count_images
+from fovea_server.offline.entry import Entry, InputImage, Result
+from fovea_server.offline.predictors import LocalPredictor
+from fovea_server.offline.save import Tally
+from fovea_server.offline.sources import find_sources
+from fovea_server.search.identity import ModelIdentity
+from fovea_server.search.index import DEFAULT, VectorIndex, check_name
+from fovea_server.search.thumbnails import Thumbnails, thumbnail
+
+
+def index(
+    context: typer.Context,
+    model: ServedModelArgument,
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE", help="Image files, folders, globs in quotes, videos."),
+    ],
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    version: VersionOption = None,
+    name: Annotated[str, typer.Option(help="Name of the index.")] = DEFAULT,
+    every: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Take every N-th frame of a video.")
+    ] = 1,
+    thumbnails: Annotated[
+        bool,
+        typer.Option("--thumbnails", help="Keep a small picture of each image, to see matches by."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Write the vectors of images beside a model, in which a server then finds similar ones.
+
+    The model's task is embed. The index is NAME.npz in the model's folder of the repository; a
+    server reads it when it is asked for, also when it has changed. If a file is missing, nothing is
+    written.
+
+    Example: fovea index reid people/ --thumbnails
+
+    Example: curl --data-binary @who.jpg 'http://127.0.0.1:8000/v1/models/reid/search?k=5'
+    """
+    check_name(name)
+    found = find_sources(sources, every=every, drawn=None)
+    # An index without it would take the place of one that has it.
+    if missing := [source.file for source in found.files if not source.path.exists()]:
+        raise NotFound(f"{missing[0]}: there is no such file, and nothing was written")
+    [path] = find_models(context, repository, model)
+    vectors, names, tally = list[NDArray[np.float32]](), list[str](), Tally()
+    pictures = list[bytes]()
+    count = count_images(found.files)
+    with LocalPredictor(version_folder(path, version), PredictOptions(), alone=count == 1) as asked:
+        if (task := asked.describe().task) != "embed":
+            raise InvalidOption(f"the task of model '{path.name}' is {task}; an index takes embed")
+        identity = ModelIdentity.of(asked.card)
+        made_of = answers(asked, found.files, draw=_thumbnail if thumbnails else None)
+        with PredictProgress(count) as progress, closing(made_of) as answered:
+            for answer in answered:
+                tally.add(answer.entry)
+                progress.add(tally, answer.entry)
+                result = answer.entry.result
+                vector = None if isinstance(result, ImageError) else result.read(WORDLESS)
+                if isinstance(vector, Embedding):
+                    vectors.append(vector.unit)
+                    names.append(answer.entry.name)
+                    if isinstance(answer.drawn, bytes):
+                        pictures.append(answer.drawn)
+    if not vectors:
+        raise NotFound("no image has a vector, so there is no index")
+    shown = Thumbnails.of(pictures) if thumbnails else None
+    made = VectorIndex.of(np.stack(vectors), names, identity, shown)
+    file = path / f"{name}.npz"
+    made.write(file)
+    if as_json:
+        size = made.vectors.shape[1]
+        document = {"index": str(file), "images": len(names), "size": size, "failed": tally.failed}
+        typer.echo(json.dumps(document))
+    else:
+        typer.echo(f"{file}: {made.text}")
+    if tally.failed:
+        complain(f"error: {tally.failed} of {counted(tally.images, 'image')} failed")
+        raise typer.Exit(1)
+
+
+def _thumbnail(entry: Entry, image: InputImage) -> bytes | None:
+    return thumbnail(image.upright.pixels) if isinstance(entry.result, Result) else None

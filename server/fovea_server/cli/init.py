@@ -1,0 +1,133 @@
+"""`fovea init`: a small project to start from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fovea_engines.repository.files import write_file, writing
+from fovea_preprocess.errors import InvalidOption, Unavailable
+from fovea_server.cli.options import AsJson
+
+# File of the project -> where it lies in the packages.
+_FILES = {
+    "README.md": ("fovea_server", "cli/starter/README.md"),
+    "compose.yaml": ("fovea_server", "cli/starter/compose.yaml"),
+    "detect.py": ("fovea_server", "cli/starter/detect.py"),
+    "digits.jpg": ("fovea_server", "demo/scene-1.jpg"),
+    "models/digits.onnx": ("fovea_server", "demo/digits.onnx"),
+}
+
+
+def init(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Folder of the project; made where it is missing."),
+    ] = Path(),
+    from_triton: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="REPOSITORY",
+            help="Start from a model repository of Triton: its networks, and the names of the "
+            "Python and DALI steps around them. Nothing of it is run or changed.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a small project to start from: a demo model, a client, and a compose file.
+
+    Put your own ONNX files into its folder models/. Files that exist are not overwritten.
+
+    Example: fovea init my-project
+
+    Example: fovea init my-project --from-triton model_repository
+    """
+    if from_triton is not None:
+        _start_from(from_triton, folder, as_json)
+        return
+    if as_json:
+        raise InvalidOption("--json has no effect without --from-triton")
+    packed = {name: files(package) / path for name, (package, path) in _FILES.items()}
+    _write(folder, {name: file.read_bytes() for name, file in packed.items()})
+    for name in _FILES:
+        typer.echo(f"wrote {folder / name}")
+    enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
+    _show("Next:", *enter, "fovea build models/digits.onnx", "fovea serve")
+    there = "Then, in another terminal with the same environment:"
+    _show(there, *enter, "python detect.py digits digits.jpg")
+    typer.echo("\nREADME.md there has the same steps for your own model, and for Docker.")
+
+
+def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
+    from fovea_server.cli.from_triton.migrate import migrate
+    from fovea_server.cli.from_triton.repository import check_root
+
+    check_root(repository.resolve())
+    if (folder / "models").resolve().is_relative_to(repository.resolve()):
+        raise InvalidOption(
+            f"{folder / 'models'} is in the repository that is read, which stays as it is: give "
+            f"the name of a new folder, as in `fovea init my-project --from-triton {repository}`"
+        )
+    found = migrate(repository)
+    text = json.dumps(found.document(), indent=2)
+    _write(folder, {**found.files, "from-triton.json": f"{text}\n".encode()})
+    if as_json:
+        typer.echo(text)
+        return
+    for line in found.lines():
+        typer.echo(line)
+    enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
+    absent = {
+        one.name
+        for one in found.networks
+        if f"models/{one.name}.onnx" in one.build and f"models/{one.name}.onnx" not in one.files
+    }
+    builds = [
+        f"{one.build}{'  # once the file is there' * (one.name in absent)}"
+        for one in found.networks
+        if one.build
+    ]
+    _show("Next:", *enter, *builds, "fovea serve")
+    if not absent and not any(one.steps for one in found.networks):
+        typer.echo(
+            "\nNo network has steps around it, so nothing has to change: "
+            f"`fovea serve {shlex.quote(str(repository))}` serves the repository as it is. What is "
+            "built here takes images, and is checked."
+        )
+    typer.echo(f"\n{folder / 'from-triton.json'} has all of this.")
+
+
+def _write(folder: Path, content: Mapping[str, bytes | Path]) -> None:
+    """Write or copy all files of a project, none of which may be there."""
+    if taken := [name for name in content if os.path.lexists(folder / name)]:
+        raise InvalidOption(
+            f"{folder.absolute()} has {', '.join(taken)} already, and nothing is overwritten: "
+            "give the name of a new folder, as in `fovea init my-project`"
+        )
+    try:
+        (folder / "models").mkdir(parents=True, exist_ok=True)
+        for name, source in content.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(source, bytes):
+                write_file(folder / name, source)
+            else:
+                with writing(folder / name, source.stat().st_size):
+                    shutil.copyfile(source, folder / name)
+    except OSError as error:
+        raise Unavailable(
+            f"{error.filename} cannot be written ({error.strerror}): give a folder of yours"
+        ) from error
+
+
+def _show(title: str, *commands: str) -> None:
+    typer.echo("\n    ".join((f"\n{title}", *commands)))

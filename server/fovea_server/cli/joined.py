@@ -1,0 +1,64 @@
+"""Answers for a model made of several, which is run in this process as a server runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+
+from fovea_client import Timing
+from fovea_engines.device import usable_cores
+from fovea_engines.results.options import PredictOptions
+from fovea_server.app import build_app
+from fovea_server.http.v1.answers import boxes_json
+from fovea_server.models.model import ServedModel
+from fovea_server.models.registry import settings_around
+from fovea_server.offline.entry import InputImage, Result
+from fovea_server.offline.predictors import Predicted, Predicting, Predictor
+
+
+class JoinedPredictor(Predictor):
+    """Loads a model of several, and those that it runs.
+
+    Raises as `Registry.load`.
+    """
+
+    def __init__(self, folder: Path, options: PredictOptions) -> None:
+        self._app = build_app(settings_around(folder))
+        self._plane = self._app.service.plane
+        self._name, self._options = folder.name, options
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="answers", daemon=True)
+        self._thread.start()
+        self._app.registry.load(self._name)
+        self.threads = usable_cores()
+
+    @property
+    def _model(self) -> ServedModel:
+        return self._plane.models.get(self._name)
+
+    def describe(self) -> Predicting:
+        """Describe the model as its detector does."""
+        model = self._model
+        engine = model.engine
+        assert engine is not None, "its first model takes images"
+        version, task = str(model.version), model.task
+        about = self._name, version, task, engine.vocabulary()
+        return Predicting(*about, is_pipeline=bool(model.config.composing))
+
+    def predict(self, image: InputImage) -> Predicted:
+        """Run all of its models; raises as `DataPlane.predict`."""
+        sent = image.upright if image.data is None else image.data
+        asked = boxes_json(self._plane, self._model, None, [sent], self._options, None, "")
+        answer = json.loads(asyncio.run_coroutine_threadsafe(asked, self._loop).result())
+        [found], timing = answer["images"], Timing(**answer["timing_ms"])
+        return Predicted(self._name, answer["version"], answer["task"], Result(found), timing)
+
+    def close(self) -> None:
+        """Unload the models. Calling it again does nothing."""
+        if self._thread.is_alive():
+            self._app.close()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()

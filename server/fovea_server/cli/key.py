@@ -1,0 +1,315 @@
+"""`fovea key`: the keys that `fovea serve --keys FILE` asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from fovea_preprocess.errors import InvalidOption, NotFound
+from fovea_server.auth.key import SCOPES, Key, Secret, digest_of, new_token, parse_span
+from fovea_server.auth.key_file import change_keys, read_keys
+from fovea_server.auth.quota import Quota, usage_of, used_now
+from fovea_server.cli.command import Command
+
+_FLAGS = {field: f"--{field.removesuffix('s')}" for field in ("scopes", "models", "rate", "quota")}
+
+program = typer.Typer(
+    name="key", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+_File = Annotated[
+    Path,
+    typer.Option(
+        "--keys", metavar="FILE", dir_okay=False, envvar="FOVEA_KEYS_FILE", help="File of the keys."
+    ),
+]
+_Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the key's owner; it is no secret.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+_Scope = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="|".join(SCOPES),
+        help="What the key allows: predict, control (load models, change settings), metrics, "
+        "capture (the server may keep its images), cameras (see their pictures and events); "
+        "several with commas. A new key has predict.",
+    ),
+]
+_Model = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Models that the key is for: names or patterns such as cam-*, several with commas.",
+    ),
+]
+_Rate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N/s|N/m|N/h",
+        help="Most images in a time: 20/s. The server refuses more (429), and says when to try "
+        "again.",
+    ),
+]
+_Quota = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N/hour|N/day|N/month",
+        help="Most images in an hour, day or month of UTC: 1e6/day.",
+    ),
+]
+_Expires = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Time from now until the key ends: 90d, 12h, 30m. Default never."
+    ),
+]
+_FILE = Path("keys.json")
+
+
+@program.callback()
+def key() -> None:
+    """Make, list, change, replace and remove the keys of a server.
+
+    A server with --keys FILE follows changes of the file without a restart.
+    """
+
+
+@program.command(cls=Command)
+def add(
+    name: _Name,
+    file: _File = _FILE,
+    scope: _Scope = None,
+    model: _Model = None,
+    rate: _Rate = None,
+    quota: _Quota = None,
+    expires: _Expires = None,
+    as_json: _Json = False,
+) -> None:
+    """Make a key, and print it.
+
+    It is printed only once: the file has its SHA-256, and not the key.
+
+    Example: fovea key add gate-camera --model 'cam-*' --rate 20/s --expires 90d
+    """
+    token = new_token()
+    about = {"name": name, "secrets": [{"sha256": digest_of(token)}], "created": _now()}
+    given = _given(scope or ["predict"], model, rate, quota, expires)
+    made = _validated({**about, **given})
+
+    def with_it(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+        if any(each.name == name for each in keys):
+            raise InvalidOption(
+                f"{file} has a key {name!r}: rotate, set or remove that, or take another name"
+            )
+        return (*keys, made)
+
+    change_keys(file, with_it)
+    _show_token(file, name, token, as_json)
+
+
+@program.command("set", cls=Command)
+def set_(
+    name: _Name,
+    file: _File = _FILE,
+    scope: _Scope = None,
+    model: _Model = None,
+    rate: _Rate = None,
+    quota: _Quota = None,
+    expires: _Expires = None,
+    as_json: _Json = False,
+) -> None:
+    """Change what a key allows.
+
+    The key itself stays the same. "" removes a limit.
+
+    Example: fovea key set gate-camera --rate 50/s --expires 90d
+    """
+    given = _given(scope, model, rate, quota, expires)
+    if model == [""]:
+        given["models"] = ()
+    if not given:
+        raise InvalidOption("say what to change: --scope, --model, --rate, --quota or --expires")
+    changed = _replaced(file, name, lambda found: _validated({**dict(found), **given}))
+    assert changed is not None
+    typer.echo(_json(changed) if as_json else f"{name} is changed in {file}.")
+
+
+@program.command(cls=Command)
+def rotate(
+    name: _Name,
+    file: _File = _FILE,
+    grace: Annotated[
+        str, typer.Option(metavar="TIME", help="Time for which the old key still holds, from 0s.")
+    ] = "1d",
+    expires: _Expires = None,
+    as_json: _Json = False,
+) -> None:
+    """Replace a key, and print the new one.
+
+    The old key still holds for the time of --grace.
+
+    Example: fovea key rotate gate-camera --grace 2h
+    """
+    token, now = new_token(), _now()
+    until, given = now + _span(grace, least=0), _given(None, None, None, None, expires)
+
+    def rotated(found: Key) -> Key:
+        before = tuple(
+            secret.model_copy(update={"until": min(secret.until or until, until)})
+            for secret in found.secrets
+            if secret.until is None or secret.until > now
+        )
+        secrets = (Secret(sha256=digest_of(token)), *before)
+        made = _validated({**dict(found), "secrets": secrets, **given})
+        if made.is_expired(now):
+            raise InvalidOption(f"the time of {name!r} is over: say for how long with --expires")
+        return made
+
+    _replaced(file, name, rotated)
+    _show_token(file, name, token, as_json)
+
+
+@program.command(cls=Command)
+def rm(name: _Name, file: _File = _FILE, as_json: _Json = False) -> None:
+    """Remove a key.
+
+    A running server refuses it within two seconds.
+
+    Example: fovea key rm gate-camera
+    """
+    _replaced(file, name, lambda _: None)
+    typer.echo(json.dumps({"removed": name}) if as_json else f"{name} is removed from {file}.")
+
+
+@program.command(cls=Command)
+def ls(file: _File = _FILE, as_json: _Json = False) -> None:
+    """List what each key of a file allows, and how much of its quota is used.
+
+    Example: fovea key ls --json
+    """
+    _check_there(file)
+    try:
+        keys = read_keys(file).keys
+    except ValueError as error:
+        raise InvalidOption(f"{file} is no file of keys ({error})") from None
+    if as_json:
+        typer.echo(f"[{','.join(map(_json, keys))}]")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table, now = Table(box=None, pad_edge=False), _now()
+    for title in ("name", "scopes", "models", "rate", "quota", "created", "expires"):
+        table.add_column(title, no_wrap=True)
+    for each in keys:
+        models, scopes = ",".join(each.models) or "all", ",".join(each.scopes)
+        ends = "never" if each.expires is None else f"{each.expires:%Y-%m-%d %H:%M}"
+        ends += " (expired)" if each.is_expired(now) else ""
+        if graces := [one.until for one in each.secrets if one.until and one.until > now]:
+            ends += f"; the old key {max(graces):%Y-%m-%d %H:%M}"
+        limits = each.rate or "", _shown_quota(file, each)
+        table.add_row(each.name, scopes, models, *limits, f"{each.created:%Y-%m-%d}", ends)
+    # A row is a line, also where it is longer than a terminal is wide.
+    Console(width=1000).print(table)
+
+
+def _shown_quota(file: Path, key: Key) -> str:
+    if key.quota is None:
+        return ""
+    used = used_now(usage_of(file), key.name, Quota.parse(key.quota))
+    return key.quota if used is None else f"{key.quota} ({used:,} used)"
+
+
+def _json(key: Key) -> str:
+    before = [one.until for one in key.secrets if one.until is not None]
+    until = max(before).isoformat() if before else None
+    about = key.model_dump(mode="json", exclude={"secrets"})
+    return json.dumps(about | {"previous_until": until})
+
+
+def _given(
+    scope: list[str] | None,
+    model: list[str] | None,
+    rate: str | None,
+    quota: str | None,
+    expires: str | None,
+) -> dict[str, object]:
+    """Return the fields of a key that options give; "" is none."""
+    given: dict[str, object] = {}
+    if scope is not None:
+        given["scopes"] = tuple(dict.fromkeys(_parts(scope)))
+    if model is not None:
+        given["models"] = tuple(_parts(model))
+    given |= {
+        field: text or None
+        for field, text in (("rate", rate), ("quota", quota))
+        if text is not None
+    }
+    if expires is not None:
+        given["expires"] = _now() + _span(expires) if expires else None
+    return given
+
+
+def _parts(texts: list[str]) -> list[str]:
+    return [part.strip() for text in texts for part in text.split(",")]
+
+
+def _validated(fields: dict[str, object]) -> Key:
+    try:
+        return Key.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        reason = first["msg"].removeprefix("Value error, ")
+        field = str(first["loc"][0])
+        raise InvalidOption(f"{_FLAGS.get(field, field.upper())}: {reason}") from None
+
+
+def _check_there(file: Path) -> None:
+    if not file.exists():
+        raise NotFound(
+            f"there is no {file}. If a server still takes its keys, put the file back: a new one "
+            f"replaces them all. Else `fovea key add NAME --keys {file}` makes it"
+        )
+
+
+def _replaced(file: Path, name: str, make: Callable[[Key], Key | None]) -> Key | None:
+    """Put what `make` returns in the place of a key, and return it; None removes the key."""
+    _check_there(file)
+    made: list[Key] = []
+
+    def change(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+        if all(each.name != name for each in keys):
+            known = ", ".join(each.name for each in keys)
+            raise NotFound(f"{file} has no key {name!r}; it has {known or 'none at all'}")
+        new = [make(each) if each.name == name else each for each in keys]
+        made.extend(each for each in new if each is not None and each.name == name)
+        return tuple(each for each in new if each is not None)
+
+    change_keys(file, change)
+    return made[0] if made else None
+
+
+def _show_token(file: Path, name: str, token: str, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"name": name, "key": token}, indent=2))
+        return
+    typer.echo(f"The new key of {name}, shown only once ({file} has its SHA-256):", err=True)
+    typer.echo(token)
+
+
+def _span(text: str, *, least: int = 1) -> timedelta:
+    try:
+        return parse_span(text, least=least)
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

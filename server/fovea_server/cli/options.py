@@ -1,0 +1,299 @@
+"""Declares options that several commands share, and checks that none is ignored."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import typer
+
+from fovea_engines.backends.registry import BACKEND_NAMES, DEFAULT_CPU_BACKEND
+from fovea_engines.heads.preprocess import NAMES, PRESETS, VARIANTS
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.repository.figures import Method
+from fovea_engines.repository.labels import LABEL_SETS
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_preprocess.errors import InvalidOption, NotFound
+
+model_option = partial(typer.Option, rich_help_panel="Model and repository")
+precision_option = partial(typer.Option, rich_help_panel="Precision")
+check_option = partial(typer.Option, rich_help_panel="Check")
+_tensorrt_option = partial(typer.Option, rich_help_panel="TensorRT")
+folder_option = partial(typer.Option, metavar="DIR", exists=True, file_okay=False)
+
+
+def _local(context: typer.Context, folder: Path) -> Path:
+    """Refuse the address of a store, of whose slashes a path has kept one.
+
+    With --url no folder is read, whatever the environment says.
+    """
+    variables = (
+        each.resolve_envvar_value(context) for each in context.command.params if each.name == "url"
+    )
+    if context.params.get("url") or (not is_typed(context, "repository") and any(variables)):
+        return folder
+    if found := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(folder)):
+        address = f"{found[1]}://{str(folder)[found.end() :].rpartition('@')[2]}"
+        raise InvalidOption(
+            f"--repository is {address}, and this command takes a folder of this machine; only "
+            f"`fovea serve` reads stores. Copy the models first, for example with `aws s3 sync "
+            f"{address} repository`, and after a build back again"
+        )
+    return folder
+
+
+def _unless_local(context: typer.Context, url: str | None) -> str | None:
+    """Leave FOVEA_URL out where options were typed that only work without a server."""
+    typed = (is_typed(context, name) for name in ("repository", "serve_flags", "over"))
+    return None if not is_typed(context, "url") and any(typed) else url
+
+
+Needs: TypeAlias = Mapping[str, tuple[str, ...]]
+"""Another option, and the values of it that give this one an effect; any value where none is."""
+
+
+def model_names(context: typer.Context) -> list[str]:
+    """Complete the name of a model in the repository of the command line, or of the environment."""
+    with suppress(NotFound, OSError):
+        repository = Path(context.params.get("repository") or DEFAULT_REPOSITORY)
+        return list(ModelRepository(repository).models())
+    return []
+
+
+if TYPE_CHECKING:
+    Backend = str
+else:  # for typer, which shows the values
+    Backend = Literal[("auto", *BACKEND_NAMES)]
+
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL.onnx", help="The exported model.", exists=True)
+]
+RepositoryOption = Annotated[
+    Path,
+    model_option(
+        "--repository",
+        metavar="DIR",
+        envvar="FOVEA_MODEL_REPOSITORY",
+        show_envvar=True,
+        help="Folder of the models.",
+        file_okay=False,
+        callback=_local,
+    ),
+]
+ServedModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Name of the model, or the path of its folder or of a version's folder.",
+        autocompletion=model_names,
+    ),
+]
+UrlOption = Annotated[
+    str | None,
+    model_option(
+        metavar="URL",
+        envvar="FOVEA_URL",
+        show_envvar=True,
+        help="Ask this server, e.g. http://127.0.0.1:8000; FOVEA_API_KEY may have its key.",
+        show_default="none",
+        callback=_unless_local,
+    ),
+]
+VersionOption = Annotated[
+    int | None,
+    model_option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
+]
+TileOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIDE|CxR",
+        help="Cut the image into tiles: 640 is their side in pixels, 3x2 are columns and rows.",
+        show_default="off",
+    ),
+]
+OverlapOption = Annotated[
+    float | None,
+    typer.Option(help="Share of a tile that its neighbour has, too.", show_default="0.2"),
+]
+BackendOption = Annotated[Backend, model_option(help=f"Runtime; auto is {DEFAULT_CPU_BACKEND}.")]
+SizeOption = Annotated[
+    str | None,
+    model_option(metavar="HxW", help="Input size in pixels.", show_default="the model's own"),
+]
+HeadOption = Annotated[
+    str | None,
+    model_option(
+        "--head",
+        "--family",
+        metavar="FAMILY",
+        help="Head family, if it is not recognised.",
+        show_default="recognised",
+        autocompletion=lambda: list(FAMILIES),
+    ),
+]
+ForceHeadOption = Annotated[
+    bool,
+    model_option(
+        "--force-head",
+        help="Build with --head although metadata or numbers contradict it; the card says so.",
+    ),
+]
+CalibrationOption = Annotated[
+    Path | None,
+    precision_option(
+        metavar="DIR|FILE.json",
+        help="A hundred or more images from the camera, on which INT8 ranges are measured; or "
+        "calibration.json of another build.",
+        exists=True,
+    ),
+]
+CalibratorOption = Annotated[
+    Method,
+    precision_option(
+        help="Values in an INT8 range: all but the rarest, all, or those that lose least "
+        "information or have the smallest mean squared error."
+    ),
+]
+PreprocessOption = Annotated[
+    str | None,
+    model_option(
+        metavar="NAME|FILE.json",
+        help=f"How images were prepared in training: {', '.join(PRESETS)}; family, as its family "
+        f"has it; a change of that: {', '.join(list(VARIANTS)[1:])}; or a file with fields of the "
+        "card's preprocess (with scale, mean and std are 0 and 1 unless it has them).",
+        show_default="family",
+        autocompletion=lambda: list(NAMES),
+    ),
+]
+ProfileOption = Annotated[
+    list[str] | None,
+    _tensorrt_option(
+        metavar="MIN,OPT,MAX",
+        help="Smallest and largest batch, and between them the one that is optimised. May be "
+        "repeated.",
+        show_default="1,1,1 and 2,N,N of --max-batch",
+    ),
+]
+WorkspaceOption = Annotated[
+    int | None,
+    _tensorrt_option(
+        metavar="MIB",
+        min=1,
+        help="Most GPU memory of a layer beside its tensors.",
+        show_default="all",
+    ),
+]
+LabelsOption = Annotated[
+    str | None,
+    model_option(
+        metavar="SET|FILE",
+        help="Class names: a text file with one name per line; or coco (80), coco91 (COCO's ids 0"
+        " to 90) or imagenet (1000).",
+        show_default="from the model",
+        autocompletion=lambda: list(LABEL_SETS),
+    ),
+]
+LevelOption = Annotated[
+    int,
+    _tensorrt_option(
+        "--builder-level",
+        metavar="0-5",
+        min=0,
+        max=5,
+        help="Effort in the search for kernels: a higher level builds slower and runs faster.",
+    ),
+]
+CapabilityOption = Annotated[
+    str | None,
+    _tensorrt_option(
+        "--compute-capability",
+        metavar="80,89,...",
+        help="GPUs to build for, which need not be here (--backend tensorrt-rtx): 80 A100, 86 A10"
+        " and RTX 30, 89 L4 and RTX 40, 120 RTX 50.",
+        show_default="the GPU that is here",
+    ),
+]
+PluginOption = Annotated[
+    list[Path] | None,
+    _tensorrt_option(
+        "--plugin",
+        metavar="LIB.so",
+        exists=True,
+        dir_okay=False,
+        help="Library of TensorRT plugins that the model needs. May be repeated.",
+    ),
+]
+PlotOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.svg", help="Draw what was measured.", dir_okay=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+def check_options(
+    context: typer.Context,
+    needs: Mapping[str, Needs] | None = None,
+    clashes: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Refuse, as InvalidOption, options that would be ignored.
+
+    Only what was typed counts, not defaults or variables of the environment. `needs` are those of
+    an option by its parameter's name; of a pair of `clashes` at most one may be given.
+    """
+    flags = {param.name: param.opts[0] for param in context.command.params}
+    for name, others in (needs or {}).items():
+        for other, values in others.items():
+            value = context.params[other]
+            if is_typed(context, name) and not (value in values if values else value):
+                wanted = " or ".join(values)
+                raise InvalidOption(
+                    f"{flags[name]} has no effect without {flags[other]}"
+                    f"{wanted and ' '}{wanted}: add it, or leave {flags[name]} out"
+                )
+    for one, other in clashes:
+        if is_typed(context, one) and is_typed(context, other):
+            raise InvalidOption(f"give {flags[one]} or {flags[other]}, not both")
+
+
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Return True if an option is on the command line, not only in the environment."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def check_plot(plot: Path | None) -> None:
+    """Refuse, as InvalidOption, a file that could not be written after minutes of measuring."""
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise InvalidOption(f"--plot {plot} would be an SVG drawing: name a file that ends in .svg")
+    if plot is not None and not os.access(plot.absolute().parent, os.W_OK):
+        raise InvalidOption(f"--plot {plot} cannot be written: give a file in a folder of yours")
+
+
+def runtime(backend: Backend) -> str:
+    """Return the name of the backend that `--backend` means."""
+    return DEFAULT_CPU_BACKEND if backend == "auto" else backend
+
+
+def find_models(context: typer.Context, repository: Path, *models: str) -> list[Path]:
+    """Return the paths of models that are typed as names in the repository, or as paths."""
+    paths = [ModelRepository(repository).path_of(model) for model in models]
+    if is_typed(context, "repository") and all(path.parent != repository for path in paths):
+        raise InvalidOption(
+            f"{models[0]} is a path, so --repository has no effect: leave it out, or give a name"
+        )
+    return paths
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """Parse (height, width), such as "640x480" or "640"; InvalidOption if it is no size."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text.strip().lower())
+    if match is None:
+        raise InvalidOption(f"size is {text!r}; write HEIGHTxWIDTH, e.g. 640x640")
+    return int(match[1]), int(match[2] or match[1])

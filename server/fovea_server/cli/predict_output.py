@@ -1,0 +1,145 @@
+"""Shows the results of `fovea predict`, prints them as JSON, or writes them into files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fovea_client import ImageError, Timing, image_result
+from fovea_preprocess.plural import counted
+from fovea_server.cli.predict_progress import PredictProgress
+from fovea_server.offline.answers import answers, count_images
+from fovea_server.offline.entry import Entry
+from fovea_server.offline.formats.registry import FILES, check_formats
+from fovea_server.offline.journal import Journal, RunSettings
+from fovea_server.offline.predictors import Predictor
+from fovea_server.offline.result_output import result_line, result_table
+from fovea_server.offline.save import Tally, save
+from fovea_server.offline.sources import Sources
+from fovea_server.offline.tracked import Tracking, VideoTracks
+
+
+def show(predictor: Predictor, sources: Sources) -> Tally:
+    """Print a table for each image, or a line where there may be many."""
+    console, tally = Console(), Tally()
+    lines = sources.listed or any(source.is_video for source in sources.files)
+    with closing(answers(predictor, sources.files)) as found:
+        for answer in found:
+            tally.add(answer.entry)
+            result = answer.entry.result
+            image = result if isinstance(result, ImageError) else image_result(result.json)
+            if isinstance(image, ImageError):
+                complain(answer.entry.problem or "")
+                continue
+            title = Text(f"{answer.entry.place}  {image.width} x {image.height}", style="bold")
+            if lines:
+                title.append(f"  {result_line(image)}", style="not bold")
+            console.print(title, soft_wrap=True)
+            if not lines:
+                console.print(result_table(image))
+    return tally
+
+
+def print_json(predictor: Predictor, model: str, sources: Sources) -> Tally:
+    """Print all answers, joined as if one request had carried all images."""
+    tally, images, timings = Tally(), list[dict[str, Any]](), list[Timing]()
+    document: dict[str, Any] = {"model": model, "version": None, "task": None}
+    with (
+        PredictProgress(count_images(sources.files)) as progress,
+        closing(answers(predictor, sources.files)) as found,
+    ):
+        for answer in found:
+            images.append(answer.entry.as_json())
+            if (prediction := answer.prediction) is not None:
+                document = {name: getattr(prediction, name) for name in document}
+                timings.append(prediction.timing_ms)
+            tally.add(answer.entry)
+            progress.add(tally, answer.entry)
+    document |= {"images": images, "timing_ms": _joined(timings)}
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    return tally
+
+
+def write_files(
+    predictor: Predictor,
+    sources: Sources,
+    formats: Sequence[str],
+    codec: str | None,
+    folder: Path,
+    options: dict[str, Any],
+    *,
+    resume: bool,
+    tracking: Tracking | None = None,
+) -> Tally:
+    """Write all formats into a folder, and list the files.
+
+    A run that this one resumes had the same `options` of the request.
+    """
+    model = predictor.describe()
+    check_formats(formats, model, options.get("mask"))
+    every = sources.files[0].every
+    settings = RunSettings(
+        model.name, model.version, model.task, options, every, tuple(formats), codec
+    )
+    if (texts := options.get("labels")) is not None:
+        model = model.with_texts(texts)
+    so_far = None
+    tracks = None if tracking is None else VideoTracks(tracking, model.words)
+    with Journal(folder, settings, resume=resume) as journal:
+        try:
+            with PredictProgress(count_images(sources.files)) as progress:
+
+                def done(tally: Tally, entry: Entry | None) -> None:
+                    nonlocal so_far
+                    so_far = tally
+                    if entry is None:
+                        progress.show(tally)
+                    else:
+                        progress.add(tally, entry)
+
+                files = sources.files
+                tally = save(
+                    *(predictor, model, files, formats, codec, folder, journal, done), tracks
+                )
+        except BaseException:
+            if so_far is not None and so_far.images:
+                complain(
+                    f"stopped after {counted(so_far.images, 'image')}, which are kept in {folder}: "
+                    "the same command with --resume goes on"
+                )
+            raise
+    typer.echo(f"{counted(tally.images, 'image')} done, with the results in {folder}:")
+    for name in dict.fromkeys(["jsonl", *formats]):
+        typer.echo(f"  {name:<10} {FILES[name]}")
+    for video, counts in (tracks.counts if tracks else {}).items():
+        for name, of_shape in counts.items():
+            typer.echo(f"{video}: {name}: {', '.join(f'{k} {n}' for k, n in of_shape.items())}")
+    return tally
+
+
+def complain(text: str) -> None:
+    """Print an error on stderr."""
+    typer.secho(text, fg="red", err=True)
+
+
+def _joined(timings: Sequence[Timing]) -> dict[str, Any]:
+    """Return the longest duration of each stage, and the sum of all requests."""
+    rows = [asdict(each) for each in timings]
+    of_pipeline = [row.pop("stages") or {} for row in rows]
+    joined: dict[str, Any] = _longest(rows)
+    joined["total"] = round(sum(each.total for each in timings), 3)
+    return joined | ({"stages": _longest(of_pipeline)} if any(of_pipeline) else {})
+
+
+def _longest(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    stages = dict.fromkeys(stage for row in rows for stage in row)
+    return {stage: max(row[stage] for row in rows if stage in row) for stage in stages}

@@ -1,0 +1,56 @@
+"""Shows how far `fovea predict` is: a bar on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from fovea_engines.progress import SILENCE_S
+from fovea_server.offline.entry import Entry
+from fovea_server.offline.save import Tally
+
+
+class PredictProgress(Progress):
+    """Shows a tally of `total` images on stderr; a context manager."""
+
+    def __init__(self, total: int) -> None:
+        console = Console(stderr=True)
+        super().__init__(
+            BarColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._total = total
+        self._bar = self.add_task("", total=total)
+        self._began = self._said = time.monotonic()
+
+    def add(self, tally: Tally, entry: Entry) -> None:
+        """Show the tally with one more image, and first what is wrong with it."""
+        if (error := entry.problem) is not None:
+            self.console.print(Text(error, style="red"), soft_wrap=True)
+        self.show(tally)
+
+    def show(self, tally: Tally) -> None:
+        """Show how many images are done, the speed, and the time left."""
+        now = time.monotonic()
+        if not self.disable:
+            self.update(self._bar, completed=tally.images, description=self._text(tally, now))
+        elif now - self._said >= SILENCE_S:
+            self._said = now
+            self.console.print(self._text(tally, now), highlight=False, soft_wrap=True)
+
+    def _text(self, tally: Tally, now: float) -> str:
+        # Videos may have more frames than they say.
+        total = max(self._total, tally.images)
+        text = f"{tally.images:,} of {total:,} images"
+        rate = (tally.images - tally.before) / max(now - self._began, 1e-6)
+        if rate > 0:
+            left = timedelta(seconds=round((total - tally.images) / rate))
+            text += f", {rate:,.1f} images/s, {left} left"
+        return text + (f", {tally.failed:,} failed" if tally.failed else "")

@@ -1,0 +1,231 @@
+"""`fovea promote`, `fovea rollback`, `fovea history`: the version of a model that is current."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.plural import counted
+from fovea_server.cli.asking import AskedModel, parse_share
+from fovea_server.cli.options import (
+    AsJson,
+    RepositoryOption,
+    ServedModelArgument,
+    UrlOption,
+    check_options,
+    find_models,
+)
+from fovea_server.models.config.checked import checked
+from fovea_server.rollout.promotion.documents import LATEST, MOST, ModelHistory, Promotion, Rollback
+from fovea_server.rollout.promotion.record import HistoryRecord
+
+# A server answers once it has loaded the version.
+_TIMEOUT_S = 600.0
+_SPAN = re.compile(r"(?P<count>\d{1,6})(?P<unit>[smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+_Why = Annotated[
+    str,
+    typer.Option(metavar="TEXT", help="For the history.", rich_help_panel="Model and repository"),
+]
+
+
+def promote(
+    context: typer.Context,
+    model: ServedModelArgument,
+    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Version to promote.")],
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    url: UrlOption = None,
+    why: _Why = "",
+    canary: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="At first it answers a share of the requests: 5%."),
+    ] = None,
+    span: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="Time until a canary becomes current.")
+    ] = "10m",
+    max_p99: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PART",
+            help="The p99 of a canary may be longer by this: +10%.",
+            show_default="any",
+        ),
+    ] = None,
+    max_disagreement: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PART", help="Part of the images with other results: 2%.", show_default="any"
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a version of a model current: it answers the requests that name none.
+
+    It is written into history.jsonl in the model's folder, which servers follow within a second.
+    With --url a server writes it, once it has loaded the version.
+
+    With --canary the version first answers a share of these requests. It goes back by itself if it
+    fails more of them than the current one, is over a limit, or gets too few, and else becomes
+    current.
+
+    Example: fovea promote yolov8n 7 --url http://127.0.0.1:8000 --why "new cameras"
+
+    Example: fovea promote yolov8n 7 --canary 5% --for 10m --max-p99 +10%
+    """
+    needs = {name: {"canary": ()} for name in ("span", "max_p99", "max_disagreement")}
+    check_options(context, needs)
+    given = {
+        "version": version,
+        "canary": parse_share("--canary", canary),
+        "seconds": None if canary is None else _seconds(span),
+        "max_p99": parse_share("--max-p99", max_p99),
+        "max_disagreement": parse_share("--max-disagreement", max_disagreement),
+    }
+    asked = checked(Promotion, {**given, "who": _user(), "why": why})
+    done = _changed(context, repository, url, model, asked)
+    if as_json:
+        _print(done)
+    elif asked.canary is not None:
+        typer.echo(
+            f"Version {version} of {model} is a canary: it answers {100 * asked.canary:g} % of the "
+            f"requests that name no version. `fovea history {model}` tells how it does."
+        )
+    else:
+        typer.echo(f"Version {version} of {model} is current.")
+
+
+def rollback(
+    context: typer.Context,
+    model: ServedModelArgument,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    url: UrlOption = None,
+    why: _Why = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make the version before current again, or end the canary.
+
+    Example: fovea rollback yolov8n --url http://127.0.0.1:8000
+    """
+    asked = Rollback(who=_user(), why=why)
+    done = _changed(context, repository, url, model, asked)
+    *_, before, last = done.events
+    if as_json:
+        _print(done)
+    elif before.action == "canary":
+        typer.echo(f"The canary is over: version {last.version} of {model} stays current.")
+    else:
+        typer.echo(
+            f"Version {last.version} of {model} is current again, in place of version "
+            f"{last.previous}."
+        )
+
+
+def history(
+    context: typer.Context,
+    model: ServedModelArgument,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    url: UrlOption = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=MOST, help="Most events, the newest.")
+    ] = LATEST,
+    as_json: AsJson = False,
+) -> None:
+    """List which version of a model was made current, by whom and why.
+
+    With --url it also tells how a canary does.
+
+    Example: fovea history yolov8n
+    """
+    if url is not None:
+        with AskedModel(url, model) as server:
+            found = server.ask(ModelHistory, f"history?limit={limit}")
+    else:
+        found = _read(*_place(context, repository, model), limit)
+    if as_json:
+        _print(found)
+        return
+    table = Table("at", "", "version", "before", "who", "why", box=SIMPLE_HEAD)
+    for each in found.events:
+        action = each.action.replace("_", " ")
+        row = _time(each.at), action, each.version, each.previous, each.who, each.why
+        # Text, not markup: "[/x]" in a reason is no instruction.
+        table.add_row(*map(Text, row))
+    Console().print(table)
+    if found.events and (earlier := found.events[0].number - 1):
+        typer.echo(f"{counted(earlier, 'event')} before these: --limit lists more")
+    typer.echo(f"current: {found.current or 'the newest version'}; times are of UTC")
+    if (canary := found.canary) is not None:
+        typer.echo(
+            f"canary {canary.version}: {canary.answered} requests answered, {canary.failed} "
+            f"failed, p99 {_ms(canary.p99_ms)}; the current version: {canary.current_answered}, "
+            f"{canary.current_failed} failed, p99 {_ms(canary.current_p99_ms)}; until "
+            f"{_time(canary.until)}"
+        )
+        if canary.waits_for is not None:
+            typer.echo(f"It waits for {canary.waits_for}, and goes back if they do not come.")
+
+
+def _user() -> str:
+    """Return the name of the user, or the number if it has no name, as in pods of OpenShift."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} ms"
+
+
+def _seconds(span: str) -> float:
+    if (found := _SPAN.fullmatch(span)) is None:
+        raise InvalidOption(f"--for is {span!r}: write a number of s, m, h or d, for example 10m")
+    return float(int(found["count"]) * _UNITS[found["unit"]])
+
+
+def _print(history: ModelHistory) -> None:
+    typer.echo(history.model_dump_json(indent=2, exclude_none=True))
+
+
+def _place(context: typer.Context, repository: Path, model: str) -> tuple[ModelRepository, str]:
+    path = find_models(context, repository, model)[0].absolute()
+    models = ModelRepository(path.parent)
+    models.latest(path.name)
+    return models, path.name
+
+
+def _changed(
+    context: typer.Context, repository: Path, url: str | None, model: str, asked: Rollback
+) -> ModelHistory:
+    """Have a change made, by a server or in the file; the history after it."""
+    if url is not None:
+        what = "promote" if isinstance(asked, Promotion) else "rollback"
+        with AskedModel(url, model, _TIMEOUT_S) as server:
+            return server.ask(ModelHistory, what, "POST", asked.model_dump(exclude_none=True))
+    models, name = _place(context, repository, model)
+    with HistoryRecord(models, name) as record:
+        if (event := record.event_of(asked)) is not None:
+            record.append(event, asked.who or "", asked.why or "")
+    return _read(models, name)
+
+
+def _read(models: ModelRepository, name: str, limit: int = LATEST) -> ModelHistory:
+    history = models.history(name)
+    return ModelHistory.of(name, history.events, history.current, limit=limit)

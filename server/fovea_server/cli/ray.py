@@ -1,0 +1,96 @@
+"""`fovea ray`: a repository on a cluster of Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fovea_engines.backends.installing import install_extra
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.cli.command import Command
+
+program = typer.Typer(
+    name="ray", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+
+@program.callback()
+def ray() -> None:
+    """Serve a repository on a cluster of Ray: deploy.
+
+    Ray starts, scales, moves and replaces the processes; docs/cluster.md sets up three nodes.
+    `serve status` and `serve shutdown`, which come with Ray, show and end what runs.
+    """
+
+
+@program.command(cls=Command)
+def deploy(
+    context: typer.Context,
+    repository: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH|ADDRESS",
+            envvar="FOVEA_MODEL_REPOSITORY",
+            help="Folder of models that every node has, or its address in a store "
+            "(s3://bucket/prefix); or `repository` in the file.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Settings, and replicas by model: fovea-ray.yaml of docs/cluster.md.",
+        ),
+    ] = None,
+    address: Annotated[
+        str,
+        typer.Option(envvar="RAY_ADDRESS", help="Address of the cluster; auto for this node's."),
+    ] = "auto",
+) -> None:
+    """Deploy a repository to a cluster that runs, or change what is deployed there.
+
+    Each model becomes a deployment of Ray Serve. Ends when all of them answer, and names those
+    that do not start. Requests are answered meanwhile, also by what is replaced.
+
+    Example: fovea ray deploy --repository s3://bucket/models --config fovea-ray.yaml
+    """
+    given = {} if config is None else _read(config)
+    source = context.get_parameter_source("repository")
+    if source is not None and source.name == "COMMANDLINE" and "repository" in given:
+        raise InvalidOption(f"give the repository here or in {config}, not both")
+    if repository is not None:
+        given = {"repository": repository, **given}
+    if "repository" not in given:
+        raise InvalidOption("give --repository, or a --config with `repository` in it")
+    try:
+        from fovea_server.ray.config import ClusterConfig
+        from fovea_server.ray.deploy import connect, deploy
+    except ModuleNotFoundError as error:
+        raise InvalidOption(
+            f"`fovea ray` needs packages that are not installed ({error.name}): "
+            f"{install_extra('ray')}"
+        ) from error
+    wanted = ClusterConfig.parse(given)
+    connect(address)
+    for found in deploy(wanted, typer.echo):
+        typer.echo(f"Serving at {found}")
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """Read a file of YAML; InvalidOption says in which line it is wrong."""
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise InvalidOption(f"--config needs {error.name}: {install_extra('ray')}") from error
+    try:
+        found = yaml.safe_load(path.read_text("utf-8-sig"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict):
+        raise InvalidOption(f"{path} has no keys: it needs at least `repository: FOLDER`")
+    return found

@@ -1,0 +1,120 @@
+"""`fovea shadow`: a candidate beside the version that answers, on live images."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.markdown import Markdown
+
+from fovea_preprocess.errors import InvalidOption, Unavailable
+from fovea_server.cli.asking import (
+    SERVER,
+    AskedModel,
+    NameArgument,
+    ServerOption,
+    parse_share,
+)
+from fovea_server.cli.options import AsJson, check_options
+from fovea_server.rollout.shadow.documents import OVER, ShadowDocument
+from fovea_server.rollout.shadow.markdown import headline, markdown, stalled
+
+_EVERY_S, _SAID_EVERY_S, _PATIENCE_S = 1.0, 15.0, 30.0
+_DISAGREES = 1
+
+
+def shadow(
+    context: typer.Context,
+    model: NameArgument,
+    version: Annotated[
+        int | None,
+        typer.Argument(metavar="[VERSION]", min=1, help="The candidate; without: the one there."),
+    ] = None,
+    url: ServerOption = SERVER,
+    share: Annotated[
+        str, typer.Option(metavar="SHARE", help="Share of the live images that it sees: 10%.")
+    ] = "10%",
+    images: Annotated[int, typer.Option(metavar="N", help="It ends after so many.")] = 1000,
+    max_disagreement: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="It ends once the disagreement is surely less, or more: 2%. More: exit status 1.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            file_okay=False,
+            help="Write shadow.json, shadow.md and the worst images at the end.",
+        ),
+    ] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop it, and show the report.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a version on live images beside the one that answers, and compare both.
+
+    It takes CPU that is idle, and slows answers a little: docs/shadow.md has the figures. Ctrl-C
+    leaves it running; `fovea shadow MODEL` shows it again.
+
+    Example: fovea shadow yolov8n 7 --share 0.1 --out shadow
+    """
+    if stop and version is not None:
+        raise InvalidOption("--stop takes no version: there is one shadow of a model")
+    of_new = ("share", "images", "max_disagreement")
+    check_options(context, {name: {"version": ()} for name in of_new})
+    limit = parse_share("--max-disagreement", max_disagreement)
+    asked = None
+    if version is not None:
+        asked = {"version": version, "share": parse_share("--share", share), "images": images}
+        asked["max_disagreement"] = limit
+    method = "DELETE" if stop else "GET" if asked is None else "PUT"
+    with AskedModel(url, model) as server:
+        document = server.ask(ShadowDocument, "shadow", method, asked)
+        document = _followed(server, document, quiet=as_json)
+        if out is not None:
+            _write(server, document, out)
+    if as_json:
+        typer.echo(document.model_dump_json(indent=2))
+    else:
+        Console().print(Markdown(markdown(document)))
+    if document.state == "failed":
+        raise Unavailable(document.reason)
+    if document.exceeds:
+        raise typer.Exit(_DISAGREES)
+
+
+def _write(server: AskedModel, document: ShadowDocument, folder: Path) -> None:
+    (folder / "worst").mkdir(parents=True, exist_ok=True)
+    for one in document.report.worst if document.report else ():
+        picture = server.fetch(f"shadow/worst/{one.picture}")
+        (folder / "worst" / one.picture).write_bytes(picture)
+    (folder / "shadow.json").write_text(document.model_dump_json(indent=2) + "\n", "utf-8")
+    (folder / "shadow.md").write_text(markdown(document), "utf-8")
+
+
+def _followed(server: AskedModel, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
+    """Wait until it is over, and show how it goes; and, where it stands still, why."""
+    show, said_at = not quiet and sys.stderr.isatty(), -_SAID_EVERY_S
+    before, moved_at = document, time.monotonic()
+    with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
+        while document.state not in OVER:
+            if document.state != before.state or document.report != before.report:
+                before, moved_at = document, time.monotonic()
+            elif time.monotonic() - moved_at >= _PATIENCE_S:
+                live.console.print(stalled(before, document))
+                before, moved_at = document, time.monotonic()
+            if show:
+                live.update(headline(document), refresh=True)
+            elif not quiet and time.monotonic() - said_at >= _SAID_EVERY_S:
+                said_at = time.monotonic()
+                typer.echo(headline(document), err=True)
+            time.sleep(_EVERY_S)
+            document = server.ask(ShadowDocument, "shadow")
+    return document

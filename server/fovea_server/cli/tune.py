@@ -1,0 +1,219 @@
+"""`fovea tune`: the settings with which a model is served fastest on this machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from difflib import unified_diff
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.syntax import Syntax
+
+from fovea_engines.device import usable_cores
+from fovea_engines.progress import ConsoleProgress, Progress
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.plural import counted
+from fovea_server.bench.tune.candidates import find_candidates
+from fovea_server.bench.tune.run import Measure, Run
+from fovea_server.bench.tune.search import Search
+from fovea_server.bench.tune.setting import Setting, grid, present
+from fovea_server.bench.tune.trials import Trials
+from fovea_server.cli.bench_tables import uncut_console
+from fovea_server.cli.load_flags import ServeFlags, parse_clients
+from fovea_server.cli.options import (
+    AsJson,
+    PlotOption,
+    RepositoryOption,
+    ServedModelArgument,
+    check_plot,
+    find_models,
+    folder_option,
+)
+from fovea_server.cli.tune_tables import (
+    busy_note,
+    busy_runs,
+    draw,
+    notes,
+    setting_title,
+    table,
+)
+
+_LEAST_LIMIT_MS = 100.0
+
+_search_option = partial(typer.Option, rich_help_panel="Search")
+
+
+def tune(
+    context: typer.Context,
+    model: ServedModelArgument,
+    images: Annotated[
+        Path,
+        folder_option(
+            help="Images as they will come: they are sent to the server.", show_default=False
+        ),
+    ],
+    serve_flags: ServeFlags = None,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    p99: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="99 of 100 answers must come within this time: 50ms, 0.2s.",
+            show_default="twice the time of a lone image, at least 100ms",
+        ),
+    ] = None,
+    clients: Annotated[
+        str,
+        _search_option(
+            metavar="N,N,...",
+            help="Loads to measure: clients that each send one image after the other.",
+        ),
+    ] = "1,2,4,8,16,32",
+    seconds: Annotated[
+        float,
+        _search_option(
+            metavar="SECONDS",
+            min=0.2,
+            help="Length of a run; slow models get up to four times as long.",
+        ),
+    ] = 2.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+    ] = False,
+    plot: PlotOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the settings with which a model is served fastest, and write them to config.pbtxt.
+
+    Tries the versions of the model that agree with it according to their card (backend, precision),
+    cores and parallel executions, and on a GPU batches and queue delays: serves the model with
+    each, on a free port, and loads it with images. Uses the whole machine for some minutes, so let
+    nothing else run.
+
+    It seeks the most images/s of which 99 in 100 come within --p99, under the load that allows it.
+    Ctrl-C stops, and changes nothing.
+
+    Other backends and precisions are tried once they are versions: `fovea build` them first.
+
+    Example: fovea tune yolov8n --images images/ --p99 100ms
+
+    Example: fovea tune yolov8n --images images/ --plot frontier.svg --dry-run
+    """
+    check_plot(plot)
+    limit_ms = None if p99 is None else _parse_milliseconds(p99)
+    loads = sorted(set(parse_clients(clients)))
+    [path] = find_models(context, repository, model)
+    path = path.absolute()
+    own = ModelRepository(path.parent)
+    progress = ConsoleProgress()
+    candidates, left_out = find_candidates(own, path.name)
+    for reason in left_out:
+        progress.note(f"not tried: {reason}")
+    titles = {candidate.version: candidate.title for candidate in candidates}
+    cores = usable_cores()
+    settings = grid(candidates, cores)
+    with Trials(
+        path, candidates, images, cores=cores, seconds=seconds, flags=serve_flags or ()
+    ) as trials:
+        start = present(trials.config, candidates[0], cores)
+        if start not in settings:
+            settings.append(start)
+        measure = _shown(trials.measure, titles, cores, progress)
+        # It says how long runs take, and what is slow for this model on this machine.
+        alone = measure(start, 1, False)
+        if limit_ms is None:
+            limit_ms = max(_LEAST_LIMIT_MS, math.ceil(2 * alone.p99_ms)) if alone.rate else math.inf
+            progress.note(
+                f"a lone image takes {alone.p99_ms:.0f} ms: 99 of 100 answers must come within "
+                f"{limit_ms:.0f} ms (--p99 sets another limit)"
+            )
+        search = Search(settings, loads, limit_ms, measure, [alone], trials.lasts)
+        minutes = max(1, math.ceil(search.seconds / 60))
+        search.until = time.monotonic() + 60 * minutes
+        progress.note(
+            f"{counted(len(settings), 'setting')}, {counted(len(loads), 'load')}: "
+            f"{search.most_runs} runs at most, about {counted(minutes, 'minute')}, and no more"
+        )
+        with progress.phase("tuning"):
+            best, now = search.descend(start)
+        met = best.failure is None and best.within(limit_ms)
+        text = trials.text(best.setting) if met else trials.before
+    lines = (trials.before.splitlines(), text.splitlines())
+    diff = "\n".join(unified_diff(*lines, CONFIG_FILE, CONFIG_FILE, n=1, lineterm=""))
+    if diff and not dry_run:
+        own.write_beside(path.name, CONFIG_FILE, text)
+    if plot is not None:
+        plot.write_text(draw(path.name, titles, search, best), "utf-8")
+    if as_json:
+        document = {
+            "model": path.name,
+            "limit_ms": None if limit_ms == math.inf else limit_ms,
+            "grid": len(settings) * len(loads),
+            "best": best.to_json(),
+            "now": now.to_json(),
+            "within_limit": met,
+            "busy_runs": len(busy_runs(search.runs, cores)),
+            "runs": [run.to_json() for run in search.runs],
+            "candidates": {
+                candidate.version: {
+                    "title": candidate.title,
+                    "agreement": candidate.agreement,
+                    "accuracy": candidate.accuracy and asdict(candidate.accuracy),
+                }
+                for candidate in candidates
+            },
+            "left_out": left_out,
+            "diff": diff,
+            "written": bool(diff) and not dry_run,
+        }
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        raise typer.Exit(0 if met or p99 is None else 1)
+    console = uncut_console()
+    console.print(table(path.name, candidates, search, best, now))
+    if diff:
+        console.print(Syntax("", "diff", theme="ansi_light").highlight(diff), end="")
+    for note in notes(titles, search, best, now, diff, dry_run=dry_run):
+        console.print(note, markup=False, soft_wrap=True)
+    if busy := busy_note(search.runs, cores):
+        console.print(busy, style="bold", markup=False, soft_wrap=True)
+    raise typer.Exit(0 if met or p99 is None else 1)
+
+
+def _parse_milliseconds(text: str) -> float:
+    """Parse the time of --p99, such as "50ms" or "0.2s", over 0; InvalidOption if it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip())
+    if match is None or not float(match[1]):
+        raise InvalidOption(f"--p99 {text!r}; write a time, e.g. 50ms or 0.2s")
+    return float(match[1]) * (1e3 if match[2] == "s" else 1.0)
+
+
+def _shown(measure: Measure, titles: Mapping[int, str], cores: int, progress: Progress) -> Measure:
+    """Show each run that a function measures, and warn at the first on a busy machine."""
+    count, warned = 0, False
+
+    def measured(setting: Setting, clients: int, long: bool) -> Run:
+        nonlocal count, warned
+        count += 1
+        run = measure(setting, clients, long)
+        if not warned and busy_runs([run], cores):
+            warned = True
+            progress.note(
+                f"the machine is busy: others took {run.taken_cores:.1f} of "
+                f"{counted(cores, 'core')} from this run. Stop what else runs"
+            )
+        found = f"{run.rate:.1f} images/s, p99 {run.p99_ms:.1f} ms"
+        what = f"{setting_title(titles, setting)}, {counted(clients, 'client')}"
+        progress.now(f"run {count}: {what}: {run.failure or found}")
+        return run
+
+    return measured

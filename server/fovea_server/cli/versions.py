@@ -1,0 +1,211 @@
+"""`fovea versions`: the versions of a model, and the removal of old ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fovea_client import Client, FoveaClientError
+from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.figures import NO_FIGURE
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound, Unavailable
+from fovea_preprocess.plural import counted
+from fovea_server.cli.options import (
+    AsJson,
+    RepositoryOption,
+    ServedModelArgument,
+    UrlOption,
+    check_options,
+    find_models,
+)
+from fovea_server.models.beside import faults_beside
+from fovea_server.pipelines.recipe import Pipeline, is_pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version on disk. What only its card has is None where it has no card.
+
+    Attributes:
+        size: of its files, in bytes.
+        images_per_s: as the build measured it, in parallel; None where it measured no speed.
+        alone_ms: the same for one image.
+        served: config.pbtxt has it served.
+        current: it answers requests that name no version.
+        server: its state in the server that was asked; None where it is not there.
+    """
+
+    version: int
+    created: datetime | None
+    backend: str | None
+    precision: str | None
+    size: int
+    images_per_s: float | None
+    alone_ms: float | None
+    served: bool
+    current: bool
+    server: str | None
+
+
+def versions(
+    context: typer.Context,
+    model: ServedModelArgument,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    url: UrlOption = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete old versions, after a question.")
+    ] = False,
+    keep: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many of the newest versions --prune keeps.")
+    ] = 2,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the versions of a model, and delete old ones.
+
+    A server loads those that are served: the newest, unless config.pbtxt has a version_policy, and
+    the current one, which answers requests that name no version. With --url the table also shows
+    what a running server has loaded.
+
+    --prune keeps the newest versions, those that are served, and those that the server of --url has
+    loaded. Without --url a running server may lose the version that it still serves.
+
+    Example: fovea versions yolov8n --url http://127.0.0.1:8000
+
+    Example: fovea versions yolov8n --prune --keep 3
+    """
+    check_options(context, {"keep": {"prune": ()}, "yes": {"prune": ()}})
+    if prune and not yes and (as_json or not sys.stdin.isatty()):
+        raise InvalidOption("--prune asks before it deletes, which takes a terminal: add --yes")
+    path = find_models(context, repository, model)[0].absolute()
+    if (path / CARD_FILE).is_file():  # the folder of a version
+        path = path.parent
+    if is_pipeline(path):
+        _show_pipeline(path, as_json=as_json)
+        return
+    models, name = ModelRepository(path.parent), path.name
+    found = _read(models, name, {} if url is None else _running(url, name))
+    old = [one for one in found[:-keep] if not one.served and one.server is None] if prune else []
+    # A version may be a link to another one, which then stays with it.
+    stay = {models.folder(name, one.version).resolve() for one in found if one not in old}
+    old = [one for one in old if models.folder(name, one.version).resolve() not in stay]
+    if not as_json:
+        Console().print(_table(found))
+        if prune:
+            typer.echo(_plan(old, len(found), yes=yes))
+            if old and url is None:
+                typer.echo("A running server may have them loaded: --url keeps those.")
+            old = old if not old or yes or typer.confirm("Delete them?") else []
+    for one in old:
+        models.remove(name, one.version)
+    freed = sum(one.size for one in old)
+    if as_json:
+        rows = [asdict(one) | {"created": one.created and one.created.isoformat()} for one in found]
+        deleted = {"deleted": [one.version for one in old], "freed": freed} if prune else {}
+        typer.echo(json.dumps({"model": name, "versions": rows, **deleted}, indent=2))
+    elif old:
+        typer.echo(f"Deleted {counted(len(old), 'version')}; {_megabytes(freed)} are free.")
+
+
+def _show_pipeline(folder: Path, *, as_json: bool) -> None:
+    read = Pipeline.read(folder)
+    models, reference = read.models, read.reference
+    if as_json:
+        document = {"model": folder.name, "versions": [], "made_of": models}
+        typer.echo(json.dumps(document | {"reference": reference or None}, indent=2))
+        return
+    typer.echo(
+        f"{folder.name} is made of {', '.join(models)}, and has no versions of its own: they do, "
+        f"as `fovea versions {models[0]}` shows"
+    )
+    if reference:
+        typer.echo(f"reference: {reference}")
+    for fault in faults_beside(folder, None):
+        typer.echo(fault)
+
+
+def _read(models: ModelRepository, name: str, running: dict[str, str]) -> list[_Version]:
+    """Read all versions, ascending; InvalidModel where config.pbtxt is wrong."""
+    models.latest(name)
+    served, found = models.served(name), []
+    for version in models.versions(name):
+        folder, card, speed = models.folder(name, version), None, None
+        with suppress(NotFound, InvalidModel):
+            card = EngineCard.read(folder / CARD_FILE)
+            speed = next((one for one in card.candidates if one.kept), None)
+        found.append(
+            _Version(
+                version=version,
+                created=None if card is None else card.created,
+                backend=None if card is None else card.backend,
+                precision=None if card is None else card.precision,
+                size=0 if folder.is_symlink() else _size(folder),
+                images_per_s=None if speed is None else speed.images_per_s,
+                alone_ms=None if speed is None else speed.alone_ms,
+                served=version in served,
+                current=version in served[-1:],
+                server=running.get(str(version)),
+            )
+        )
+    return found
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _running(url: str, name: str) -> dict[str, str]:
+    """Ask a server for the states of a model's versions; those that are not loaded are left out."""
+    try:
+        with Client(url) as client:
+            asked = next((one for one in client.models() if one.name == name), None)
+    except ValueError as error:
+        raise InvalidOption(str(error)) from error
+    except FoveaClientError as error:
+        raise Unavailable(str(error)) from error
+    if asked is None:
+        raise NotFound(f"the server {url} has no model {name!r}: is it the server of this folder?")
+    return {one.version: one.state for one in asked.versions if one.state != "UNAVAILABLE"}
+
+
+def _table(found: list[_Version]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("version", "built", "engine"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("size", no_wrap=True, justify="right")
+    table.add_column("")
+    for one in found:
+        states = ["current" if one.current else "served"] * one.served
+        states += [] if one.server is None else [f"server: {one.server.lower()}"]
+        engine = NO_FIGURE if one.backend is None else f"{one.backend} {one.precision}"
+        table.add_row(
+            str(one.version),
+            NO_FIGURE if one.created is None else f"{one.created:%Y-%m-%d}",
+            engine,
+            _megabytes(one.size),
+            ", ".join(states),
+        )
+    return table
+
+
+def _plan(old: list[_Version], number: int, *, yes: bool) -> str:
+    if not old:
+        return f"Nothing to delete: all of {counted(number, 'version')} stay."
+    which = ", ".join(str(one.version) for one in old)
+    size = _megabytes(sum(one.size for one in old))
+    return f"{'Deleting' if yes else 'To delete:'} {which} ({size}); the others stay."
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

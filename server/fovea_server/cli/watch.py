@@ -1,0 +1,374 @@
+"""`fovea watch`: a model on cameras and videos, in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
+from fovea_preprocess.mistakes import similar_path
+from fovea_server.cli.options import RepositoryOption, ServedModelArgument
+from fovea_server.dataplane.reach import EVERYWHERE
+from fovea_server.streams.cameras.config import StreamConfig
+from fovea_server.streams.cameras.stream import CameraStream, SeenFrame
+from fovea_server.streams.cameras.turns import Turns
+from fovea_server.streams.events.feed import EventFeed
+from fovea_server.streams.events.log import LoggedEvent
+from fovea_server.streams.events.sender import Sender
+from fovea_server.streams.frames.reader import require_av
+
+if TYPE_CHECKING:
+    from fovea_server.dataplane.dataplane import DataPlane
+
+_TABLES_A_SECOND = 4
+_LAST_EVENTS_S, _SILENT_S = 10.0, 0.5
+
+
+def watch(
+    model: ServedModelArgument,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Cameras and videos: rtsp://, rtsps://, http:// (MJPEG), a file, a device as "
+            "/dev/video0 or 0.",
+        ),
+    ],
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    every: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Take a frame so often: 200ms, 2s.")
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(metavar="N", help="Take so many frames a second.")
+    ] = None,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRACKER", help="Objects keep ids: bytetrack, sort, ocsort or botsort."
+        ),
+    ] = None,
+    conf: Annotated[
+        float | None, typer.Option(help="Lowest score of an object, 0 to 1.", show_default="0.25")
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(metavar="CLASSES", help="Classes to keep, as person,2.", show_default="all"),
+    ] = None,
+    track_high: Annotated[
+        float | None,
+        typer.Option(
+            help="Score from which a box is matched with tracks first, 0 to 1.",
+            show_default="a little above --conf",
+        ),
+    ] = None,
+    track_new: Annotated[
+        float | None,
+        typer.Option(
+            help="Score from which a box begins a track, 0 to 1.",
+            show_default="a little above --conf",
+        ),
+    ] = None,
+    min_frames: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Frames in which an object is seen until it gets its id; 1 from its second on.",
+            show_default="1",
+        ),
+    ] = None,
+    transport: Annotated[
+        Literal["tcp", "udp"], typer.Option(help="Transport of RTSP's frames.")
+    ] = "tcp",
+    line: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=X,Y,X,Y",
+            help="Count who crosses it: in is from right to left, seen from its first point. In "
+            "fractions of the picture, or pixels. ':classes=person,car' and ':anchor=center' may "
+            "follow. It tracks, with bytetrack, and counts who stays beyond it for 300 ms.",
+        ),
+    ] = None,
+    zone: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=X,Y,...",
+            help="Count who is in it, of three points or more; as --line, and ':after=30s': only "
+            "who has been there so long.",
+        ),
+    ] = None,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="Events: appeared, lost, crossed, entered, left, count.",
+            show_default="all",
+        ),
+    ] = None,
+    webhook: Annotated[
+        str | None, typer.Option(metavar="URL", help="POST each event there, as JSON.")
+    ] = None,
+    mqtt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Publish events and counts: mqtt://user:password@host:1883/prefix. Home Assistant "
+            "finds them.",
+        ),
+    ] = None,
+    show: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT", min=1, max=65535, help="Show the pictures at http://127.0.0.1:PORT."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="A line of JSON for each frame, or with lines or zones for each event."
+        ),
+    ] = False,
+) -> None:
+    """Run a model on cameras and videos, as their frames come.
+
+    The newest frame wins: a model that is slower than a camera skips frames, and never lags behind.
+    A camera that is lost is asked again. Of a file no frame is skipped. Ctrl-C ends it.
+
+    Example: fovea watch yolov8n rtsp://user:password@camera/stream --every 200ms --track bytetrack
+
+    Example: fovea watch yolov8n street.mp4 0 --show 8090
+
+    Example: fovea watch yolov8n rtsp://camera/stream --json >> seen.jsonl
+
+    Example: fovea watch yolov8n rtsp://camera/stream --line door=0.1,0.6,0.9,0.6:classes=person
+    """
+    require_av()
+    path = ModelRepository(repository).path_of(model)
+    if path.name.isdigit():
+        raise InvalidOption(f"{model} is a version: name the model, whose newest one is watched")
+    given: dict[str, Any] = {
+        "model": path.name,
+        **{"every": every, "fps": fps, "track": track, "transport": transport},
+        **{"conf": conf, "classes": classes, "lines": line, "zones": zone, "events": event},
+        **{"track_high": track_high, "track_new": track_new, "min_frames": min_frames},
+        **{"webhook": webhook, "mqtt": mqtt},
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    configs = [
+        StreamConfig.parse(f"source{number}", {**given, "source": source})
+        for number, source in enumerate(sources, 1)
+    ]
+    if all(
+        each.address.kind == "file" and not Path(each.address.text).exists() for each in configs
+    ):
+        raise NotFound(f"{sources[0]}: there is no such file{similar_path(Path(sources[0]))}")
+    if show is not None:
+        _check_free(show)
+    with TemporaryDirectory() as folder, _running(path.parent, path.name) as plane:
+        for config in configs:
+            config.check(plane.models)
+        turns = Turns(plane.models)
+        streams = [
+            CameraStream(each, plane, turns, reach=EVERYWHERE, feed=_feed(each, Path(folder)))
+            for each in configs
+        ]
+        with suppress(KeyboardInterrupt):
+            asyncio.run(_watch(streams, as_json, show))
+    if not as_json:
+        _print(streams)
+    lacking = [sender.lacks for sender in _senders(streams) if sender.lacks]
+    for each in lacking:
+        typer.echo(f"error: not delivered: {each}", err=True)
+    if lacking or any(stream.state[0] in ("failed", "refused") for stream in streams):
+        raise typer.Exit(1)
+
+
+def _check_free(port: int) -> None:
+    """Raise InvalidOption if another program listens at the port of the page."""
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise InvalidOption(
+            f"--show {port} cannot be listened at ({why}): choose another port"
+        ) from None
+
+
+def _feed(config: StreamConfig, folder: Path) -> EventFeed | None:
+    events = config.events
+    return None if events is None else EventFeed(config.id, events, folder / config.id)
+
+
+@contextmanager
+def _running(repository: Path, model: str) -> Iterator[DataPlane]:
+    """Load a model as a server does, and give what answers for it."""
+    from fovea_server.app import build_app
+    from fovea_server.settings import ModelControlMode, Settings
+
+    settings = Settings(
+        model_repository=(repository,),
+        model_control_mode=ModelControlMode.EXPLICIT,
+        load_model=(model,),
+    )
+    app = build_app(settings)
+    app.registry.start()
+    with closing(app):
+        while not app.registry.started:
+            time.sleep(0.02)
+        if failed := app.registry.unserved:
+            raise ModelNotReady("; ".join(failed))
+        yield app.service.plane
+
+
+async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | None) -> None:
+    running = [asyncio.create_task(stream.run()) for stream in streams]
+    telling = asyncio.create_task(_lines(streams) if as_json else _table(streams))
+    page = None
+    if port is not None:
+        from fovea_server.cli.show import page_server
+
+        page = asyncio.create_task(page_server(streams, port).serve())
+        typer.echo(f"http://127.0.0.1:{port} shows the pictures", err=True)
+    over = asyncio.create_task(_all(running))
+    try:
+        ends = {over, telling} if page is None else {over, telling, page}
+        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        rest = [*running, over, *([page] if page else [])]
+        for task in rest:
+            task.cancel()
+        await asyncio.wait(rest)
+        try:
+            await _delivered(streams)
+        finally:
+            telling.cancel()
+            await asyncio.wait([telling])
+            await asyncio.gather(*(stream.feed.stop() for stream in streams if stream.feed))
+
+
+async def _delivered(streams: Sequence[CameraStream]) -> None:
+    """Wait for receivers that lack events, as long as they take some."""
+    for stream in streams:
+        if stream.feed is not None:
+            stream.feed.over()
+    senders = _senders(streams)
+    for sender in senders:
+        sender.hurry()
+    left, until, told = -1, 0.0, False
+    began = time.monotonic()
+    while waiting := sum(sender.waiting for sender in senders):
+        now = time.monotonic()
+        if waiting != left:
+            left, until = waiting, now + _LAST_EVENTS_S
+        if now > until:
+            break
+        if not told and now - began > _SILENT_S:
+            told = True
+            said = "; ".join(sender.lacks for sender in senders if sender.lacks)
+            typer.echo(f"waiting to deliver {said} (Ctrl-C ends it)", err=True)
+        await asyncio.sleep(0.02)
+
+
+def _senders(streams: Sequence[CameraStream]) -> list[Sender]:
+    feeds = [stream.feed for stream in streams if stream.feed is not None]
+    return [sender for feed in feeds for sender in feed.senders.values()]
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*tasks)
+
+
+async def _lines(streams: Sequence[CameraStream]) -> None:
+    closed = asyncio.get_running_loop().create_future()
+
+    def write(told: SeenFrame | LoggedEvent) -> None:
+        try:
+            sys.stdout.write(told.text.decode() + "\n")
+            sys.stdout.flush()
+        except OSError as error:
+            # Of `head`, as of other commands: it is no fault of the frame.
+            if not closed.done():
+                closed.set_exception(error)
+
+    for stream in streams:
+        if stream.feed is not None:
+            stream.feed.listeners.append(write)
+        else:
+            stream.subscribers.append(write)
+    await closed
+
+
+async def _table(streams: Sequence[CameraStream]) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    # The table has the states.
+    log = logging.getLogger("fovea_server.streams")
+    log.propagate = False
+    log.addHandler(logging.NullHandler())
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        await _changes(streams)
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+        while True:
+            live.update(_rows(streams), refresh=True)
+            await asyncio.sleep(1 / _TABLES_A_SECOND)
+
+
+async def _changes(streams: Sequence[CameraStream]) -> None:
+    """Write a line for each change of a state, where there is no terminal for a table."""
+    told: dict[str, str] = {}
+    while True:
+        for stream in streams:
+            state = _state(stream)
+            if told.get(stream.config.id) != state:
+                told[stream.config.id] = state
+                typer.echo(f"{stream.config.address.shown}: {state}", err=True)
+        await asyncio.sleep(1 / _TABLES_A_SECOND)
+
+
+def _state(stream: CameraStream) -> str:
+    state, reason = stream.state
+    senders = {} if stream.feed is None else stream.feed.senders
+    faults = [f"{name}: {one.reason}" for name, one in senders.items() if one.reason]
+    return "; ".join([f"{state}: {reason}" if reason else state, *faults])
+
+
+def _rows(streams: Sequence[CameraStream]) -> Any:
+    from rich.table import Table
+
+    table = Table()
+    for title in ("source", "state", "frames/s", "age ms", "frames", "dropped", "objects"):
+        table.add_column(title, justify="left" if title in ("source", "state") else "right")
+    for stream in streams:
+        seen = stream.document
+        age = "" if seen["age_ms"] is None else f"{seen['age_ms']:.0f}"
+        frames = seen["frames"]
+        table.add_row(
+            *(seen["source"], _state(stream), f"{seen['rate']:.1f}", age, str(frames["answered"])),
+            *(str(frames["dropped"]), str(seen["objects"])),
+        )
+        for name, counts in seen.get("counts", {}).items():
+            table.add_row(f"  {name}", ", ".join(f"{key} {count}" for key, count in counts.items()))
+    return table
+
+
+def _print(streams: Sequence[CameraStream]) -> None:
+    from rich.console import Console
+
+    Console().print(_rows(streams))

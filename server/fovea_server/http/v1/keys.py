@@ -1,0 +1,52 @@
+"""The key of a request, and the rights of its holder."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from fovea_preprocess.errors import NotFound
+from fovea_server.auth.limited import LimitedHolder
+from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.route import call_of, restricted
+
+
+class OwnKey(BaseModel):
+    """The key that the request was sent with."""
+
+    name: str
+    scopes: list[str]
+    models: list[str] = Field(description="patterns of names; empty for every model")
+    expires: datetime | None = Field(description="null: never")
+    images_per_s: float | None = Field(description="its rate; null: no limit")
+    images_left: float | None = Field(description="that may be sent at once now; null: no limit")
+    quota: int | None = Field(description="images in an hour, a day or a month; null: no quota")
+    quota_left: int | None = Field(description="of them; null: no quota")
+    quota_ends: datetime | None = Field(description="when the next begins; null: no quota")
+
+
+router = APIRouter(tags=["keys"], prefix="/v1/keys", dependencies=[restricted("metadata")])
+
+
+@router.get("/self", **described("own_key", OwnKey, 403, 404))
+async def own_key(request: Request) -> OwnKey:
+    """Tell what the key of this request allows, and what it has left."""
+    holder = call_of(request).holder
+    if holder is None:
+        raise NotFound("this server asks for no keys: it was started without --keys")
+    bucket = meter = None
+    if isinstance(holder, LimitedHolder):
+        bucket, meter = holder.bucket, holder.meter
+    return OwnKey(
+        name=holder.name,
+        scopes=sorted(holder.scopes),
+        models=list(holder.models),
+        expires=holder.expires,
+        images_per_s=None if bucket is None else bucket.rate.per_s,
+        images_left=None if bucket is None else round(max(bucket.left, 0.0), 3),
+        quota=None if meter is None else meter.quota.images,
+        quota_left=None if meter is None else meter.left,
+        quota_ends=None if meter is None else meter.ends,
+    )

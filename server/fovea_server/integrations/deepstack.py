@@ -1,0 +1,210 @@
+"""The object detection of DeepStack and CodeProject.AI, for Frigate, Blue Iris, Home Assistant.
+
+Source: the API reference of CodeProject.AI Server, which took over that of DeepStack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from email.utils import formatdate
+from functools import partial
+from urllib.parse import parse_qs
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
+from fovea_preprocess.plural import counted
+from fovea_server.dataplane.prediction import Prediction
+from fovea_server.error_status import http_status
+from fovea_server.feature import Feature
+from fovea_server.http.v1.body import read_form, read_parts
+from fovea_server.http.v1.route import answered, call_of, inferring, restricted, service_of
+from fovea_server.integrations.asking import (
+    admit_late,
+    by_body,
+    deadline,
+    errors_as,
+    models_of,
+    predicted,
+    result_of,
+    share,
+)
+from fovea_server.integrations.choosing import BOXES, check_task, default_model
+from fovea_server.models.model import ServedModel, State
+from fovea_server.tensors.image_messages import ImageResult
+
+_DEFAULT_CONFIDENCE = 0.4
+_MODULE = {"moduleId": "Fovea", "moduleName": "Fovea"}
+_FORM = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["image"],
+                    "properties": {
+                        "image": {"type": "string", "format": "binary"},
+                        "min_confidence": {"type": "number", "default": _DEFAULT_CONFIDENCE},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+def _error(error: FoveaError) -> bytes:
+    return _answer(success=False, error=str(error), code=http_status(error))
+
+
+router = APIRouter(tags=["deepstack"], prefix="/v1", dependencies=[errors_as(_error)])
+_INFERENCE = [by_body(inferring)]
+_INDEX = [restricted("metadata"), restricted("model-repository")]
+_KEYED_INDEX = [by_body(*_INDEX)]
+
+
+@router.post(
+    "/vision/detection",
+    operation_id="deepstack_detection",
+    dependencies=_INFERENCE,
+    openapi_extra=_FORM,
+)
+async def detection(request: Request) -> Response:
+    """Find objects with the model of `--api deepstack=MODEL`, or with the only one there is."""
+    instead = "name one in the address, POST /v1/vision/custom/MODEL"
+    asked = service_of(request), call_of(request)
+    find = partial(default_model, *asked, "deepstack", BOXES, instead)
+    return await _detected(request, find, "detect")
+
+
+@router.get("/vision/custom/list", operation_id="deepstack_models", dependencies=_INDEX)
+async def custom_list(request: Request) -> Response:
+    """List the models that `/v1/vision/custom/{name}` asks."""
+    ready = [model for model in models_of(request).visible() if model.state is State.READY]
+    names = sorted({model.name for model in ready if model.task in BOXES})
+    body = _answer(success=True, models=names, code=200, command="list-custom")
+    return Response(body, media_type="application/json")
+
+
+@router.post("/vision/custom/list", operation_id="deepstack_list", dependencies=_KEYED_INDEX)
+async def posted_list(request: Request) -> Response:
+    """List the models that `/v1/vision/custom/{name}` asks."""
+    if request.state.admit is None:
+        return await custom_list(request)
+
+    async def answer(body: bytes) -> Response:
+        kind = request.headers.get("content-type", "")
+        await admit_late(request, await run_in_threadpool(_key_in, body, kind))
+        return await custom_list(request)
+
+    return await answered(request, answer, deadline(request))
+
+
+@router.post(
+    "/vision/custom/{name}",
+    operation_id="deepstack_custom",
+    dependencies=_INFERENCE,
+    openapi_extra=_FORM,
+)
+async def custom(request: Request, name: str) -> Response:
+    """Find objects with the newest version of a model."""
+    return await _detected(request, partial(models_of(request).get, name), "custom")
+
+
+@router.post("/vision/{rest:path}", include_in_schema=False)
+async def others(rest: str) -> Response:
+    """Refuse what else DeepStack does, such as faces, in its own form."""
+    raise NotFound(
+        f"this server has no /v1/vision/{rest[:60]}: of DeepStack's routes it serves "
+        "/v1/vision/detection and /v1/vision/custom/MODEL"
+    )
+
+
+@router.get("/status/ping", operation_id="deepstack_ping", dependencies=[restricted("health")])
+async def ping() -> Response:
+    """Answer that the server is live."""
+    return Response(_answer(success=True), media_type="application/json")
+
+
+async def _detected(request: Request, find: Callable[[], ServedModel], command: str) -> Response:
+    if request.state.admit is None:
+        # A model that cannot answer is reported before a large body is read.
+        check_task(find(), BOXES)
+
+    async def answer(body: bytes) -> Response:
+        kind = request.headers.get("content-type", "")
+        images, fields = await run_in_threadpool(read_form, body, kind, 2)
+        await admit_late(request, fields.get("api_key", [""])[-1])
+        check_task(model := find(), BOXES)
+        if len(images) != 1:
+            raise InvalidRequest("send one image at once, in the file field 'image'")
+        least = fields.get("min_confidence", [str(_DEFAULT_CONFIDENCE)])[-1]
+        options = PredictOptions(conf=share("min_confidence", least), mask="none")
+        prediction = await predicted(request, model, None, [*images], options, _predictions)
+        return Response(_found(prediction, command), media_type="application/json")
+
+    return await answered(request, answer, deadline(request))
+
+
+def _key_in(body: bytes, kind: str) -> str:
+    """Return the key in a form, which has no image; "" for none."""
+    if kind.startswith("multipart/"):
+        fields = read_parts(body, kind, 1)[1]
+    else:
+        fields = parse_qs(body.decode("latin-1"))
+    return fields.get("api_key", [""])[-1]
+
+
+def _found(prediction: Prediction, command: str) -> bytes:
+    result = result_of(prediction.images[0])
+    assert isinstance(result.found, Detections), "the task of the model has boxes"
+    count = len(result.found)
+    total_ms = round(prediction.total_ns / 1e6)
+    return _answer(
+        success=True,
+        message=f"Found {counted(count, 'object')}",
+        count=count,
+        predictions=orjson.Fragment(result.encoded),
+        inferenceMs=round(prediction.times.infer / 1e6),
+        processMs=total_ms,
+        analysisRoundTripMs=total_ms,
+        code=200,
+        command=command,
+    )
+
+
+def _predictions(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
+    """Write objects; clients read whole pixels."""
+    assert result.found is not None, "the task of the model has boxes"
+    objects = result.found.to_json(words, options)["detections"]
+    return orjson.dumps(
+        [
+            {
+                "label": each["class_name"],
+                "confidence": each["score"],
+                "x_min": round(each["box"]["x1"]),
+                "y_min": round(each["box"]["y1"]),
+                "x_max": round(each["box"]["x2"]),
+                "y_max": round(each["box"]["y2"]),
+            }
+            for each in objects
+        ]
+    )
+
+
+def _answer(**fields: object) -> bytes:
+    return orjson.dumps({**fields, **_MODULE, "timestampUTC": formatdate(usegmt=True)})
+
+
+class DeepStack(Feature):
+    """Speaks DeepStack's API."""
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        return router

@@ -1,0 +1,270 @@
+"""Answers Frigate's detectors on a ZeroMQ socket, any number of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from functools import partial
+from pathlib import PurePath
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest, NotFound
+from fovea_server.dataplane.prediction import PredictRequest
+from fovea_server.dataplane.service import Service
+from fovea_server.error_status import http_status
+from fovea_server.feature import Feature
+from fovea_server.integrations.choosing import BOXES, check_task, default_model
+from fovea_server.integrations.frigate.address import bound, check_address, check_free
+from fovea_server.integrations.frigate.messages import (
+    OPTIONS,
+    answer,
+    document,
+    header_of,
+    image_of,
+    refusal,
+    rows,
+)
+from fovea_server.models.model import ServedModel, State
+from fovea_server.traffic.call import Call
+
+log = logging.getLogger(__name__)
+
+API = "frigate-zmq"
+
+# Frigate waits half a minute for the answer about a model, and never asks again.
+_PATIENCE_S, _LOOK_S = 25.0, 0.1
+# Messages that are answered at once; the others wait in ZeroMQ, and then at their senders.
+_MOST_OPEN = 256
+# Requests that wait for a model beside them; more are answered with what is known.
+_MOST_WAITING = 64
+# The sender, REQ's empty part, header and tensor; and one that shows there were too many.
+_MOST_PARTS = 5
+# Each detector of Frigate is one sender, and a new one whenever it has lost patience.
+_MOST_SENDERS = 4096
+
+
+class FrigateListener(Feature):
+    """A socket for Frigate's detectors (`--api frigate-zmq`).
+
+    A detector first says which model it wants, and then sends frames that do not. Each message is
+    answered, but for one: a frame of a detector that this server does not know, as it has started
+    again, where several models could be meant. After that Frigate says again which one it wants.
+
+    Raises:
+        InvalidOption: the server cannot listen for Frigate with these settings.
+        Unavailable: nor at this address.
+    """
+
+    def __init__(self, service: Service) -> None:
+        _check(service)
+        self._service = service
+        self._plane = service.plane
+        self._wanted: OrderedDict[bytes, str] = OrderedDict()
+        self._free = asyncio.Semaphore(_MOST_OPEN)
+        self._open: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[Any] | None] = set()
+
+    async def start(self) -> None:
+        """Listen; Unavailable: the address cannot be used."""
+        settings = self._service.settings
+        self._context = zmq.asyncio.Context()
+        self._socket = bound(self._context, settings)
+        log.info("Frigate's detectors on %s", self._socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        self._receiving = asyncio.create_task(self._receive())
+
+    async def stop(self) -> None:
+        """Answer what came, and stop listening."""
+        self._receiving.cancel()
+        if self._open:
+            await asyncio.wait(self._open, timeout=self._service.settings.exit_timeout_secs)
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(self._receiving, *self._open, return_exceptions=True)
+        self._socket.close()
+        await asyncio.to_thread(self._context.term)
+
+    async def _receive(self) -> None:
+        while True:
+            await self._free.acquire()
+            task = asyncio.create_task(self._respond(await self._message()))
+            self._open.add(task)
+            task.add_done_callback(self._closed)
+
+    async def _message(self) -> list[zmq.Frame]:
+        """Receive the next message, and drop the parts of it that nobody would read."""
+        message: list[zmq.Frame] = []
+        more = True
+        while more:
+            part = await self._socket.recv(copy=False)
+            more = part.more
+            if len(message) < _MOST_PARTS:
+                message.append(part)
+        return message
+
+    def _closed(self, task: asyncio.Task[None]) -> None:
+        self._open.discard(task)
+        if task in self._waiting:
+            self._waiting.remove(task)
+        else:
+            self._free.release()
+
+    async def _respond(self, message: list[zmq.Frame]) -> None:
+        sender, *frames = message
+        # REQ sends an empty part before its own, and wants it back; DEALER need not.
+        envelope = [sender.bytes, b""] if frames and not len(frames[0]) else [sender.bytes]
+        parts = [frame.buffer for frame in message[len(envelope) :]]
+        call = Call(self._service.traffic, "ZMQ", f"/{API}", _address(message[-1]), _no_header)
+        call.enter()
+        try:
+            with self._service.budget.body() as take:
+                take(sum(part.nbytes for part in parts))
+                reply = await self._answered(call, sender.bytes, parts)
+        except FoveaError as error:
+            reply = self._refused(call, error, refusal(error))
+        except Exception:
+            log.exception("ZMQ %r", call.path, extra={"id": call.id})
+            fault = FoveaError("an internal error; the server's log has the details")
+            reply = self._refused(call, fault, refusal(fault))
+        if reply:
+            await self._socket.send_multipart([*envelope, *reply])
+
+    async def _answered(self, call: Call, sender: bytes, parts: list[memoryview]) -> list[bytes]:
+        header = header_of(parts)
+        if "model_request" in header or "model_data" in header:
+            return await self._about_model(call, sender, header)
+        call.path += "/detect"
+        self._service.authenticator.admit(call, "inference", operation=f"ZMQ {API}")
+        most_pixels = int(self._service.settings.max_megapixels * 1e6)
+        read = partial(image_of, header, parts, most_pixels)
+        image = read() if header.get("dtype") == "uint8" else await asyncio.to_thread(read)
+        try:
+            model = self._model_for(call, sender)
+        except FoveaError as error:
+            return self._refused(call, error, refusal(error) if sender in self._wanted else [])
+        call.model = model.name
+        check_task(model, BOXES)
+        asked = PredictRequest(model, None, [image], OPTIONS, encode=rows)
+        prediction = await self._plane.predict(asked)
+        [result] = prediction.images
+        if isinstance(result, FoveaError):
+            raise result
+        call.end(200, len(result.encoded))
+        return answer(result.encoded)
+
+    def _model_for(self, call: Call, sender: bytes) -> ServedModel:
+        if (wanted := self._wanted.get(sender)) is not None:
+            self._wanted.move_to_end(sender)
+            return self._find(wanted)
+        instead = "Frigate is to say again which one it wants"
+        return default_model(self._service, call, API, BOXES, instead)
+
+    async def _about_model(self, call: Call, sender: bytes, header: dict[str, Any]) -> list[bytes]:
+        """Answer whether a model is there, and decline one that is sent."""
+        call.path += "/model"
+        self._service.authenticator.admit(call, "inference")
+        name = header.get("model_name")
+        try:
+            if not isinstance(name, str) or not name:
+                raise NotFound("no model is named: set model.path of Frigate to the name of one")
+            if "model_data" in header:
+                raise InvalidRequest(
+                    f"'{name[:60]}' is not taken, as Fovea builds its models itself: fovea build "
+                    "FILE.onnx, and set model.path of Frigate to the model's name; or start the "
+                    f"server with --api {API}=MODEL"
+                )
+            model = await self._ready(name)
+        except FoveaError as error:
+            there = not isinstance(error, NotFound)
+            said = {"model_available": there, "model_saved": False, "model_loaded": False}
+            return self._refused(call, error, document(**said, message=str(error)))
+        call.model = model.name
+        self._wanted[sender] = name
+        if len(self._wanted) > _MOST_SENDERS:
+            self._wanted.popitem(last=False)
+        call.end(200)
+        message = f"model '{model.name}' answers"
+        return document(model_available=True, model_loaded=True, message=message)
+
+    async def _ready(self, wanted: str) -> ServedModel:
+        """Wait for a model that is being loaded; raises as `_find`, and where it cannot answer."""
+        until = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < until and self._is_coming(wanted) and self._leave_place():
+            await asyncio.sleep(_LOOK_S)
+        model = self._find(wanted)
+        self._plane.models.check_ready(model.name)
+        check_task(model, BOXES)
+        return model
+
+    def _is_coming(self, wanted: str) -> bool:
+        if self._plane.models.draining:
+            return False
+        try:
+            return self._find(wanted).state is State.LOADING
+        except NotFound:
+            return not self._plane.models.ready
+
+    def _leave_place(self) -> bool:
+        """Leave one's place to the next message; False if enough requests wait already."""
+        task = asyncio.current_task()
+        if task not in self._waiting:
+            if len(self._waiting) == _MOST_WAITING:
+                return False
+            self._waiting.add(task)
+            self._free.release()
+        return True
+
+    def _find(self, wanted: str) -> ServedModel:
+        """Find the model for the name of Frigate's file, with its ending or without."""
+        for name in (wanted, PurePath(wanted).stem):
+            try:
+                return self._plane.models.get(name)
+            except NotFound as error:
+                unknown = error
+        if (named := self._service.apis[API]) is not None:
+            return self._plane.models.get(named)
+        raise unknown.with_text(
+            f"{unknown}; set model.path of Frigate to the name of one, or start the server with "
+            f"--api {API}=MODEL"
+        )
+
+    def _refused(self, call: Call, error: FoveaError, reply: list[bytes]) -> list[bytes]:
+        status = http_status(error)
+        call.end(status, sum(map(len, reply)), error)
+        if isinstance(error, (InvalidRequest, NotFound)):
+            # Frigate tells nobody why; of others the log knows already.
+            self._service.traffic.refused(call.model, error)
+        return reply
+
+
+def _address(part: zmq.Frame) -> str | None:
+    """Return the address of the sender; None for one on a socket of the file system."""
+    try:
+        address = str(part.get("Peer-Address"))
+    except zmq.ZMQError:
+        return None
+    return None if address.startswith("localhost:") else address
+
+
+def _no_header(name: str) -> None:
+    return None
+
+
+def _check(service: Service) -> None:
+    settings, authenticator = service.settings, service.authenticator
+    if authenticator.keys is not None or authenticator.http.secret("inference") is not None:
+        raise InvalidOption(
+            "--api frigate-zmq: Frigate sends no key, and this server asks for one: give Frigate a "
+            "server of its own, without --keys"
+        )
+    is_local = check_address(settings.frigate_address)
+    check_free(settings)
+    if not is_local:
+        log.warning(
+            "Frigate at %s: other machines may predict there, and Frigate sends no key",
+            settings.frigate_address,
+        )

@@ -1,0 +1,142 @@
+"""The messages of Frigate's detector: a header in JSON, and with a frame the bytes of its tensor.
+
+Source: frigate/detectors/plugins/zmq_ipc.py, which wrote the protocol down.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, TypeGuard
+
+import cv2
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidRequest
+from fovea_preprocess.image import DecodedImage
+from fovea_server.json_text import parse_json
+from fovea_server.tensors.image_messages import ImageResult
+
+# Frigate takes so many objects, each as class, score, y1, x1, y2, x2 in shares of the frame.
+_ROWS, _COLUMNS = 20, 6
+_ANSWER_HEADER = orjson.dumps({"shape": (_ROWS, _COLUMNS), "dtype": "float32"})
+_LONGEST_HEADER = 4096
+_DTYPES = {"uint8": np.uint8, "float32": np.float32}
+
+# Frigate forgets objects with a lower score, whatever its own filters say.
+OPTIONS = PredictOptions(conf=0.4, max_det=_ROWS, mask="none")
+"""Of each frame."""
+
+
+def header_of(parts: list[memoryview]) -> dict[str, Any]:
+    """Read the header of a message, which has one or two parts.
+
+    Raises:
+        InvalidRequest: this is no message of Frigate's.
+    """
+    if not 1 <= len(parts) <= 2 or parts[0].nbytes > _LONGEST_HEADER:
+        raise InvalidRequest(
+            "this is no message of Frigate's detector: send a header in JSON and the bytes of a "
+            "tensor"
+        )
+    try:
+        header = parse_json(bytes(parts[0]))
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the header is no JSON ({error}): Frigate's is an object") from None
+    if not isinstance(header, dict):
+        raise InvalidRequest("the header must be a JSON object, as Frigate's is")
+    if "model_request" in header and len(parts) > 1:
+        # It may wait for its model, and would hold the bytes for as long.
+        raise InvalidRequest("a request about a model has no second part: send its header alone")
+    return header
+
+
+def image_of(header: dict[str, Any], parts: list[memoryview], most_pixels: int) -> DecodedImage:
+    """Read a frame, uint8 or float32, [1, h, w, 3] or [1, 3, h, w] in RGB.
+
+    Floats are shares of 1 (Frigate's `float`), or levels up to 255 (`float_denorm`). The image may
+    share the memory of the message.
+
+    Raises:
+        InvalidRequest: it has another form, or is not whole.
+        ImageTooLarge: it has more than `most_pixels`.
+    """
+    shape, dtype = header.get("shape"), header.get("dtype")
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise InvalidRequest(
+            f"the tensor is {str(dtype)[:30]}: set input_dtype to int, float or float_denorm in "
+            "the model section of Frigate's configuration"
+        )
+    if not _is_frame(shape):
+        raise InvalidRequest(
+            f"the shape of the tensor is {str(shape)[:60]}, and a frame is [1, height, width, 3] "
+            "or [1, 3, height, width]: set input_tensor to nhwc or nchw and input_pixel_format to "
+            "rgb in the model section of Frigate's configuration"
+        )
+    size = prod(shape)
+    if size // 3 > most_pixels:
+        raise ImageTooLarge(
+            f"the frame is over the limit of {most_pixels / 1e6:g} megapixels: set width and "
+            "height in the model section of Frigate's configuration, or raise --max-megapixels"
+        )
+    expected = size * np.dtype(_DTYPES[dtype]).itemsize
+    sent = parts[1].nbytes if len(parts) > 1 else 0
+    if sent != expected:
+        raise InvalidRequest(
+            f"a tensor of {dtype} {shape} has {expected} bytes, and {sent} came: send it whole"
+        )
+    values = np.frombuffer(parts[1], _DTYPES[dtype])
+    pixels = _levels(values) if dtype == "float32" else values
+    frame = pixels.reshape(shape)[0]
+    return DecodedImage(frame if shape[3] == 3 else frame.transpose(1, 2, 0), 1)
+
+
+def _is_frame(shape: object) -> TypeGuard[list[int]]:
+    if not isinstance(shape, list) or len(shape) != 4 or shape[0] != 1 or 3 not in shape[1::2]:
+        return False
+    return all(type(size) is int and size > 0 for size in shape)
+
+
+def _levels(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return pixels as they were before Frigate made floats of them."""
+    least, most = float(values.min()), float(values.max())
+    if not 0 <= least <= most <= 255:
+        raise InvalidRequest(
+            f"the values of the frame are from {least:g} to {most:g}: set input_dtype to int, "
+            "float or float_denorm in the model section of Frigate's configuration"
+        )
+    # A frame of levels that are 0 and 1 alone is black: nothing is seen on it either way.
+    return np.asarray(cv2.convertScaleAbs(values, alpha=255 if most <= 1 else 1), np.uint8)
+
+
+def rows(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
+    """Write the objects on a frame, best first; the rows that are left are zeros."""
+    found = result.found
+    assert isinstance(found, Detections), "the task of the model has boxes"
+    table = np.zeros((_ROWS, _COLUMNS), np.float32)
+    x1, y1, x2, y2 = found.boxes.T
+    width, height = result.width, result.height
+    columns = found.class_ids, found.scores, y1 / height, x1 / width, y2 / height, x2 / width
+    table[: len(found)] = np.stack(columns, 1)
+    return table.tobytes()
+
+
+def answer(table: bytes) -> list[bytes]:
+    """Make the message for what `rows` wrote."""
+    return [_ANSWER_HEADER, table]
+
+
+def document(**fields: object) -> list[bytes]:
+    """Make a message of JSON alone."""
+    return [orjson.dumps(fields)]
+
+
+def refusal(error: FoveaError) -> list[bytes]:
+    """Make the answer to a frame that was not looked at; Frigate then sees nothing, and warns."""
+    text = orjson.dumps({"error": error.code, "message": str(error)})
+    # Frigate takes one part of just this size for a table.
+    return [text + b" " * (len(text) == 4 * _ROWS * _COLUMNS)]

@@ -1,0 +1,176 @@
+"""Reads a labelling configuration: which regions annotators draw on an image, and their labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.integrations.asking import share
+from fovea_server.models.model import ServedModel
+
+TASKS = {
+    "RectangleLabels": ("detect", "segment", "pose", "obb", "text"),
+    "PolygonLabels": ("segment", "obb", "text", "semantic"),
+    "BrushLabels": ("segment", "semantic"),
+    "KeyPointLabels": ("pose",),
+    "Choices": ("classify", "attributes"),
+    "TextArea": ("read",),
+}
+"""The controls that a model can fill in, and the tasks of such models."""
+
+_LEAST = 0.25
+_SHOWN = 10
+_LONGEST = 1_000_000
+_OPTIONS = {"Choices": "Choice"}
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A control of an image.
+
+    Attributes:
+        kind: its tag, of `TASKS`.
+        name, to_name: its own, and that of the image.
+        key: the entry of a task's data that has the image.
+        labels: by the name of a class, as `spelling` writes it.
+        least: score below which nothing is drawn; None leaves it to the server.
+        several: more than one choice may be made.
+        per_region: it is filled in for each region, not for the image.
+    """
+
+    kind: str
+    name: str
+    to_name: str
+    key: str
+    labels: Mapping[str, str]
+    least: float | None
+    several: bool
+    per_region: bool = False
+
+    @property
+    def threshold(self) -> float:
+        """The least score that is drawn."""
+        return _LEAST if self.least is None else self.least
+
+    @property
+    def value_key(self) -> str:
+        """The type of its regions, and the key of their labels."""
+        return self.kind.lower()
+
+
+def parse_config(xml: str) -> list[Control]:
+    """Read the controls of images.
+
+    Raises:
+        InvalidRequest: it is no XML, or asks for what a parser should not do for strangers.
+        InvalidOption: a threshold is no number from 0 to 1.
+    """
+    if len(xml) > _LONGEST:
+        raise InvalidRequest("the labelling configuration is longer than a million characters")
+    if "<!" in xml.replace("<!--", ""):
+        raise InvalidRequest("the labelling configuration must have no DOCTYPE and no CDATA")
+    try:
+        root = ElementTree.fromstring(xml)
+    except ElementTree.ParseError as error:
+        raise InvalidRequest(f"the labelling configuration is not XML: {error}") from None
+    images = {
+        each.get("name", ""): each.get("value", "").removeprefix("$") for each in root.iter("Image")
+    }
+    return [
+        control
+        for element in _outermost(root)
+        if (control := _control(element, images)) is not None
+    ]
+
+
+def _outermost(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
+    """Yield the controls; those inside another one have no meaning, and are passed over."""
+    waiting = [root]
+    while waiting:
+        element = waiting.pop()
+        if element.tag in TASKS:
+            yield element
+        else:
+            waiting.extend(reversed(element))
+
+
+def controls_for(xml: str, model: str, task: str) -> list[Control]:
+    """Read the controls that a model of a task fills in: those of the first image that has any.
+
+    Those for each region are among them: the model may be a pipeline, which has more to say of it.
+
+    InvalidRequest: there is none.
+    """
+    controls = parse_config(xml)
+    suitable = [each for each in controls if task in TASKS[each.kind] and not each.per_region]
+    if not suitable:
+        wanted = [kind for kind, tasks in TASKS.items() if task in tasks]
+        kinds = [f"{each.kind}{' (perRegion)' * each.per_region}" for each in controls]
+        found = ", ".join(dict.fromkeys(kinds)) or "no such control"
+        raise InvalidRequest(
+            f"the task of model '{model}' is {task}: it fills in {' or '.join(wanted) or 'nothing'}"
+            f" of an Image, and the labelling configuration has {found}"
+        )
+    inside = [each for each in controls if each.per_region]
+    return [each for each in suitable + inside if each.to_name == suitable[0].to_name]
+
+
+def check_labels(controls: Sequence[Control], model: ServedModel) -> None:
+    """Refuse controls none of whose labels is a class of a model: nothing would ever be drawn.
+
+    Choices for each region are not checked: they are classes of a pipeline's other models.
+    """
+    engine = model.engine
+    if engine is None or engine.labels is None or controls[0].kind == "TextArea":
+        return
+    controls = [each for each in controls if not each.per_region]
+    skeleton = engine.card.skeleton
+    points = skeleton.names if skeleton is not None else ()
+    for control in controls:
+        names = points if control.kind == "KeyPointLabels" else engine.labels
+        if any(spelling(name) in control.labels for name in names):
+            return
+    labels = ", ".join(dict.fromkeys(x for control in controls for x in control.labels.values()))
+    classes = [*engine.labels, *points][:_SHOWN]
+    raise InvalidRequest(
+        f"no label ({labels or 'there is none'}) is a class of model '{model.name}' "
+        f"({', '.join(classes)}, ...): name its classes in predicted_values of a label"
+    )
+
+
+def spelling(name: str) -> str:
+    """Write a name as it is compared: `Left_Eye` is `left eye`."""
+    return " ".join(re.split(r"[\s_-]+", name.strip())).casefold()
+
+
+def _control(element: ElementTree.Element, images: Mapping[str, str]) -> Control | None:
+    image = next((n for n in element.get("toName", "").split(",") if n in images), None)
+    if image is None:
+        return None
+    threshold = element.get("model_score_threshold")
+    return Control(
+        element.tag,
+        element.get("name", ""),
+        image,
+        images[image],
+        dict(_labels(element)),
+        None if threshold is None else share("model_score_threshold", threshold),
+        element.get("choice") == "multiple",
+        # Labels that are drawn are regions themselves.
+        element.tag in ("Choices", "TextArea") and element.get("perRegion") == "true",
+    )
+
+
+def _labels(element: ElementTree.Element) -> Iterator[tuple[str, str]]:
+    """Yield class names with the label that stands for them.
+
+    `predicted_values` lists classes by other names, as Label Studio's own backend for YOLO has it.
+    """
+    for option in element.iter(_OPTIONS.get(element.tag, "Label")):
+        label = option.get("value", "")
+        for name in (*option.get("predicted_values", "").split(","), label):
+            if name.strip():
+                yield spelling(name), label

@@ -1,0 +1,285 @@
+"""The routes of an ML backend that Label Studio calls.
+
+Source: label_studio_ml 1.0.9 and its newer source, and `ml/api_connector.py` of Label Studio.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from fovea_engines.results.options import MAX_TOP_K, PredictOptions
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_preprocess.errors import Forbidden, FoveaError, InvalidRequest, Restricted
+from fovea_server.feature import Feature
+from fovea_server.http.v1.body import Source, json_object
+from fovea_server.http.v1.route import (
+    ModelName,
+    answered,
+    call_of,
+    check_control,
+    inferring,
+    parsed,
+    restricted,
+    service_of,
+)
+from fovea_server.integrations.asking import (
+    deadline,
+    errors_as,
+    models_of,
+    predicted,
+)
+from fovea_server.integrations.choosing import default_model
+from fovea_server.integrations.label_studio.config import TASKS, Control, check_labels, controls_for
+from fovea_server.integrations.label_studio.hosts import Hosts
+from fovea_server.integrations.label_studio.regions import regions
+from fovea_server.models.model import ServedModel
+from fovea_server.tensors.image_messages import ImageResult
+
+log = logging.getLogger(__name__)
+
+_TASKS = tuple(sorted({task for tasks in TASKS.values() for task in tasks}))
+_JSON = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
+# All their results are held until the answer; and Label Studio does not wait for more.
+_MOST_TASKS = 1000
+
+Given = dict[str, Any]
+
+
+def _error(error: FoveaError) -> bytes:
+    return orjson.dumps({"error": str(error)})
+
+
+async def health() -> Response:
+    """Answer that the server is live."""
+    return _json({"status": "UP", "model_class": "Fovea"})
+
+
+async def setup(request: Request) -> Response:
+    """Remember where the files of a project are, and answer with the version of the model."""
+
+    def answer(given: Given) -> Response:
+        model = _model(request)
+        url, token = given.get("hostname"), given.get("access_token")
+        if isinstance(url, str) and url and _hosts(request).are_told:
+            try:
+                check_control(request, "inference")
+                _hosts(request).tell(str(given.get("project")), url, str(token or ""))
+            except (Restricted, Forbidden) as error:
+                # It may connect all the same: the operator can name the host of its files.
+                log.warning(
+                    "a Label Studio elsewhere says that its files are at %.200r, which is not "
+                    "believed: start the server with --label-studio-url and --label-studio-token "
+                    "(%s)",
+                    url,
+                    error,
+                )
+        try:
+            _controls(given.get("schema"), model)
+        except InvalidRequest as error:
+            # A new project has no controls yet; it may connect all the same.
+            log.warning("project %s of Label Studio: %s", given.get("project"), error)
+        return _json({"model_version": _version(model)})
+
+    return await _answered(request, answer)
+
+
+async def validate(request: Request) -> Response:
+    """Check that the model fills in a control of a labelling configuration."""
+
+    def answer(given: Given) -> Response:
+        _controls(given.get("config"), _model(request))
+        return _json({"status": "ok"})
+
+    return await _answered(request, answer)
+
+
+async def versions(request: Request) -> Response:
+    """List the version of the model that answers."""
+    return _json({"versions": [_version(_model(request))]})
+
+
+async def webhook(request: Request) -> Response:
+    """Accept an event and do nothing: Label Studio reports every annotation."""
+    return await _answered(request, lambda _: _json({"status": "ok", "result": None}))
+
+
+async def train() -> Response:
+    """Refuse to train."""
+    raise InvalidRequest(
+        "this server does not train models: export the annotations, train elsewhere, and build the "
+        "new model with `fovea build`"
+    )
+
+
+async def predict(request: Request) -> Response:
+    """Find what is on the images of tasks, as regions of the labelling configuration."""
+    model = _model(request)
+
+    async def answer(body: bytes) -> Response:
+        given = await parsed(request, body, json_object)
+        controls, sources = await run_in_threadpool(_asked, request, given, model)
+        options = _options(controls, model.task)
+        encode = partial(_prediction, controls=controls, version=_version(model))
+        results: list[object] = []
+        # Label Studio sends all tasks that a user has marked at once.
+        most = service_of(request).settings.max_images
+        for few in (sources[at : at + most] for at in range(0, len(sources), most)):
+            prediction = await predicted(request, model, None, few, options, encode)
+            for image in prediction.images:
+                if not isinstance(image, FoveaError):
+                    results.append(orjson.Fragment(image.encoded))
+                elif len(sources) == 1:
+                    raise image
+                else:
+                    # It gives each task the result in its place.
+                    empty = {"model_version": _version(model), "score": 0.0, "result": []}
+                    results.append({**empty, "error": str(image)})
+        return _json({"results": results, "model_version": _version(model)})
+
+    return await answered(request, answer, deadline(request))
+
+
+async def _named(name: ModelName) -> None:
+    """Describe the name in an address, which `_model` reads."""
+
+
+def _backend(prefix: str, about: str) -> APIRouter:
+    """Make the routes of one backend; `about` goes into the names of the operations."""
+    # The address of a backend for one model has its name.
+    names = [Depends(_named)] if "{name}" in prefix else []
+    made = APIRouter(prefix=prefix, dependencies=names)
+    health_, inference, metadata = map(restricted, ("health", "inference", "metadata"))
+    for method, endpoint, needed in (
+        ("GET", health, health_),
+        # What it remembers decides where images come from.
+        ("POST", setup, inference),
+        ("POST", validate, metadata),
+        # Label Studio used to POST, and now GETs.
+        ("GET", versions, metadata),
+        ("POST", versions, metadata),
+        ("POST", predict, inferring),
+        ("POST", webhook, inference),
+        ("POST", train, inference),
+    ):
+        name = endpoint.__name__
+        made.add_api_route(
+            f"/{name}",
+            endpoint,
+            methods=[method],
+            dependencies=[needed],
+            operation_id=f"label_studio_{method.lower()}_{name}{about}",
+            openapi_extra={"requestBody": _JSON} if method == "POST" else None,
+        )
+    return made
+
+
+router = APIRouter(tags=["label-studio"], dependencies=[errors_as(_error)])
+router.include_router(_backend("", ""))
+# A backend has an address of its own in Label Studio: there is one for each model.
+router.include_router(_backend("/label-studio/{name}", "_of_model"))
+
+
+async def _answered(request: Request, answer: Callable[[Given], Response]) -> Response:
+    async def work(body: bytes) -> Response:
+        return await run_in_threadpool(answer, await parsed(request, body, json_object))
+
+    return await answered(request, work, deadline(request))
+
+
+def _model(request: Request) -> ServedModel:
+    name = request.path_params.get("name")
+    if name is not None:
+        models_of(request).check_ready(name)
+        return models_of(request).get(name)
+    instead = "name one in the address, http://HOST:PORT/label-studio/MODEL"
+    return default_model(service_of(request), call_of(request), "label-studio", _TASKS, instead)
+
+
+def _hosts(request: Request) -> Hosts:
+    state = request.app.state
+    if not hasattr(state, "label_studio_hosts"):
+        state.label_studio_hosts = Hosts(service_of(request).settings)
+    hosts: Hosts = state.label_studio_hosts
+    return hosts
+
+
+def _version(model: ServedModel) -> str:
+    return f"{model.name}/{model.version}"
+
+
+def _controls(xml: object, model: ServedModel) -> list[Control]:
+    if not isinstance(xml, str):
+        raise InvalidRequest("the request has no labelling configuration")
+    return controls_for(xml, model.name, model.task)
+
+
+def _asked(
+    request: Request, given: Given, model: ServedModel
+) -> tuple[list[Control], list[Source]]:
+    controls = _controls(given.get("label_config"), model)
+    check_labels(controls, model)
+    return controls, _sources(request, given, controls[0].key)
+
+
+def _sources(request: Request, given: Given, key: str) -> list[Source]:
+    tasks = given.get("tasks")
+    if not isinstance(tasks, list):
+        raise InvalidRequest("the request must have a list of tasks")
+    if len(tasks) > _MOST_TASKS:
+        raise InvalidRequest(
+            f"the request has {len(tasks)} tasks and the limit is {_MOST_TASKS}: mark fewer at once"
+        )
+    hosts, project = _hosts(request), str(given.get("project"))
+    sources = []
+    for index, task in enumerate(tasks):
+        match task:
+            case {"data": {**data}} if isinstance(address := data.get(key), str):
+                sources.append(hosts.source(project, task.get("id"), address))
+            case _:
+                raise InvalidRequest(f"tasks[{index}] has no address of an image in data.{key}")
+    return sources
+
+
+def _options(controls: list[Control], task: str) -> PredictOptions:
+    if task in ("classify", "attributes"):
+        return PredictOptions(top_k=MAX_TOP_K)
+    if task in ("semantic", "read"):
+        return PredictOptions()
+    controls = [control for control in controls if not control.per_region]
+    least = [control.least for control in controls if control.least is not None]
+    alone = {control.kind for control in controls} <= {"RectangleLabels", "KeyPointLabels"}
+    conf = min(least) if len(least) == len(controls) else min([*least, PredictOptions().conf])
+    return PredictOptions(conf=conf, mask="none" if alone else "rle")
+
+
+def _prediction(
+    result: ImageResult,
+    words: Vocabulary,
+    options: PredictOptions,
+    controls: list[Control],
+    version: str,
+) -> bytes:
+    found = regions(result, words, controls)
+    scores = [region["score"] for region in found if "score" in region]
+    score = sum(scores) / len(scores) if scores else 0.0
+    answer = {"model_version": version, "score": score, "result": found}
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _json(document: Given) -> Response:
+    return Response(orjson.dumps(document), media_type="application/json")
+
+
+class LabelStudio(Feature):
+    """Speaks the API of Label Studio's ML backends."""
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        return router

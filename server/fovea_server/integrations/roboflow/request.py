@@ -1,0 +1,165 @@
+"""Reads the requests of Roboflow's clients.
+
+Options that tune what is not here (contrast, active learning, billing) are ignored, as clients send
+them unasked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fovea_engines.results.options import MAX_DETECTIONS, MAX_TOP_K, PredictOptions
+from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound
+from fovea_server.http.base64_text import base64_image
+from fovea_server.http.v1.body import Source, Url, json_object, read_form
+from fovea_server.integrations.asking import share
+
+# The defaults of the server whose API this is.
+_CONFIDENCE, _OVERLAP, _MOST = 0.4, 0.3, 300
+_IMAGE = '{"type": "base64" or "url", "value": TEXT}'
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request to a model.
+
+    Attributes:
+        name, version: of the model; a version of None is the newest.
+        sources: the images.
+        several: they were sent as a list, and are answered by one.
+        options: of objects; `options_for` has those of a task.
+        run_lengths: masks are wanted as COCO's run lengths, not as polygons.
+        least_keypoint: the score below which keypoints are left out.
+        draw: what was found is wanted as an image, too.
+        key: of the client, in the body; "" without one.
+    """
+
+    name: str
+    version: int | None
+    sources: list[Source]
+    several: bool
+    options: PredictOptions
+    run_lengths: bool
+    least_keypoint: float
+    draw: bool
+    key: str = ""
+
+    def options_for(self, task: str) -> PredictOptions:
+        """Return the options for a model of a task, which would refuse those of others."""
+        match task:
+            case "segment":
+                return replace(self.options, mask="rle" if self.run_lengths else "polygon")
+            case "classify":
+                return PredictOptions(top_k=MAX_TOP_K, classes=self.options.classes)
+        return self.options
+
+
+def model_of(model_id: object) -> tuple[str, int | None]:
+    """Split the id of a model, NAME/VERSION or NAME."""
+    name, _, version = str(model_id or "").partition("/")
+    if not name:
+        raise InvalidRequest("the request names no model: model_id is NAME/VERSION, or NAME")
+    if not version:
+        return name, None
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", version):
+        raise NotFound(f"there is no version '{version[:60]}': a model_id is NAME/VERSION")
+    return name, int(version)
+
+
+def parse_request(body: bytes, most: int, max_images: int) -> Asked:
+    """Read a request to `/infer/...`: the model, images and options in JSON."""
+    given = json_object(body, most)
+    name, version = model_of(given.get("model_id"))
+    images = given.get("image")
+    several = isinstance(images, list)
+    sources = [_image(each) for each in (images if isinstance(images, list) else [images])]
+    if not 0 < len(sources) <= max_images:
+        raise InvalidRequest(
+            f"the request has {len(sources)} images; it must have 1 to {max_images}"
+        )
+    return Asked(
+        name,
+        version,
+        sources,
+        several,
+        _options(given, given.get("iou_threshold")),
+        run_lengths=given.get("response_mask_format") == "rle",
+        least_keypoint=_least_keypoint(given),
+        draw=given.get("visualize_predictions") is True,
+        key=str(given.get("api_key") or ""),
+    )
+
+
+def parse_legacy(model_id: str, query: Mapping[str, str], kind: str, body: bytes) -> Asked:
+    """Read a request to `/NAME/VERSION`: options in the address, and the image as base64."""
+    name, version = model_of(model_id)
+    given: dict[str, Any] = dict(query)
+    # This route also takes per cents.
+    for percent in ("confidence", "overlap"):
+        if re.fullmatch(r"[1-9][0-9]*(\.[0-9]+)?", given.get(percent, "")):
+            given[percent] = float(given[percent]) / 100
+    if "image" in query:
+        source: Source = Url(query["image"])
+    elif kind.startswith("multipart/"):
+        source = read_form(body, kind, 1)[0][0]
+    else:
+        source = _decoded(body.decode("latin-1"))
+    return Asked(
+        name,
+        version,
+        [source],
+        False,
+        _options(given, given.get("overlap")),
+        run_lengths=query.get("response_mask_format") == "rle",
+        least_keypoint=_least_keypoint(given),
+        draw=query.get("format") == "image",
+    )
+
+
+def _options(given: Mapping[str, Any], overlap: object) -> PredictOptions:
+    confidence = given.get("confidence")
+    classes = given.get("class_filter")
+    return PredictOptions(
+        # Words ask for thresholds that are stored with Roboflow's own models.
+        conf=_CONFIDENCE
+        if confidence in (None, "best", "default")
+        else share("confidence", confidence),
+        iou=_OVERLAP if overlap is None else share("iou_threshold", overlap),
+        max_det=_whole("max_detections", given.get("max_detections", _MOST), MAX_DETECTIONS),
+        agnostic=given.get("class_agnostic_nms") is True,
+        classes=tuple(map(str, classes)) if isinstance(classes, list) and classes else None,
+    )
+
+
+def _least_keypoint(given: Mapping[str, Any]) -> float:
+    least = given.get("keypoint_confidence")
+    return 0.0 if least is None else share("keypoint_confidence", least)
+
+
+def _whole(name: str, value: object, most: int) -> int:
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and len(text) < 10) or not 1 <= int(text) <= most:
+        raise InvalidOption(f"{name} is '{text[:60]}'; it must be a whole number from 1 to {most}")
+    return int(text)
+
+
+def _image(image: object) -> Source:
+    match image:
+        case {"type": "base64", "value": str(text)}:
+            return _decoded(text)
+        case {"type": "url", "value": str(address)}:
+            return Url(address)
+        case {"type": "numpy"}:
+            raise InvalidRequest(
+                "images of type numpy are pickled Python objects, which this server does not run: "
+                "send base64"
+            )
+        case _:
+            raise InvalidRequest(f"image is not understood: it is {_IMAGE}, or a list of these")
+
+
+def _decoded(text: str) -> Source:
+    return base64_image(text, "the image")

@@ -1,0 +1,157 @@
+"""Rules that choose the images to keep by what a model found on them."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.results.class_names import class_name
+from fovea_engines.results.classes import Classes
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_preprocess.errors import InvalidOption
+
+FORMS = (
+    "'score 0.3..0.5' (an object has a score between), 'classes person,dog', 'empty' (nothing was "
+    "found), 'rate 1%' (by chance), 'unlike' or 'unlike 0.4' (far from what was kept)"
+)
+
+Takes = Callable[[TaskResult, Vocabulary], bool]
+
+_RANGE = re.compile(r"([0-9.]+)\.\.([0-9.]+)")
+_UNLIKE = 0.3
+_REMEMBERED = 512
+# Bytes of a result that is remembered: vectors and classes, but no maps.
+_LARGEST = 65_536
+_BINS = np.linspace(0, 1, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule as it was written, and its decision on the result for an image."""
+
+    text: str
+    takes: Takes
+
+    def check(self, labels: Sequence[str] | None) -> None:
+        """Raise InvalidOption if it names classes that a model with these labels does not find."""
+        word, _, rest = self.text.partition(" ")
+        if labels is None or word != "classes":
+            return
+        for name in rest.split(","):
+            if (given := name.strip()) not in labels:
+                near = get_close_matches(given, labels, 1)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                raise InvalidOption(f"rule '{self.text}': the model has no class '{given}'{hint}")
+
+
+def parse_rule(text: str) -> Rule:
+    """Read a rule; InvalidOption says how rules are written."""
+    word, _, rest = text.strip().partition(" ")
+    try:
+        return Rule(text.strip(), _RULES[word](rest.strip()))
+    except KeyError:
+        near = get_close_matches(word, _RULES, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise InvalidOption(f"{text!r} is no rule of a capture: {hint}rules are {FORMS}") from None
+    except ValueError as error:
+        raise InvalidOption(f"rule {text!r}: {error}; rules are {FORMS}") from None
+
+
+def _score(given: str) -> Takes:
+    found = _RANGE.fullmatch(given)
+    if found is None:
+        raise ValueError("it needs two scores, as 0.3..0.5")
+    low, high = map(float, found.groups())
+    if not 0 <= low < high <= 1:
+        raise ValueError("scores go from 0 to 1, the lower one first")
+
+    return lambda found, words: any(low <= score <= high for _, score in _scored(found))
+
+
+def _classes(given: str) -> Takes:
+    names = frozenset(name.strip() for name in given.split(","))
+    if "" in names:
+        raise ValueError("it needs names of classes, with commas between")
+
+    return lambda found, words: any(
+        class_name(words.labels, each) in names for each, _ in _scored(found)
+    )
+
+
+def _scored(found: TaskResult) -> Iterable[tuple[int, float]]:
+    """List classes with their scores: those of objects, or the first of a classifier."""
+    if not isinstance(found, Detections | Classes):
+        return ()
+    # Each other class of an image has a low score for good reason.
+    most = 1 if isinstance(found, Classes) else None
+    return zip(found.class_ids[:most].tolist(), found.scores[:most].tolist(), strict=True)
+
+
+def _empty(given: str) -> Takes:
+    if given:
+        raise ValueError("nothing follows 'empty'")
+    return lambda found, words: isinstance(found, Detections) and not len(found)
+
+
+def _rate(given: str) -> Takes:
+    share = float(given.removesuffix("%")) / 100 if given.endswith("%") else float(given)
+    if not 0 < share <= 1:
+        raise ValueError("a rate is more than 0 % and at most 100 %")
+    return lambda found, words: random.random() < share
+
+
+def _unlike(given: str) -> Takes:
+    least = float(given) if given else _UNLIKE
+    if not 0 < least <= 1:
+        raise ValueError("a distance is more than 0 and at most 1")
+    kept: deque[TaskResult | NDArray[np.float64]] = deque(maxlen=_REMEMBERED)
+
+    def takes(found: TaskResult, words: Vocabulary) -> bool:
+        mark = _histogram(found) if isinstance(found, Detections) else found
+        if isinstance(mark, TaskResult) and not _remembers(mark):
+            return False
+        if not all(1 - _likeness(mark, other) >= least for other in kept):
+            return False
+        kept.append(mark)
+        return True
+
+    return takes
+
+
+def _histogram(found: Detections) -> NDArray[np.float64]:
+    """Return the histogram of the scores, and whether there are none, with length 1."""
+    counts = np.append(np.histogram(found.scores, _BINS)[0], not len(found)).astype(np.float64)
+    return np.divide(counts, np.linalg.norm(counts))
+
+
+def _likeness(
+    one: TaskResult | NDArray[np.float64], other: TaskResult | NDArray[np.float64]
+) -> float:
+    """Return 1 for the same, and 0 for results with nothing in common."""
+    if isinstance(one, TaskResult):
+        return (one.shared(other) if isinstance(other, type(one)) else None) or 0.0
+    return 0.0 if isinstance(other, TaskResult) else float(one @ other)
+
+
+def _remembers(found: TaskResult) -> bool:
+    """Return True if results of this kind can be compared, and a copy takes little memory."""
+    size = sum(each.nbytes for each in found.arrays)
+    return size <= _LARGEST and found.shared(found) is not None
+
+
+_RULES: dict[str, Callable[[str], Takes]] = {
+    "score": _score,
+    "classes": _classes,
+    "empty": _empty,
+    "rate": _rate,
+    "unlike": _unlike,
+}

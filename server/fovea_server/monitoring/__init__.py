@@ -1,0 +1,1 @@
+"""Watches what models get and find: captures and drift."""

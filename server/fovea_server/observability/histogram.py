@@ -1,0 +1,94 @@
+"""Histograms, and those of how long requests take from their first byte to their answer."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
+from itertools import accumulate, product
+
+from fovea_server.observability.family import Family, Labels
+
+_BOUNDS_S = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+)
+_SUCCESS = (200, "OK")  # as HTTP and gRPC name it
+# Each costs memory and time of every scrape, and models may come and go under any name.
+_MOST_HISTOGRAMS = 4096
+
+
+class Histogram:
+    """Counts values by the smallest of the ascending bounds that holds them; safe in any thread."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._lock = threading.Lock()
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        with self._lock:
+            self._counts[bisect_left(self._bounds, value)] += 1
+            self._sum += value
+
+    def read(self) -> tuple[dict[str, int], float]:
+        """Return the number of values up to each bound, and the sum of all values."""
+        with self._lock:
+            counts, total = list(accumulate(self._counts)), self._sum
+        return dict(zip((*map(str, self._bounds), "+Inf"), counts, strict=True)), total
+
+    def add_to(self, family: Family, labels: Labels) -> None:
+        """Add the histogram to a family."""
+        buckets, total = self.read()
+        for bound, count in buckets.items():
+            family.add({**labels, "le": bound}, count, "_bucket")
+        family.add(labels, buckets["+Inf"], "_count")
+        family.add(labels, total, "_sum")
+
+
+class Durations:
+    """A histogram for each model and status; one thread adds, any may read.
+
+    Only names in `models` become labels; a client's other names count as "". The number of
+    histograms is limited: beyond it, the oldest begins again from nothing.
+    """
+
+    def __init__(self, models: Container[str]) -> None:
+        self._models = models
+        self._histograms: dict[tuple[str, int | str], Histogram] = {}
+
+    def observe(self, model: str, status: int | str, seconds: float) -> None:
+        """Count a request that was answered."""
+        histogram = self._histograms.get((model, status))
+        if histogram is None:
+            key = (model if model in self._models else "", status)
+            histogram = self._histograms.setdefault(key, Histogram(_BOUNDS_S))
+            if len(self._histograms) > _MOST_HISTOGRAMS:
+                del self._histograms[next(iter(self._histograms))]
+        histogram.observe(seconds)
+
+    def of(self, model: str) -> dict[str, int]:
+        """Count a model's successful requests by the seconds within which they were answered."""
+        counts: Counter[str] = Counter()
+        for (name, status), histogram in list(self._histograms.items()):
+            if name == model and status in _SUCCESS:
+                counts.update(histogram.read()[0])
+        return dict(counts)
+
+    def family(self, served: Iterable[str] = ()) -> Family:
+        """Build the family of all histograms; those of success begin with 0 for `served` models.
+
+        Prometheus sees no increase where a series begins, and would miss the first requests.
+        """
+        family = Family(
+            "fovea_request_duration_seconds",
+            "histogram",
+            "Time from a request for inference to its answer, over HTTP and gRPC",
+        )
+        at_zero = {key: Histogram(_BOUNDS_S) for key in product(served, _SUCCESS)}
+        for (model, status), histogram in (at_zero | self._histograms).items():
+            histogram.add_to(family, {"model": model, "status": str(status)})
+        return family

@@ -1,0 +1,315 @@
+"""Accuracy of a server's answers to labelled images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+import fovea_client
+from fovea_client import ImageResult, Prediction, as_json
+from fovea_engines.engine import Engine
+from fovea_engines.evaluation.answer import CompactDetections
+from fovea_engines.evaluation.class_folders import (
+    FIRST,
+    ClassFolders,
+    Classify,
+    Embed,
+    classify_with,
+    embed_with,
+    measure_classes,
+    measure_matches,
+)
+from fovea_engines.evaluation.class_maps import (
+    ClassMaps,
+    FoundMap,
+    measure_maps,
+)
+from fovea_engines.evaluation.dataset import Dataset, LabelledImage
+from fovea_engines.evaluation.evaluate import EVALUATION, detect_all, in_process
+from fovea_engines.evaluation.labels import (
+    AttributeLabels,
+    Judged,
+    Labels,
+    PicturePairs,
+    TextLabels,
+    check_task,
+    measure,
+    read_labelled,
+)
+from fovea_engines.evaluation.mean_ap import mean_ap
+from fovea_engines.progress import Progress
+from fovea_engines.repository.accuracy import AnyAccuracy
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import MAX_TOP_K, PredictOptions
+from fovea_engines.results.vocabulary import WORDLESS
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_server.offline.confusion import Confusion, image_confusion, object_confusion
+
+_SHOWN = 8
+
+Ask = Callable[[Path], Prediction]
+"""Returns a server's answer for an image, asked for with `request_options`."""
+
+Answer = Callable[[Path], ImageResult]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredAnswers:
+    """An accuracy, and the answers that it is of.
+
+    Attributes:
+        dataset: labels of objects; None of other tasks.
+        answers: for each image of the dataset.
+        pairs: of images, the class of the label and the one that was found first.
+    """
+
+    accuracy: AnyAccuracy
+    dataset: Dataset | None = None
+    answers: Sequence[CompactDetections] = ()
+    pairs: Sequence[tuple[str, str]] = ()
+
+    def confusion(self, conf: float | None = None, *, others: bool = True) -> Confusion | None:
+        """Return which class is found for which, as `object_confusion`; None of maps."""
+        if self.dataset is not None:
+            return object_confusion(self.dataset, self.answers, conf, others=others)
+        return image_confusion(self.pairs) if self.pairs else None
+
+
+def read_labels(data: Path, images: Path | None) -> Labels:
+    """Read labels as `read_labelled`; folders of classes hold their images, and take no others."""
+    labelled = read_labelled(data, images)
+    if isinstance(labelled, ClassFolders) and images is not None:
+        raise InvalidOption(f"{data} has the images in its folders: leave --images out")
+    return labelled
+
+
+def request_options(
+    labelled: Labels, options: PredictOptions = EVALUATION
+) -> dict[str, float | str]:
+    """Return the options of the requests whose answers are measured."""
+    given: dict[str, float | str] = {}
+    if isinstance(labelled, ClassMaps):
+        given = {"mask": "png"}
+    elif isinstance(labelled, AttributeLabels):
+        given = {"top_k": MAX_TOP_K}
+    elif isinstance(labelled, Dataset):
+        given = {name: getattr(options, name) for name in ("conf", "iou", "max_det")}
+    if options.tile is not None:
+        given |= {"tile": options.tile, "overlap": options.overlap}
+    return given
+
+
+def answered_accuracy(answers: Mapping[int, bytes], labelled: Labels) -> AnyAccuracy | None:
+    """Measure bodies of answers, by the number of the image; images without one are left out.
+
+    Returns:
+        None where no image was answered.
+
+    Raises:
+        UnsupportedModel, InvalidOption: as `measure_answers`.
+    """
+    bodies = {labelled.paths[number]: body for number, body in answers.items()}
+
+    def ask(path: Path) -> Prediction:
+        return fovea_client.prediction(httpx.Response(200, content=bodies[path]))
+
+    return measure_answers(labelled.only(bodies), ask).accuracy if bodies else None
+
+
+def measure_engine(
+    engine: Engine, labelled: Labels, progress: Progress, options: PredictOptions = EVALUATION
+) -> MeasuredAnswers:
+    """Measure an engine whose classes are those of the labels; `options` are a detector's."""
+    match labelled:
+        case ClassFolders() if engine.card.task == "embed":
+            return _of_matches(embed_with(engine), labelled, progress)
+        case ClassFolders():
+            return _of_images(classify_with(engine), labelled, progress)
+        case Dataset():
+            answers = detect_all(in_process(engine, options), labelled, progress)
+            return MeasuredAnswers(mean_ap(labelled, answers), labelled, answers)
+        case _:
+            return MeasuredAnswers(measure(engine, labelled, progress))
+
+
+def measure_answers(
+    labelled: Labels, ask: Ask, progress: Progress | None = None
+) -> MeasuredAnswers:
+    """Ask a server about every labelled image, and measure its answers.
+
+    Class names are learned from the answers: the model's metadata may be secret.
+
+    Raises:
+        UnsupportedModel: the model serves tensors.
+        InvalidOption: the labels are of another task, the images have another size than their
+            labels', or the model has not the classes: none of those of folders or maps, as an
+            answer names only a few, and any of those of objects.
+    """
+    task, again = _begun(labelled, ask)
+
+    def answer(path: Path) -> ImageResult:
+        prediction = again(path)
+        check_answer(labelled, prediction)
+        return prediction.image
+
+    match labelled:
+        case ClassFolders():
+            return _of_folders(task, answer, labelled, progress)
+        case ClassMaps():
+            return _of_maps(answer, labelled, progress)
+        case TextLabels():
+            return MeasuredAnswers(labelled.measure(lambda path: _text(answer(path)), progress))
+        case AttributeLabels():
+            return MeasuredAnswers(labelled.measure(lambda path: _judged(answer(path)), progress))
+        case PicturePairs():
+            return MeasuredAnswers(labelled.measure(lambda path: _picture(answer(path)), progress))
+        case Dataset():
+            return _of_objects(answer, labelled, progress)
+
+
+def _of_maps(answer: Answer, labelled: ClassMaps, progress: Progress | None) -> MeasuredAnswers:
+    """Measure a server's maps."""
+    heard: set[str] = set()
+
+    def segment(path: Path) -> FoundMap:
+        found = answer(path).semantic
+        assert found is not None, "the task was checked"
+        own = {each.class_id: each.class_name for each in found.classes}
+        heard.update(own.values())
+        return FoundMap(found.class_ids, own)
+
+    return _known(labelled, MeasuredAnswers(measure_maps(segment, labelled, progress)), heard)
+
+
+def _of_objects(answer: Answer, labelled: Dataset, progress: Progress | None) -> MeasuredAnswers:
+    """Measure a server's objects."""
+    names: dict[int, str] = {}
+
+    def detect(image: LabelledImage) -> CompactDetections:
+        found = answer(image.path)
+        image.check_size(found.width, found.height)
+        for each in found.detections:
+            if each.class_name != str(each.class_id):
+                names[each.class_id] = each.class_name
+        return _answer(found)
+
+    answers = detect_all(detect, labelled, progress or Progress())
+    dataset = labelled.for_model(_labels_by_id(names, labelled))
+    return MeasuredAnswers(mean_ap(dataset, answers), dataset, answers)
+
+
+def _of_folders(
+    task: str,
+    answer: Answer,
+    labelled: ClassFolders,
+    progress: Progress | None,
+) -> MeasuredAnswers:
+    """Measure a server's embeddings, or the classes that it answers."""
+    if task == "embed":
+        return _of_matches(lambda path: _vector(answer(path)), labelled, progress)
+    heard: set[str] = set()
+
+    def classify(path: Path) -> list[str]:
+        found = [each.class_name for each in answer(path).classes[:FIRST]]
+        heard.update(found)
+        return found
+
+    return _known(labelled, _of_images(classify, labelled, progress), heard)
+
+
+def _of_images(
+    classify: Classify, labelled: ClassFolders, progress: Progress | None = None
+) -> MeasuredAnswers:
+    """Measure a classifier, and keep what it finds first."""
+    pairs: list[tuple[str, str]] = []
+
+    def kept(image: Path) -> Sequence[str]:
+        names = classify(image)
+        pairs.append((image.parent.name, next(iter(names), "nothing")))
+        return names
+
+    return MeasuredAnswers(measure_classes(kept, labelled, progress), pairs=pairs)
+
+
+def _begun(labelled: Labels, ask: Ask) -> tuple[str, Ask]:
+    """Ask about the first image; return the task that answers it, and `ask` with this answer."""
+    first = labelled.paths[0]
+    known = {first: ask(first)}
+    return known[first].task, lambda path: known.pop(path, None) or ask(path)
+
+
+def _vector(image: ImageResult) -> NDArray[np.float32]:
+    assert image.embedding is not None, "the task was checked"
+    return image.embedding.vector
+
+
+def _text(image: ImageResult) -> str:
+    assert image.reading is not None, "the task was checked"
+    return image.reading.text
+
+
+def _picture(image: ImageResult) -> NDArray[np.uint8]:
+    assert image.picture is not None, "the task was checked"
+    return image.picture.pixels
+
+
+def _judged(image: ImageResult) -> dict[str, Judged]:
+    return {
+        each.name: Judged(
+            frozenset(one.class_name for one in each.classes),
+            frozenset(one.class_name for one in each.likely),
+        )
+        for each in image.attributes
+    }
+
+
+def _of_matches(
+    embed: Embed, labelled: ClassFolders, progress: Progress | None = None
+) -> MeasuredAnswers:
+    """Measure embeddings, and keep the best match of each image."""
+    accuracy, pairs = measure_matches(embed, labelled, progress)
+    return MeasuredAnswers(accuracy, pairs=pairs)
+
+
+def _known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -> MeasuredAnswers:
+    """Return the figures; an InvalidOption if no answer has a class of the labels."""
+    numbered = isinstance(labelled, ClassMaps) and labelled.names is None
+    if not numbered and heard.isdisjoint(measured.accuracy.per_class):
+        raise InvalidOption(
+            f"{labelled.path}: none of its classes is among those of the answers, which are "
+            f"{', '.join(sorted(heard)[:_SHOWN])}: name the classes as the model does"
+        )
+    return measured
+
+
+def check_answer(labelled: Labels, prediction: Prediction) -> None:
+    """Refuse the answer of a model that serves tensors, or has another task than the labels'."""
+    if prediction.task == "tensors":
+        raise UnsupportedModel(
+            f"{prediction.model} serves tensors only, so there is nothing to measure"
+        )
+    check_task(labelled, prediction.task)
+
+
+def _answer(image: ImageResult) -> CompactDetections:
+    objects = as_json(image)[Detections.field]
+    masks = [each.pop("mask", None) for each in objects]
+    return CompactDetections.with_masks(
+        Detections.from_json({Detections.field: objects}, WORDLESS), masks
+    )
+
+
+def _labels_by_id(names: Mapping[int, str], dataset: Dataset) -> list[str | None] | None:
+    """Return class names by id, None for one that no answer had; no list without names.
+
+    The list is at least as long as the dataset's own list of classes.
+    """
+    if not names:
+        return None
+    count = max(len(dataset.class_names or ()), *(number + 1 for number in names))
+    return [names.get(class_id) for class_id in range(count)]

@@ -1,0 +1,154 @@
+"""Answers for all images of sources: read ahead, predicted in threads, in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
+
+from fovea_client import ImageError, ServerError
+from fovea_preprocess.errors import InvalidImage
+from fovea_preprocess.image import DecodedImage
+from fovea_server.offline.entry import Entry, InputImage
+from fovea_server.offline.formats.annotated import Drawn
+from fovea_server.offline.ordered import in_order
+from fovea_server.offline.predictors import IN_FLIGHT, Predicted, Predictor
+from fovea_server.offline.sources import Source, Stamp, stamp_of
+from fovea_server.offline.video import VideoHeader, read_frames
+
+_BROKEN = ImageError(InvalidImage.code, "this frame cannot be decoded")
+
+Draw = Callable[[Entry, InputImage], Drawn | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one image.
+
+    Attributes:
+        prediction: None where it failed, or where an earlier run has found it.
+        drawn: the image with the result drawn in, if there is `draw`.
+        is_new: False where an earlier run has found it.
+        image, time_s: of the frame of a video that is followed.
+    """
+
+    entry: Entry
+    prediction: Predicted | None = None
+    drawn: Drawn | None = None
+    is_new: bool = True
+    image: InputImage | None = None
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    source: Source
+    frame: int | None
+    image: InputImage | ImageError
+    stamp: Stamp | None
+    known: Entry | None = None
+    time_s: float = 0.0
+
+
+def answers(
+    predictor: Predictor,
+    sources: Iterable[Source],
+    *,
+    draw: Draw | None = None,
+    known: Iterable[Entry] = (),
+    keep_images: bool = False,
+) -> Generator[Outcome]:
+    """Yield an answer for each image; an image that cannot be read fails only itself.
+
+    `known` are the entries of an earlier run for the first images. These are not predicted again,
+    but drawn if there is `draw`, and else left out.
+
+    It raises only errors that the next image would meet, too.
+    """
+
+    def answer(item: _Item) -> Outcome:
+        prediction, entry = None, item.known
+        if entry is None:
+            found = _predict(predictor, item.image)
+            prediction = None if isinstance(found, ImageError) else found
+            result = found if isinstance(found, ImageError) else found.result
+            entry = Entry(item.source, item.frame, result, item.stamp)
+        drawn = None
+        if draw is not None and isinstance(item.image, InputImage):
+            try:
+                drawn = draw(entry, item.image)
+            except InvalidImage as error:
+                # A server may have other limits than this machine.
+                entry = replace(entry, result=ImageError(error.code, str(error)))
+        kept = item.image if keep_images and isinstance(item.image, InputImage) else None
+        return Outcome(
+            *(entry, prediction, drawn),
+            is_new=item.known is None,
+            image=kept,
+            time_s=item.time_s,
+        )
+
+    def items() -> Iterator[_Item]:
+        read = chain.from_iterable(_read(source) for source in sources)
+        for item, entry in zip(read, chain(known, repeat(None)), strict=False):
+            if entry is None or draw is not None:
+                yield replace(item, known=entry)
+
+    return in_order(answer, items(), threads=predictor.threads, ahead=IN_FLIGHT)
+
+
+def _predict(predictor: Predictor, image: InputImage | ImageError) -> Predicted | ImageError:
+    if isinstance(image, ImageError):
+        return image
+    try:
+        return predictor.predict(image)
+    except InvalidImage as error:
+        return ImageError(error.code, str(error))
+    except ServerError as error:
+        if not error.of_one_image:
+            raise
+        return ImageError(error.code, error.message)
+
+
+def _read(source: Source) -> Iterator[_Item]:
+    if not source.is_video:
+        yield _read_file(source)
+        return
+    # Before it is read: a file that is replaced meanwhile has another one afterwards.
+    stamp = source.stamp
+    number = None
+    try:
+        for frame in read_frames(source.path, source.every):
+            number = frame.number
+            image: InputImage | ImageError = _BROKEN
+            if frame.pixels is not None:
+                image = InputImage(DecodedImage(frame.pixels, orientation=1))
+            yield _Item(source, number, image, stamp, time_s=frame.time_s)
+    except InvalidImage as error:
+        missing = None if source.path.exists() else ImageError("not_found", "there is no such file")
+        yield _Item(source, number, missing or ImageError(error.code, str(error)), stamp)
+
+
+def _read_file(source: Source) -> _Item:
+    try:
+        with source.path.open("rb", buffering=0) as file:
+            stamp = stamp_of(os.fstat(file.fileno()))
+            return _Item(source, None, InputImage(file.readall()), stamp)
+    except FileNotFoundError:
+        error = ImageError("not_found", "there is no such file")
+    except OSError as refused:
+        error = ImageError("invalid_request", f"cannot be read: {refused.strerror}")
+    return _Item(source, None, error, source.stamp)
+
+
+def count_images(sources: Iterable[Source]) -> int:
+    """Return the number of images, with as many frames as the videos say that they have."""
+    return sum(_frames(source) if source.is_video else 1 for source in sources)
+
+
+def _frames(video: Source) -> int:
+    try:
+        return max(1, -(-VideoHeader.read(video.path).frames // video.every))
+    except InvalidImage:
+        return 1

@@ -1,0 +1,132 @@
+"""Writes captures as annotation tools and trainers read them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from fovea_engines.results.classes import Classes
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.integrations.label_studio.config import Control, spelling
+from fovea_server.integrations.label_studio.regions import regions
+from fovea_server.monitoring.capture.record import entry_of, predicting
+from fovea_server.monitoring.capture.store import Captured
+from fovea_server.offline.entry import Entry, Result
+from fovea_server.offline.formats import coco, yolo
+from fovea_server.offline.formats.names import class_names
+from fovea_server.offline.predictors import Predicting
+from fovea_server.tensors.image_messages import ImageResult
+
+IMAGES = "images"
+
+_CONTROLS: Mapping[str, Sequence[str]] = {
+    "detect": ("RectangleLabels",),
+    "obb": ("RectangleLabels",),
+    "text": ("RectangleLabels",),
+    "pose": ("RectangleLabels", "KeyPointLabels"),
+    "segment": ("PolygonLabels",),
+    "semantic": ("PolygonLabels",),
+    "classify": ("Choices",),
+}
+_OBJECTS = ("detect", "segment", "pose", "obb", "text")
+
+
+def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -> None:
+    """Write captures of one model into a folder, with their images.
+
+    Args:
+        captured: at least one.
+        form: coco, yolo, label-studio or cvat.
+        out: a folder, which is empty or not there yet.
+        images_at: of label-studio: the address of the folder of images.
+
+    Raises:
+        InvalidOption: the folder is in use, the captures are of several models, or the format
+            cannot hold their task.
+    """
+    if out.is_dir() and any(out.iterdir()):
+        raise InvalidOption(
+            f"--out {out} has files already, and new ones would mix with them: name another folder"
+        )
+    rows = [(one, one.about()) for one in captured]
+    models = sorted({one.model for one in captured})
+    if len(models) > 1:
+        raise InvalidOption(f"the captures are of {', '.join(models)}: name one with --model")
+    model = predicting(rows[-1][1])
+    if model.task not in (_CONTROLS if form == "label-studio" else _OBJECTS):
+        raise InvalidOption(f"--format {form} does not hold results of the task {model.task}")
+    (out / IMAGES).mkdir(parents=True, exist_ok=True)
+    entries = list(_copied(rows, out / IMAGES))
+    sources = [each.source for each in entries]
+    match form:
+        case "label-studio":
+            _label_studio(entries, model, out, images_at)
+        case "yolo":
+            yolo.write_yolo(entries, sources, model, out)
+        case _:
+            coco.write_coco(entries, sources, model, out)
+    if form == "cvat":
+        # It looks for COCO there, in an archive of annotations.
+        with ZipFile(out / "annotations.zip", "w", ZIP_DEFLATED) as archive:
+            archive.write(out / coco.FILE, "annotations/instances_default.json")
+        (out / coco.FILE).unlink()
+
+
+def _copied(rows: Sequence[tuple[Captured, Mapping[str, Any]]], images: Path) -> Iterator[Entry]:
+    for one, about in rows:
+        image = one.image()
+        name = f"{one.folder.name}{image.suffix}"
+        shutil.copyfile(image, images / name)
+        yield entry_of(images / name, about, name)
+
+
+def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
+    """Write tasks.json with predictions, and config.xml, the labelling that they are made for."""
+    results = [each.result for each in entries if isinstance(each.result, Result)]
+    seen = {one["class_id"] for each in results for one in each.objects}
+    seen.update(one["class_id"] for each in results for one in each.json.get(Classes.field, ()))
+    names = class_names(model.words.labels, seen)
+    controls = [
+        Control(kind, kind.lower(), "image", "image", labels, 0.0, False)
+        for kind in _CONTROLS[model.task]
+        if (labels := {spelling(each): each for each in _labels(kind, names, model)})
+    ]
+    words = replace(model.words, labels=tuple(names))
+    tasks = []
+    for entry, result in zip(entries, results, strict=True):
+        found = ImageResult(result.width, result.height, 1, result.read(words))
+        drawn = regions(found, words, controls)
+        scores = [each["score"] for each in drawn if "score" in each]
+        prediction = {
+            "model_version": f"{model.name} {model.version}",
+            "score": min(scores, default=0.0),
+            "result": drawn,
+        }
+        address = f"{images_at.rstrip('/')}/{entry.source.name}"
+        tasks.append({"data": {"image": address}, "predictions": [prediction]})
+    (out / "tasks.json").write_text(json.dumps(tasks), "utf-8")
+    (out / "config.xml").write_text(_config(controls), "utf-8")
+
+
+def _labels(kind: str, names: Sequence[str], model: Predicting) -> Sequence[str]:
+    if kind != "KeyPointLabels":
+        return names
+    return () if model.words.skeleton is None else model.words.skeleton.names
+
+
+def _config(controls: Sequence[Control]) -> str:
+    view = ElementTree.Element("View")
+    ElementTree.SubElement(view, "Image", name="image", value="$image")
+    for control in controls:
+        place = ElementTree.SubElement(view, control.kind, name=control.name, toName="image")
+        kind = "Choice" if control.kind == "Choices" else "Label"
+        for label in control.labels.values():
+            ElementTree.SubElement(place, kind, value=label)
+    ElementTree.indent(view)
+    return ElementTree.tostring(view, encoding="unicode") + "\n"

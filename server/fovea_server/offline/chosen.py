@@ -1,0 +1,198 @@
+"""Chooses which classes of labels are measured, and counts what is left out."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fovea_engines.evaluation.class_folders import ClassFolders
+from fovea_engines.evaluation.class_maps import ClassMaps
+from fovea_engines.evaluation.dataset import Dataset, numbered_alike
+from fovea_engines.evaluation.labels import AttributeLabels, Labels, PicturePairs, TextLabels
+from fovea_engines.results.class_names import split_classes
+from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.plural import counted
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """The labels to measure.
+
+    Attributes:
+        left_out: how many objects, or images, of each class are not measured.
+        lacking: the classes of them that the model lacks.
+    """
+
+    labelled: Labels
+    left_out: Mapping[str, int]
+    lacking: Sequence[str] = ()
+
+    @property
+    def note(self) -> str:
+        """Say what is not measured; empty where all is."""
+        parts = []
+        if others := [name for name in self.left_out if name not in self.lacking]:
+            things = _things(self.labelled, sum(self.left_out[name] for name in others))
+            parts.append(f"{counted(len(others), 'other class')} ({things})")
+        if self.lacking:
+            named = _listed({name: self.left_out[name] for name in self.lacking}, self.labelled)
+            parts.append(f"{named}, which the model lacks")
+        return f"not measured: {'; '.join(parts)}" if parts else ""
+
+
+def choose(
+    labelled: Labels,
+    classes: str | None,
+    labels: Sequence[str] | None,
+    num_classes: int | None = None,
+) -> Chosen:
+    """Return the labels of the classes that are typed as `--classes`, or of all.
+
+    `labels` and `num_classes` are those of the model, None where they are unknown. What the model
+    lacks is left out only where classes are typed: a figure over fewer classes than the labels have
+    is of something else, and a name may only be spelt in another way.
+
+    Raises:
+        InvalidOption: the labels lack the classes; the model has none of them, or only some and
+            none are typed; or the labels are maps, whose classes.txt says what counts.
+    """
+    if isinstance(labelled, TextLabels | AttributeLabels | PicturePairs):
+        if classes is not None:
+            raise InvalidOption("--classes is for objects or images, not for tables or pictures")
+        return Chosen(labelled, {})
+    if isinstance(labelled, ClassMaps):
+        if classes is not None:
+            raise InvalidOption(
+                f"--classes is not for maps: a line of {labelled.path / 'classes.txt'} that is "
+                "empty leaves its level out"
+            )
+        return Chosen(labelled, {})
+    counts = _counts(labelled)
+    known = _known(labelled, counts, labels, num_classes)
+    lacking = [name for name in counts if name not in known]
+    if classes is None:
+        if lacking and known:
+            named = _listed({name: counts[name] for name in lacking}, labelled)
+            shared = ",".join(map(_typed, known.values()))
+            raise InvalidOption(
+                f"{labelled.path} has classes that the model lacks: {named}. Call them as the "
+                "model does, as --labels of a build can, or measure the other classes alone: "
+                f"--classes {shared}"
+            )
+        return Chosen(labelled, {})
+    wanted = _wanted(classes, labelled, counts, known, labels)
+    if wanted.isdisjoint(known):
+        raise InvalidOption(f"--classes {classes}: the model has none of these classes")
+    left_out = {
+        known.get(name, name): count
+        for name, count in counts.items()
+        if name not in wanted or name not in known
+    }
+    return Chosen(_only(labelled, wanted.intersection(known)), left_out, lacking)
+
+
+def _names(labelled: Dataset, class_ids: Sequence[int]) -> list[str]:
+    names = labelled.class_names
+    return [str(each) if names is None else names[each] for each in class_ids]
+
+
+def _counts(labelled: Dataset | ClassFolders) -> Counter[str]:
+    """Return how many objects, without crowds, or images each class of the labels has."""
+    if isinstance(labelled, ClassFolders):
+        return Counter(image.parent.name for image in labelled.images)
+    found = Counter[str]()
+    for image in labelled.images:
+        found.update(_names(labelled, image.class_ids[~image.crowd].tolist()))
+    return found
+
+
+def _known(
+    labelled: Dataset | ClassFolders,
+    counts: Mapping[str, int],
+    labels: Sequence[str] | None,
+    num_classes: int | None,
+) -> dict[str, str]:
+    """Return the model's name of each class of the labels that it has, as `for_model` does."""
+    own = labelled.class_names if isinstance(labelled, Dataset) else None
+    if labels is None:
+        if own is not None or num_classes is None:
+            return {name: name for name in counts}
+        labels = [str(number) for number in range(num_classes)]
+    if isinstance(labelled, Dataset):
+        if own is None:
+            by_number = {str(number): label for number, label in enumerate(labels)}
+            return {name: by_number[name] for name in counts if name in by_number}
+        if not counts.keys() <= set(labels) and numbered_alike(own, labels):
+            return dict(zip(own, labels, strict=True))
+    return {name: name for name in counts if name in labels}
+
+
+def _wanted(
+    classes: str,
+    labelled: Labels,
+    counts: Mapping[str, int],
+    known: Mapping[str, str],
+    labels: Sequence[str] | None,
+) -> set[str]:
+    """Return the classes of the labels that are typed, by their name, the model's, or its id."""
+    try:
+        typed = split_classes(classes)
+    except ValueError as error:
+        raise InvalidOption(f"--classes {classes}: {error}") from error
+    spelt: dict[str, set[str]] = {}
+    for name in counts:
+        for spelling in (name, known.get(name, name)):
+            spelt.setdefault(spelling.casefold(), set()).add(name)
+    wanted: set[str] = set()
+    for each in typed:
+        name = str(each)
+        if isinstance(each, int) and labels is not None and 0 <= each < len(labels):
+            name = labels[each]
+        if name.casefold() not in spelt:
+            # The mean leaves out a class without an object, as COCO's does.
+            if name in (labels or ()):
+                continue
+            close = difflib.get_close_matches(name.casefold(), spelt, n=1)
+            named = {known.get(own, own): count for own, count in counts.items()}
+            advice = (
+                f"did you mean {close[0]!r}?" if close else f"it has {_listed(named, labelled)}"
+            )
+            raise InvalidOption(f"--classes: {labelled.path} has no object of {name!r}; {advice}")
+        wanted |= spelt[name.casefold()]
+    if not wanted:
+        raise InvalidOption(f"--classes: {labelled.path} has no object of {classes}")
+    return wanted
+
+
+def _only(labelled: Dataset | ClassFolders, kept: Container[str]) -> Labels:
+    if isinstance(labelled, ClassFolders):
+        return labelled.only([image for image in labelled.images if image.parent.name in kept])
+    images = []
+    for image in labelled.images:
+        names = _names(labelled, image.class_ids.tolist())
+        images.append(image.take(np.flatnonzero([name in kept for name in names])))
+    return replace(labelled, images=tuple(images))
+
+
+def _listed(counts: Mapping[str, int], labelled: Labels) -> str:
+    """Return names with how many there are, of the first "(12 objects)", then "(3)"."""
+    most = sorted(counts, key=lambda name: -counts[name])
+    texts = [f"{name} ({counts[name]})" for name in most[:_SHOWN]]
+    texts[0] = f"{most[0]} ({_things(labelled, counts[most[0]])})"
+    return ", ".join([*texts, f"and {len(most) - _SHOWN} more"][: len(most)])
+
+
+def _things(labelled: Labels, count: int) -> str:
+    return counted(count, "image" if isinstance(labelled, ClassFolders) else "object")
+
+
+def _typed(name: str) -> str:
+    """Return a name as `split_classes` reads it."""
+    quote = '"' if name.isdigit() or "," in name or name.strip() != name else ""
+    return f"{quote}{name}{quote}"

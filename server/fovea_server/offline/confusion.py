@@ -1,0 +1,203 @@
+"""Counts which class is found for which, and what precision and recall that is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.evaluation.answer import CompactDetections
+from fovea_engines.evaluation.dataset import Dataset
+from fovea_engines.evaluation.mean_ap import coco_indices, indexed, judge
+from fovea_engines.results.class_names import class_name
+
+_OVERLAP = 0.5
+# Confidences that are tried: all that a user would type.
+_CONFIDENCES = np.arange(1, 1000) / 1000
+
+_Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFigures:
+    """One class.
+
+    Attributes:
+        labelled: how many the labels have.
+        precision: share of those found that are right; 0 where none is found.
+        recall: share of those labelled that are found.
+    """
+
+    labelled: int
+    precision: float
+    recall: float
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of both."""
+        total = self.precision + self.recall
+        return 2 * self.precision * self.recall / total if total else 0.0
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Counts of each class that is found for each, as in scikit-learn's `confusion_matrix`.
+
+    Attributes:
+        unit: what is counted.
+        counts: by the class of the label, and the class that was found.
+        background: name of the row of what is found where nothing is labelled, and of the column of
+            what is labelled and not found; None for images.
+        confidence: least score of what counts; None for images.
+    """
+
+    unit: Literal["object", "image"]
+    counts: dict[str, dict[str, int]]
+    background: str | None = None
+    confidence: float | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The classes that occur in labels or answers, the background last."""
+        found = dict.fromkeys(name for row in self.counts.values() for name in row)
+        names = sorted({**self.counts, **found}.keys() - {self.background})
+        return names if self.background is None else [*names, self.background]
+
+    @cached_property
+    def classes(self) -> dict[str, ClassFigures]:
+        """The figures of each class of the labels."""
+        found = Counter[str]()
+        for row in self.counts.values():
+            found.update(row)
+        return {
+            name: ClassFigures(
+                sum(row.values()),
+                row.get(name, 0) / found[name] if found[name] else 0.0,
+                row.get(name, 0) / sum(row.values()),
+            )
+            for name, row in self.counts.items()
+            if name != self.background
+        }
+
+    def mean(self, figure: Literal["precision", "recall", "f1"]) -> float:
+        """Return the mean over the classes of the labels."""
+        figures = [float(getattr(each, figure)) for each in self.classes.values()]
+        return fmean(figures) if figures else 0.0
+
+
+def image_confusion(pairs: Iterable[tuple[str, str]]) -> Confusion:
+    """Count the classes of images, and the first class that a classifier finds on each."""
+    return Confusion("image", _nested(Counter(pairs)))
+
+
+def object_confusion(
+    dataset: Dataset,
+    answers: Sequence[CompactDetections],
+    conf: float | None = None,
+    *,
+    others: bool = True,
+) -> Confusion:
+    """Count what a detector finds with a score of `conf` or more.
+
+    A `conf` of None takes the score for which F1, the harmonic mean of precision and recall (van
+    Rijsbergen, Information Retrieval, 1979), is highest in the mean of the classes. `others` says
+    whether what is found of classes without a label counts.
+
+    An object is found as in `mean_ap`, at an overlap of .50: each detection, best score first, is
+    matched with the best-overlapping unmatched object of its class, and what matches a crowd does
+    not count (cocoapi's `cocoeval.py`). Precision and recall are of these matches. What is left of
+    both is then matched in the same way whatever its class: those are the confusions. The rest was
+    found on the background, or missed.
+    """
+    overlap, (labels, found) = coco_indices(dataset, answers)
+    hits = _matches(judge(overlap, (labels, found), dataset))
+    ignored = {
+        number
+        for number, one in labels.anns.items()
+        if one["iscrowd"] or (overlap == "OKS" and not one["num_keypoints"])
+    }
+    objects = {number: one for number, one in labels.anns.items() if number not in ignored}
+    own = {number: one for number, one in found.anns.items() if hits.get(number) not in ignored}
+    if not others:
+        labelled = {one["category_id"] for one in objects.values()}
+        own = {number: one for number, one in own.items() if one["category_id"] in labelled}
+    if conf is None:
+        conf = _best_confidence(objects.values(), own, hits)
+    own = {number: one for number, one in own.items() if one["score"] >= conf}
+    hits = {number: hits[number] for number in own if number in hits}
+
+    taken = set(hits.values())
+    left = [
+        indexed(index.dataset | {"annotations": rest, "categories": [{"id": 0}]})
+        for index, rest in (
+            (labels, [o | {"category_id": 0} for n, o in objects.items() if n not in taken]),
+            (found, [o | {"category_id": 0} for n, o in own.items() if n not in hits]),
+        )
+    ]
+    hits |= _matches(judge(overlap, left, dataset))
+
+    names = dataset.class_names
+    background = "background" if "background" not in (names or ()) else "no object"
+    pairs = Counter[tuple[str, str]]()
+    for number, one in own.items():
+        hit = objects.pop(hits[number]) if number in hits else None
+        label = background if hit is None else class_name(names, hit["category_id"])
+        pairs[label, class_name(names, one["category_id"])] += 1
+    for one in objects.values():
+        pairs[class_name(names, one["category_id"]), background] += 1
+    return Confusion("object", _nested(pairs), background, conf)
+
+
+def _matches(judge: Any) -> dict[int, int]:
+    """Return the object of each detection that has one, both by number."""
+    judge.params.iouThrs = np.array([_OVERLAP])
+    judge.params.areaRng, judge.params.areaRngLbl = judge.params.areaRng[:1], ["all"]
+    if not judge.cocoDt.anns:
+        return {}
+    judge.params.catIds = sorted({one["category_id"] for one in judge.cocoDt.anns.values()})
+    # All count: a confidence is what limits them.
+    judge.params.maxDets = [len(judge.cocoDt.anns)]
+    judge.evaluate()
+    judge.accumulate()
+    pairs = (pair.split("_") for pair in judge.eval["matched"])
+    return {int(one): int(other) for one, other in pairs}
+
+
+def _best_confidence(
+    objects: Iterable[_Row], found: dict[int, _Row], hits: dict[int, int]
+) -> float:
+    """Return the confidence with the highest mean F1 of the classes that have objects."""
+    labelled = Counter(one["category_id"] for one in objects)
+    scores: dict[int, list[float]] = {class_id: [] for class_id in labelled}
+    right: dict[int, list[float]] = {class_id: [] for class_id in labelled}
+    for number, one in found.items():
+        if (class_id := one["category_id"]) in labelled:
+            scores[class_id].append(one["score"])
+            if number in hits:
+                right[class_id].append(one["score"])
+    # 2 PR / (P + R), with P = hits / found and R = hits / labelled.
+    curves = [
+        2 * _reaching(right[class_id]) / (_reaching(scores[class_id]) + count)
+        for class_id, count in labelled.items()
+    ]
+    return float(_CONFIDENCES[np.argmax(sum(curves, np.zeros(len(_CONFIDENCES))))])
+
+
+def _reaching(scores: list[float]) -> NDArray[np.float64]:
+    """Return how many scores reach each confidence."""
+    below = np.searchsorted(np.sort(scores), _CONFIDENCES)
+    return np.asarray(len(scores) - below, np.float64)
+
+
+def _nested(pairs: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    """Return the counts by label and by what was found, in order."""
+    nested: dict[str, dict[str, int]] = {}
+    for (label, found), count in sorted(pairs.items()):
+        nested.setdefault(label, {})[found] = count
+    return nested

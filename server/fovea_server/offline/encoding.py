@@ -1,0 +1,159 @@
+"""Writes videos frame by frame, in codecs that browsers play where such an encoder is there."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, Protocol
+
+import cv2
+import numpy as np
+
+from fovea_engines.backends.installing import install_extra
+from fovea_preprocess.errors import InvalidImage, InvalidOption
+from fovea_server.offline.video import Pixels, VideoHeader
+
+CodecName = Literal["auto", "h264", "vp9", "mpeg4"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Codec:
+    """Names of encoders: in PyAV, with options, and in OpenCV; None where there is none."""
+
+    pyav: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    opencv: str | None = None
+
+
+# The best comes first. VP9 without options takes thirty times as long, and OpenCV passes none. The
+# container is MP4: FFmpeg writes random identifiers into WebM, and no two runs would be alike.
+_CODECS: Mapping[str, _Codec] = {
+    "h264": _Codec("libx264", {"preset": "veryfast"}),
+    "vp9": _Codec(
+        "libvpx-vp9", {"deadline": "realtime", "cpu-used": "7", "crf": "30", "b": "0"}, "vp09"
+    ),
+    "mpeg4": _Codec(opencv="mp4v"),
+}
+
+
+def choose_codec(wanted: CodecName) -> str:
+    """Return the codec, for "auto" the best; InvalidOption if no encoder of it is here."""
+    there = [name for name, codec in _CODECS.items() if codec.opencv or _by_pyav(codec)]
+    if wanted == "auto":
+        return there[0]
+    if wanted not in there:
+        raise InvalidOption(
+            f"--codec {wanted} takes PyAV with an encoder of it ({install_extra('streams')}); "
+            f"without it there are {' and '.join(there)}"
+        )
+    return wanted
+
+
+def slowness(codec: str) -> str | None:
+    """Return what to do where a codec is slow; None where it is not."""
+    if codec != "vp9" or _by_pyav(_CODECS[codec]):
+        return None
+    return (
+        "OpenCV encodes VP9 slowly, a few frames a second. For H.264, which is fast, install PyAV: "
+        f"{install_extra('streams')}. --codec mpeg4 is fast, too, but browsers do not play it"
+    )
+
+
+def _by_pyav(codec: _Codec) -> bool:
+    if codec.pyav is None or find_spec("av") is None:
+        return False
+    import av
+
+    return codec.pyav in av.codecs_available
+
+
+class VideoFile:
+    """A video that is written frame by frame; it has its name once it is whole."""
+
+    def __init__(self, path: Path, codec: str, rate: float, size: tuple[int, int]) -> None:
+        self._path, self._frames = path, 0
+        # A short name that no result has: names may be as long as the system takes.
+        digest = sha256(path.name.encode("utf-8", "surrogateescape")).hexdigest()
+        self._part = path.with_name(f".{digest[:16]}{path.suffix}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        encoder = _PyAV if _by_pyav(_CODECS[codec]) else _OpenCV
+        # No codec has a side of one pixel.
+        self._size = max(2, size[0]), max(2, size[1])
+        self._encoder: _Encoder = encoder(self._part.absolute(), _CODECS[codec], rate, self._size)
+
+    def add(self, frame: Pixels) -> None:
+        """Append a frame, uint8 RGB of the size of all."""
+        self._frames += 1
+        if 1 in frame.shape[:2]:
+            height, width = frame.shape[:2]
+            frame = frame.repeat(2 if height == 1 else 1, 0).repeat(2 if width == 1 else 1, 1)
+        self._encoder.add(frame)
+
+    def finish(self) -> None:
+        """Complete the file."""
+        self._encoder.close()
+        # OpenCV does not report a disk that is full.
+        try:
+            whole = VideoHeader.read(self._part).frames == self._frames
+        except InvalidImage:
+            whole = False
+        if not whole:
+            raise OSError(errno.EIO, "a video was not written whole: is the disk full?", self._path)
+        self._part.replace(self._path)
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        # A disk that is full has been reported.
+        with suppress(OSError):
+            self._encoder.close()
+        self._part.unlink(missing_ok=True)
+
+
+class _Encoder(Protocol):
+    def __init__(self, path: Path, codec: _Codec, rate: float, size: tuple[int, int]) -> None: ...
+    def add(self, frame: Pixels) -> None: ...
+    def close(self) -> None: ...
+
+
+class _OpenCV:
+    def __init__(self, path: Path, codec: _Codec, rate: float, size: tuple[int, int]) -> None:
+        code = cv2.VideoWriter.fourcc(*(codec.opencv or ""))
+        self._writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, code, rate, size)
+        if not self._writer.isOpened():
+            raise OSError(f"{path} cannot be written")
+
+    def add(self, frame: Pixels) -> None:
+        self._writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
+
+    def close(self) -> None:
+        self._writer.release()
+
+
+class _PyAV:
+    def __init__(self, path: Path, codec: _Codec, rate: float, size: tuple[int, int]) -> None:
+        import av
+
+        # These codecs halve the size of colours, so both sides are even, as OpenCV makes them.
+        self._width, self._height = size[0] // 2 * 2, size[1] // 2 * 2
+        self._file = av.open(str(path), "w", format="mp4")
+        per_second = Fraction(rate).limit_denominator(1001)
+        stream = self._file.add_stream(codec.pyav or "", per_second, dict(codec.options))
+        assert isinstance(stream, av.VideoStream)
+        stream.width, stream.height, stream.pix_fmt = self._width, self._height, "yuv420p"
+        self._stream, self._frame = stream, av.VideoFrame.from_ndarray
+
+    def add(self, frame: Pixels) -> None:
+        even = np.ascontiguousarray(frame[: self._height, : self._width])
+        self._file.mux(self._stream.encode(self._frame(even, format="rgb24")))
+
+    def close(self) -> None:
+        try:
+            self._file.mux(self._stream.encode())
+        finally:
+            self._file.close()

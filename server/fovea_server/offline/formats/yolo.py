@@ -1,0 +1,112 @@
+"""Writes labels as YOLO's trainers read them: a text file for each image, a line an object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.results.mask_encoding import polygons, read_bitmap
+from fovea_server.offline.entry import Entry, Result
+from fovea_server.offline.formats.names import SEEN, class_names
+from fovea_server.offline.predictors import Predicting
+from fovea_server.offline.sources import Source
+
+FOLDER = "labels"
+
+Points = NDArray[np.float64]
+
+
+def write_yolo(
+    entries: Iterable[Entry], sources: Sequence[Source], model: Predicting, folder: Path
+) -> None:
+    """Write labels/, classes.txt and data.yaml into a folder.
+
+    A line is ``class cx cy w h``, of a segmenter ``class x y x y ...`` (an outline), of rotated
+    boxes the same with four corners, and with keypoints ``class cx cy w h x y visibility ...``.
+    All are shares of the upright image. An image without objects has an empty file.
+    """
+    seen: set[int] = set()
+    for entry in entries:
+        if not isinstance(entry.result, Result):
+            continue
+        seen.update(each["class_id"] for each in entry.result.objects)
+        file = folder / FOLDER / f"{entry.stem}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(_lines(entry.result, model.task)))
+    names = class_names(model.words.labels, seen)
+    (folder / "classes.txt").write_text("".join(f"{name}\n" for name in names), "utf-8")
+    (folder / "data.yaml").write_text(_yaml(names, model), "utf-8")
+
+
+def _yaml(names: Sequence[str], model: Predicting) -> str:
+    """Write the description of the dataset. Strings of JSON are strings of YAML, too."""
+    lines = [
+        f"# Found by {model.name} {model.version}. The images belong into images/, beside labels/.",
+        "train: images",
+        "val: images",
+        "names:",
+        *(f"  {each}: {json.dumps(name)}" for each, name in enumerate(names)),
+    ]
+    if model.words.skeleton is not None:
+        lines.append(f"kpt_shape: [{len(model.words.skeleton.names)}, 3]")
+    return "\n".join(lines) + "\n"
+
+
+def _lines(found: Result, task: str) -> Iterator[str]:
+    size = np.array([found.width, found.height], np.float64)
+    for one in found.objects:
+        if outline := one.get("corners"):
+            values = _shares(np.array([(p["x"], p["y"]) for p in outline]), size)
+        elif task == "segment" and one.get("mask") is not None:
+            values = _shares(_outline(one), size)
+        else:
+            (x1, y1), (x2, y2) = _shares(_corners(one)[[0, 2]], size)
+            box = np.array([(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1])
+            values = np.concatenate([box, _keypoints(one, size).ravel()])
+        yield f"{one['class_id']} {' '.join(f'{value:.6g}' for value in values.ravel())}\n"
+
+
+def _corners(found: Mapping[str, Any]) -> Points:
+    x1, y1, x2, y2 = found["box"].values()
+    return np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2)])
+
+
+def _shares(points: Points, size: Points) -> Points:
+    """Return points, [n, 2] in pixels, as shares: trainers refuse those outside the image."""
+    return np.clip(points / size, 0, 1)
+
+
+def _keypoints(found: Mapping[str, Any], size: Points) -> Points:
+    """Return x, y and COCO's visibility: 2 is seen, 1 guessed, 0 outside the image."""
+    points = found.get("keypoints", ())
+    rows = np.array([(p["x"], p["y"], 2 if p["score"] >= SEEN else 1) for p in points])
+    rows = rows.reshape(-1, 3)
+    rows[:, :2] /= size
+    rows[((rows[:, :2] < 0) | (rows[:, :2] > 1)).any(axis=1)] = 0
+    return rows
+
+
+def _outline(found: Mapping[str, Any]) -> Points:
+    """Return one outline around all parts of a mask, [n, 2]; the box where no pixel is set."""
+    mask = found["mask"]
+    drawn = mask["polygons"] if "polygons" in mask else polygons(read_bitmap(mask))
+    outlines = sorted((np.array(each).reshape(-1, 2) for each in drawn), key=len)
+    if not outlines:
+        return _corners(found)
+    whole = outlines.pop()
+    while outlines:
+        whole = _joined(whole, outlines.pop())
+    return whole
+
+
+def _joined(whole: Points, part: Points) -> Points:
+    """Go round an outline, and where it comes nearest to another cross over, round, and back."""
+    distances = np.square(whole[:, None] - part[None]).sum(axis=-1)
+    here, there = np.unravel_index(distances.argmin(), distances.shape)
+    around = np.roll(part, -int(there), axis=0)
+    return np.concatenate([whole[: here + 1], around, around[:1], whole[here:]])

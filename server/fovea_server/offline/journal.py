@@ -1,0 +1,192 @@
+"""Keeps the results of a run as they come, so that an interrupted run can go on.
+
+`predictions.jsonl` has a line for each image, in order: it is the journal, and also a result.
+`run.json` says which model and options they come from, and whether they are complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from fovea_client import ImageError
+from fovea_engines.repository.locking import lock
+from fovea_engines.session import Closing
+from fovea_preprocess.errors import InvalidOption, InvalidRequest
+from fovea_server.offline.entry import Entry, Result
+from fovea_server.offline.sources import Source
+
+LINES = "predictions.jsonl"
+_RUN = "run.json"
+# Fields of a line beside those of the result.
+_OF_RUN = ("file", "frame", "stamp")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """The model and options of a run, which the run that goes on with it must share."""
+
+    model: str
+    version: str
+    task: str
+    options: dict[str, Any]
+    every: int
+    formats: tuple[str, ...]
+    codec: str | None
+
+
+class Journal(Closing):
+    """The journal of a run in its folder, which is made if it is not there.
+
+    With `resume` it goes on where there is something to go on with. Only one run at a time may
+    write into a folder.
+
+    Raises:
+        InvalidOption: the folder has results already, or those of another model or other options,
+            or another run is writing there.
+    """
+
+    def __init__(self, folder: Path, settings: RunSettings, *, resume: bool) -> None:
+        self._path, self._run = folder / LINES, folder / _RUN
+        self._settings: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock = lock(folder)
+        except BlockingIOError as error:
+            raise InvalidOption(
+                f"another run is writing into {folder}: wait for its end, or name another --out"
+            ) from error
+        try:
+            self._begin(folder, resume=resume)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _begin(self, folder: Path, *, resume: bool) -> None:
+        before = self._before()
+        if before is not None and resume:
+            self._check(before)
+            _drop_torn_line(self._path)
+        elif before is not None or self._path.exists():
+            # Files of images that are not in the new run would stay among the new ones.
+            ended = before is None or before.get("complete")
+            what = "results" if ended else "a run that was interrupted (--resume goes on)"
+            raise InvalidOption(f"{folder} has {what}: name another --out, or remove what is there")
+        self._write_run(complete=False)
+        self._file = self._path.open("ab")
+
+    def _before(self) -> dict[str, Any] | None:
+        if not (self._run.exists() and self._path.exists()):
+            return None
+        try:
+            before = json.loads(self._run.read_bytes())
+        except ValueError:
+            before = None
+        if not isinstance(before, dict):
+            raise InvalidRequest(f"{self._run} is damaged: remove it to begin anew")
+        return before
+
+    def _check(self, before: dict[str, Any]) -> None:
+        for name, value in self._settings.items():
+            if before.get(name) != value:
+                raise InvalidOption(
+                    f"--resume cannot go on in {self._run.parent}: {name} was "
+                    f"{_text(before.get(name))}, and now is {_text(value)}: give what was, or "
+                    "begin anew in another --out"
+                )
+
+    def _write_run(self, *, complete: bool) -> None:
+        new = self._run.with_suffix(".new")
+        new.write_text(json.dumps(self._settings | {"complete": complete}, indent=2) + "\n")
+        new.replace(self._run)
+
+    def add(self, entry: Entry) -> None:
+        """Append the entry of the next image."""
+        self._file.write(_line(entry))
+        self._file.flush()
+
+    def replace(self, entries: Iterable[Entry]) -> None:
+        """Put entries in the place of the entries of the same sources, in whose order they are."""
+        groups = groupby(entries, lambda entry: entry.source.file)
+        nothing: tuple[str, Iterator[Entry]] = "", iter(())
+        (file, group), replaced = next(groups, nothing), ""
+        new = self._path.with_suffix(".new")
+        with self._path.open("rb") as lines, new.open("wb") as written:
+            for line in lines:
+                name = orjson.loads(line)["file"]
+                if name == file:
+                    written.writelines(map(_line, group))
+                    (file, group), replaced = next(groups, nothing), name
+                elif name != replaced:
+                    written.write(line)
+        self._file.close()
+        new.replace(self._path)
+        self._file = self._path.open("ab")
+
+    def read(self, sources: Sequence[Source]) -> Iterator[Entry]:
+        """Yield all entries so far; InvalidOption if they are not of these sources."""
+        following = iter(sources)
+        source: Source | None = None
+        with self._path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    value = orjson.loads(line)
+                    file, result = value["file"], _result(value)
+                    stamp = None if (given := value.get("stamp")) is None else (given[0], given[1])
+                except (LookupError, TypeError, ValueError) as error:
+                    raise InvalidRequest(
+                        f"line {number} of {self._path} is damaged: begin anew in another --out"
+                    ) from error
+                if source is None or file != source.file:
+                    source = next(following, None)
+                if source is None or file != source.file:
+                    raise InvalidOption(
+                        f"--resume cannot go on: image {number} was {file}, and now "
+                        f"{'there is none' if source is None else f'it is {source.file}'}; give "
+                        "the same images, or begin anew in another --out"
+                    )
+                yield Entry(source, value.get("frame"), result, stamp)
+
+    def complete(self) -> None:
+        """Note that nothing is left to do."""
+        self._write_run(complete=True)
+
+    def close(self) -> None:
+        """Close the file. Calling it again does nothing."""
+        if not self._file.closed:
+            self._file.close()
+            os.close(self._lock)
+
+
+def _line(entry: Entry) -> bytes:
+    line = entry.as_json() | {"stamp": entry.stamp}
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _result(line: dict[str, Any]) -> Result | ImageError:
+    """Return the result in a line; LookupError, TypeError or ValueError without one."""
+    if error := line.get("error"):
+        return ImageError(str(error["code"]), str(error["message"]))
+    return Result({name: value for name, value in line.items() if name not in _OF_RUN})
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Remove the end of a line that a kill has cut off."""
+    whole = 0
+    with path.open("r+b") as lines:
+        for line in lines:
+            whole += len(line) if line.endswith(b"\n") else 0
+        lines.truncate(whole)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,171 @@
+"""Answers for one model, by a server or by an engine that is opened in this process."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from fovea_client import Client, FoveaClientError, Model, Prediction, Timing, as_json
+from fovea_engines.engine import Engine
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.results.options import PredictOptions, task_with
+from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_engines.session import Closing
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.offline.entry import InputImage, Result
+
+IN_FLIGHT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Predicting:
+    """The model that predicts.
+
+    Attributes:
+        is_pipeline: objects may have more: what other models say of them.
+    """
+
+    name: str
+    version: str
+    task: str
+    words: Vocabulary
+    is_pipeline: bool = False
+
+    def with_texts(self, texts: tuple[str, ...]) -> Self:
+        """Return the model as it answers texts of a request in place of its classes."""
+        task = task_with(PredictOptions(labels=texts), self.task)
+        return replace(self, task=task, words=replace(self.words, labels=texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """The prediction of one image."""
+
+    model: str
+    version: str
+    task: str
+    result: Result
+    timing_ms: Timing
+
+
+class Predictor(Closing, Protocol):
+    """Finds what is on images, from several threads at once.
+
+    Attributes:
+        threads: number of images to predict at the same time.
+    """
+
+    threads: int
+
+    def describe(self) -> Predicting:
+        """Describe the model, whose version then answers all that follows."""
+        ...
+
+    def predict(self, image: InputImage) -> Predicted:
+        """Find what is on an image."""
+        ...
+
+
+class RemotePredictor(Predictor):
+    """Asks a server, which decides the options that are not given.
+
+    `options` are keywords of `Client.predict`. InvalidOption: `url` is not an address.
+    """
+
+    threads = IN_FLIGHT
+
+    def __init__(self, url: str, model: str, options: dict[str, Any], *, retries: int = 0) -> None:
+        try:
+            self._client = Client(url, retries=retries)
+        except ValueError as error:
+            raise InvalidOption(str(error)) from error
+        self._model = model
+        self._options = options
+
+    def describe(self) -> Predicting:
+        """Ask for the metadata; raises as `Client.model`."""
+        model = self._client.model(self._model, self._options.get("version"))
+        self._options = self._options | {"version": model.version}
+        skeleton = Skeleton.from_json((model.card or {}).get("skeleton"))
+        return Predicting(
+            model.name,
+            model.version or "",
+            model.task or "tensors",
+            Vocabulary(model.labels, skeleton),
+            is_pipeline=bool(model.made_of),
+        )
+
+    def predict(self, image: InputImage) -> Predicted:
+        """Send the image; raises as `Client.predict`."""
+        answer = self.ask(image)
+        result = Result(as_json(answer.image))
+        return Predicted(answer.model, answer.version, answer.task, result, answer.timing_ms)
+
+    def ask(self, image: InputImage) -> Prediction:
+        """Send the image; a frame is sent as its pixels. Raises as `Client.predict`."""
+        sent = image.upright.pixels if image.data is None else image.data
+        return self._client.predict(self._model, sent, **self._options)
+
+    def model(self, version: int | str | None) -> Model | None:
+        """Read the metadata of a version, None of the newest; None where they are secret."""
+        try:
+            return self._client.model(self._model, version)
+        except FoveaClientError:
+            return None
+
+    def close(self) -> None:
+        """Close the connections. Calling it again does nothing."""
+        self._client.close()
+
+
+class LocalPredictor(Predictor):
+    """Opens the engine in a version's folder and runs it in this process.
+
+    With `alone`, one image at a time has all cores.
+    """
+
+    def __init__(self, folder: Path, options: PredictOptions, *, alone: bool) -> None:
+        self._engine = Engine.open(folder)
+        self._model, self._version = folder.parent.name, folder.name
+        self._options = self._engine.resolve(options)
+        self._alone = alone
+        session, card = self._engine.session, self._engine.card
+        self._words = self._engine.vocabulary(options.labels)
+        self._task = task_with(options, card.task)
+        busy = IN_FLIGHT if session.offloads else session.concurrency
+        self.threads = 1 if alone else busy
+
+    @property
+    def card(self) -> EngineCard:
+        """Return the engine's card."""
+        return self._engine.card
+
+    def describe(self) -> Predicting:
+        """Describe the model as its card does."""
+        return Predicting(self._model, self._version, self._engine.card.task, self._words)
+
+    def predict(self, image: InputImage) -> Predicted:
+        """Run the engine; in the timing, "infer" is everything from letterbox to NMS."""
+        started = time.perf_counter()
+        upright = image.upright
+        decoded = time.perf_counter()
+        found = self._engine.predict(upright.pixels, self._options, alone=self._alone)
+        ended = time.perf_counter()
+        size = {name: getattr(upright, name) for name in ("width", "height", "orientation")}
+        result = Result(size | found.to_json(self._words, self._options))
+        timing = Timing(
+            decode=round(1e3 * (decoded - started), 3),
+            letterbox=0.0,
+            queue=0.0,
+            infer=round(1e3 * (ended - decoded), 3),
+            postprocess=0.0,
+            total=round(1e3 * (ended - started), 3),
+        )
+        return Predicted(self._model, self._version, self._task, result, timing)
+
+    def close(self) -> None:
+        """Close the engine. Calling it again does nothing."""
+        self._engine.close()

@@ -1,0 +1,84 @@
+"""Runs a pipeline on images as a server does, and finds the engines that answer for its stages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from fovea_engines.evaluation.agreement.matching import CONF, MARGIN
+from fovea_engines.evaluation.samples import MAX_SAMPLES, image_files, read_image
+from fovea_engines.repository.card import StageAgreement
+from fovea_engines.repository.files import file_sha256
+from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
+from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_preprocess.image import DecodedImage
+from fovea_server.models.registry import Registry, settings_around
+from fovea_server.pipelines.reference import (
+    REFERENCE_FILE,
+    PipelineCard,
+    SeenImage,
+    StageEngine,
+    reference_path,
+)
+from fovea_server.tensors.image_messages import ImageRequest
+
+
+def keep_reference(
+    folder: Path, engines: dict[str, StageEngine], images: Path
+) -> list[StageAgreement]:
+    """Keep what a pipeline finds on images as its reference; InvalidModel as `reference_path`."""
+    reference_path(folder)
+    files = image_files(images, MAX_SAMPLES)
+    found = _found(folder, files)
+    seen = [
+        SeenImage.of(file.name, file_sha256(file), each)
+        for file, each in zip(files, found, strict=True)
+    ]
+    card = PipelineCard.of(images.resolve().name, engines, seen)
+    ModelRepository(folder.parent).write_beside(
+        folder.name, REFERENCE_FILE, card.model_dump_json() + "\n"
+    )
+    return list(card.agreement(engines, found))
+
+
+def compare_reference(
+    folder: Path, engines: dict[str, StageEngine], images: Path
+) -> list[StageAgreement]:
+    """Compare what a pipeline finds with its reference, on the same images.
+
+    InvalidOption: it has none, or the images are others.
+    """
+    card = PipelineCard.read(folder)
+    if card is None:
+        raise InvalidOption(f"{folder.name} has no reference yet: without --check one is made")
+    files = [images / each.name for each in card.images]
+    for file, each in zip(files, card.images, strict=True):
+        if not file.is_file() or file_sha256(file) != each.sha256:
+            raise InvalidOption(
+                f"{file} is not the image of the reference, which was made with {card.images_from}:"
+                " name that folder with --images, or make the reference again without --check"
+            )
+    return list(card.agreement(engines, _found(folder, files)))
+
+
+def _found(folder: Path, files: Sequence[Path]) -> list[Detections]:
+    with closing(Registry(settings_around(folder))) as registry:
+        registry.load(folder.name)
+        return asyncio.run(_asked(registry, folder.name, files))
+
+
+async def _asked(registry: Registry, name: str, files: Sequence[Path]) -> list[Detections]:
+    found = []
+    for file in files:
+        image = DecodedImage(read_image(file), 1)
+        request = ImageRequest([image], PredictOptions(conf=CONF - MARGIN))
+        [answer] = await registry.find(name).scheduler.predict(request)
+        if isinstance(answer, FoveaError):
+            raise answer.with_text(f"{file}: {answer}")
+        assert isinstance(answer.found, Detections), "its first model finds objects"
+        found.append(answer.found)
+    return found

@@ -1,0 +1,172 @@
+"""Writes the results of many images into a folder, and goes on where a run was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Self
+
+from fovea_client import ImageError
+from fovea_server.offline.answers import Outcome, answers
+from fovea_server.offline.entry import Entry, Result
+from fovea_server.offline.formats.annotated import Annotated
+from fovea_server.offline.formats.registry import ANNOTATED, WRITERS
+from fovea_server.offline.journal import Journal
+from fovea_server.offline.predictors import Predicting, Predictor
+from fovea_server.offline.sources import Source
+from fovea_server.offline.tracked import VideoTracks
+
+
+@dataclass(slots=True)
+class Tally:
+    """Numbers of images: in all, failed, and of an earlier run."""
+
+    images: int = 0
+    failed: int = 0
+    before: int = 0
+
+    def add(self, entry: Entry) -> None:
+        """Count one more."""
+        self.images += 1
+        self.failed += isinstance(entry.result, ImageError)
+
+
+Done = Callable[[Tally, Entry | None], None]
+
+# Sources of which the results are replaced at once.
+_SHARE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The progress of an earlier run.
+
+    Attributes:
+        tally: without the images of `changed`.
+        left: sources that are not done.
+        of_first: images of the first of them that are done: nobody knows of a video whether the
+            last frame was the last.
+        changed: sources that are done, and that have been replaced since.
+    """
+
+    tally: Tally
+    left: Sequence[Source]
+    of_first: int
+    changed: Sequence[Source]
+
+    @classmethod
+    def read(cls, journal: Journal, sources: Sequence[Source]) -> Self:
+        """Read it from the journal."""
+        tally, last, of_last, files = Tally(), None, 0, 0
+        changed = list[Source]()
+        for entry in journal.read(sources):
+            if entry.source is not last:
+                last, of_last, files = entry.source, 0, files + 1
+                if entry.stamp != last.stamp:
+                    changed.append(last)
+            if not changed or changed[-1] is not last:
+                tally.add(entry)
+            of_last += 1
+        tally.before = tally.images
+        if last is not None and last.is_video:
+            return cls(tally, sources[files - 1 :], of_last, changed)
+        return cls(tally, sources[files:], 0, changed)
+
+
+def save(
+    predictor: Predictor,
+    model: Predicting,
+    sources: Sequence[Source],
+    formats: Sequence[str],
+    codec: str | None,
+    folder: Path,
+    journal: Journal,
+    done: Done,
+    tracks: VideoTracks | None = None,
+) -> Tally:
+    """Predict all images that the journal does not have, or has as they were; write all formats.
+
+    `codec` is for annotated videos, None where there are none. `done` is told the tally so far,
+    once before the first image and with the entry after each.
+    """
+    before = Resumed.read(journal, sources)
+    tally = before.tally
+    done(tally, None)
+    with ExitStack() as stack:
+        annotated = None
+        if ANNOTATED in formats:
+            annotated = stack.enter_context(Annotated(folder, model, codec, tracks))
+        for some in _shares(before.changed):
+            again = stack.enter_context(closing(_drawn(predictor, some, annotated, tracks)))
+            journal.replace(_counted(again, tally, done))
+        if before.changed:
+            before = Resumed.read(journal, sources)
+        left = before.left
+        # The journal grows meanwhile: only the entries that it had at first are known.
+        first = (entry for entry in journal.read(sources) if entry.source is left[0])
+        found = _drawn(predictor, left, annotated, tracks, islice(first, before.of_first))
+        for answer in stack.enter_context(closing(found)):
+            if answer.is_new:
+                journal.add(answer.entry)
+                tally.add(answer.entry)
+                done(tally, answer.entry)
+    model = _with_skeleton(model, journal.read(sources))
+    for name in formats:
+        if name in WRITERS:
+            WRITERS[name](journal.read(sources), sources, model, folder)
+    journal.complete()
+    return tally
+
+
+def _shares(changed: Sequence[Source]) -> Iterator[Sequence[Source]]:
+    """Share out sources: each share writes the journal anew, and an interruption loses one."""
+    most, share = max(_SHARE, len(changed) // 100), list[Source]()
+    for source in changed:
+        share.append(source)
+        if source.is_video or len(share) == most:
+            yield share
+            share = []
+    if share:
+        yield share
+
+
+def _counted(again: Iterable[Outcome], tally: Tally, done: Done) -> Iterator[Entry]:
+    for answer in again:
+        tally.add(answer.entry)
+        done(tally, answer.entry)
+        yield answer.entry
+
+
+def _drawn(
+    predictor: Predictor,
+    sources: Sequence[Source],
+    annotated: Annotated | None,
+    tracks: VideoTracks | None,
+    known: Iterable[Entry] = (),
+) -> Generator[Outcome]:
+    """Yield the answers for sources, and write their images where those are wanted."""
+    # Objects are followed from frame to frame, and drawn with their ids behind that.
+    draw = None if annotated is None or tracks is not None else annotated.draw
+    keep = tracks is not None
+    with closing(answers(predictor, sources, draw=draw, known=known, keep_images=keep)) as found:
+        for answer in found:
+            if tracks is not None and answer.image is not None:
+                entry = tracks.follow(answer.entry, answer.image, answer.time_s)
+                drawn = None if annotated is None else annotated.draw(entry, answer.image)
+                answer = replace(answer, entry=entry, drawn=drawn, image=None)
+            if annotated is not None:
+                annotated.write(answer.entry, answer.drawn)
+            yield answer
+    if annotated is not None:
+        annotated.finish()
+
+
+def _with_skeleton(model: Predicting, entries: Iterable[Entry]) -> Predicting:
+    """Complete the model by the answers: a server may know no more than the number of points."""
+    if model.task != "pose" or model.words.skeleton is not None:
+        return model
+    known = (entry.result.skeleton for entry in entries if isinstance(entry.result, Result))
+    return replace(model, words=replace(model.words, skeleton=next(filter(None, known), None)))

@@ -1,0 +1,88 @@
+"""Follows the objects of videos over their frames, and draws their ids, trails and counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_client import ImageError
+from fovea_engines.results.class_names import class_name
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_server.offline.entry import Entry, InputImage, Result
+from fovea_server.offline.sources import Source
+from fovea_server.streams.cameras.overlay import draw_counts, draw_shapes, draw_trails
+from fovea_server.streams.cameras.trails import Trails
+from fovea_server.streams.zones.scene import Scene
+from fovea_server.streams.zones.shape import Shape
+from fovea_server.tracking.tracker import Tracker, Tuning
+
+DEBOUNCE_S, LOST_S = 0.3, 2.0
+"""Those of streams, if nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracking:
+    """What is followed in each video: with which tracker, and at which lines and zones."""
+
+    options: PredictOptions
+    shapes: tuple[Shape, ...]
+
+
+class VideoTracks:
+    """The objects of one video after the other; frames come in their order.
+
+    Attributes:
+        counts: of each line and zone, by the names of the videos.
+    """
+
+    def __init__(self, tracking: Tracking, words: Vocabulary) -> None:
+        self.counts: dict[str, dict[str, dict[str, int]]] = {}
+        self._tracking, self._words = tracking, words
+        self._tuning = Tuning.of(tracking.options)
+        self._source: Source | None = None
+        self._scene: Scene
+        self._trails: Trails
+        self._tracker: Tracker
+
+    def follow(self, entry: Entry, image: InputImage, time_s: float) -> Entry:
+        """Give the objects of the next frame their ids, and count them."""
+        if entry.frame is None or isinstance(entry.result, ImageError):
+            return entry
+        found = entry.result.read(self._words)
+        if not isinstance(found, Detections):
+            return entry
+        if entry.source is not self._source:
+            self._source = entry.source
+            self._scene = Scene(self._tracking.shapes, DEBOUNCE_S, LOST_S)
+            self._trails, self._tracker = Trails(), Tracker(self._tracking.options.track or "")
+        tracked = self._tracker.identify(found, image.upright.pixels, self._tuning)
+        size = image.upright.width, image.upright.height
+        self._scene.see(tracked, self._words.labels, size, time_s)
+        self._trails.see(tracked, entry.frame)
+        self.counts[entry.source.name] = self._scene.counts
+        return replace(entry, result=self._with_ids(entry.result, tracked))
+
+    def _with_ids(self, result: Result, tracked: Detections) -> Result:
+        assert tracked.track_ids is not None
+        rows = zip(tracked.track_ids.tolist(), tracked.class_ids.tolist(), strict=True)
+        objects = [
+            {**each, "class_id": class_id, "class_name": class_name(self._words.labels, class_id)}
+            | {"track_id": track_id if track_id > 0 else None}
+            for each, (track_id, class_id) in zip(result.objects, rows, strict=True)
+        ]
+        return Result({**result.json, "detections": objects})
+
+    def draw_below(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return a copy of the frame with lines, zones and trails, on which objects are drawn."""
+        canvas = pixels.copy()
+        draw_shapes(canvas, self._tracking.shapes)
+        draw_trails(canvas, self._trails.points)
+        return canvas
+
+    def draw_above(self, canvas: NDArray[np.uint8]) -> None:
+        """Draw the counts into the frame, over its objects."""
+        draw_counts(canvas, self._tracking.shapes, self._scene.counts)

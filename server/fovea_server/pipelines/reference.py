@@ -1,0 +1,262 @@
+"""Keeps what a pipeline finds on images as its reference, and compares with it later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, NamedTuple, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fovea_engines.evaluation.agreement.matching import CONF, MARGIN, match
+from fovea_engines.repository.card import StageAgreement
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.findings import Finding
+from fovea_engines.results.task_result import TaskResult
+from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.plural import counted
+
+REFERENCE_FILE = "reference.json"
+
+# Directions of vectors that are equal differ by the rounding of float32.
+_SHOWN = 0.9995
+
+_MOST = float(np.finfo(np.float32).max)
+_Number = Annotated[float, Field(ge=-_MOST, le=_MOST, allow_inf_nan=False)]
+_Id = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
+def reference_path(folder: Path) -> Path:
+    """Return the path of the reference in a pipeline's folder; InvalidModel if it is no file."""
+    path = folder / REFERENCE_FILE
+    # A pipe would never end.
+    if path.exists() and not path.is_file():
+        raise InvalidModel(f"{path} is no file: move it away")
+    return path
+
+
+class _Told(NamedTuple):
+    agreement: float
+    example: str
+    renamed: str
+
+
+class StageEngine(BaseModel):
+    """The engine that answered for a stage."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    model: str
+    version: int
+    key: str
+
+    def text(self, before: Self | None) -> str:
+        """Describe it, and the one that it has replaced."""
+        text = f"{self.model} version {self.version}"
+        if before is None or (before.model, before.key) == (self.model, self.key):
+            return text
+        if (before.model, before.version) == (self.model, self.version):
+            return f"{text}, built again"
+        was = f"{before.model} " if before.model != self.model else ""
+        return f"{text}, was {was}version {before.version}"
+
+    def undo(self, before: Self | None) -> str:
+        """Return the command by which the version that it has replaced answers again."""
+        if before is None or before.model != self.model or before.version == self.version:
+            return ""
+        return f"fovea promote {self.model} {before.version}"
+
+
+class Said(BaseModel):
+    """The result of a stage on a crop: the arrays of a value of this kind; none where it failed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: str
+    arrays: list[list[_Number | _Id]]
+    caption: str
+
+    @classmethod
+    def of(cls, finding: Finding) -> Self:
+        """Take what a stage has found."""
+        found = finding.found
+        arrays = [] if found is None else [array.tolist() for array in found.arrays]
+        kind = "" if found is None else type(found).__name__
+        return cls(kind=kind, arrays=arrays, caption=finding.caption)
+
+    def compared(self, finding: Finding, image: str) -> _Told:
+        """Say how far a stage finds the same now."""
+        try:
+            agreement, words = self._shared(finding.found, finding.words.labels)
+        except (ValueError, IndexError, OverflowError):  # of a network with other arrays
+            agreement, words = 0.0, self.caption
+        change = f"{self.caption!r}, now {finding.caption!r}, on {image}"
+        if finding.caption in (self.caption, words):
+            renamed = "" if finding.caption == self.caption else f"names changed: {change}"
+            return _Told(agreement, f"{agreement:.3f}, on {image}", renamed)
+        return _Told(agreement, change, "")
+
+    def _shared(self, found: TaskResult | None, labels: Sequence[str] | None) -> tuple[float, str]:
+        """Return the agreement, 0 to 1, and what this would be called by the names of now."""
+        if found is None or type(found).__name__ != self.kind:
+            return 0.0, self.caption
+        pairs = zip(self.arrays, found.arrays, strict=True)
+        before = found.holding([np.array(old, new.dtype) for old, new in pairs])
+        shared = before.shared(found)
+        if shared is None:
+            shared = float(before.likely.keys() == found.likely.keys())
+        return shared, before.caption(labels)
+
+
+class SeenImage(BaseModel):
+    """The objects on an image, best first, and what the stages said of each, by their names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    sha256: str
+    boxes: list[tuple[_Number, _Number, _Number, _Number]]
+    scores: list[_Number]
+    class_ids: list[_Id]
+    rotated: list[tuple[_Number, _Number, _Number, _Number, _Number]] | None
+    keypoints: list[list[tuple[_Number, _Number, _Number]]] | None
+    said: list[dict[str, Said]]
+
+    @classmethod
+    def of(cls, name: str, sha256: str, found: Detections) -> Self:
+        """Take what a pipeline finds."""
+        said = [{each.stage: Said.of(each) for each in one} for one in found.findings or ()]
+        return cls(
+            name=name,
+            sha256=sha256,
+            boxes=found.boxes.tolist(),
+            scores=found.scores.tolist(),
+            class_ids=found.class_ids.tolist(),
+            rotated=None if found.rotated is None else found.rotated.tolist(),
+            keypoints=None if found.keypoints is None else found.keypoints.tolist(),
+            said=said,
+        )
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        rows = (self.scores, self.class_ids, self.said, self.rotated, self.keypoints)
+        if any(each is not None and len(each) != len(self.boxes) for each in rows):
+            raise ValueError("its lists have not the same length")
+        if len(set(map(len, self.keypoints or ()))) > 1:
+            raise ValueError("its objects have not the same number of keypoints")
+        return self
+
+    def objects(self, now: Detections) -> Detections:
+        """Return them without what was said of them, and without points where `now` has others."""
+        rotated, points = (
+            None if rows is None else np.array(rows, np.float32)
+            for rows in (self.rotated, self.keypoints)
+        )
+        if points is not None and now.keypoints is not None:
+            points = points if points.shape[1:] == now.keypoints.shape[1:] else None
+        return Detections(
+            boxes=np.array(self.boxes, np.float32).reshape(-1, 4),
+            scores=np.array(self.scores, np.float32),
+            class_ids=np.array(self.class_ids, np.int32),
+            rotated=rotated,
+            keypoints=points,
+        )
+
+
+class PipelineCard(BaseModel):
+    """The findings of a pipeline, and the engines that it ran, by the names of its stages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    created: datetime
+    images_from: str
+    stages: dict[str, StageEngine] = Field(min_length=2)
+    images: list[SeenImage] = Field(min_length=1)
+
+    @classmethod
+    def of(
+        cls, images_from: str, stages: Mapping[str, StageEngine], images: Sequence[SeenImage]
+    ) -> Self:
+        """Make the card of what was found just now."""
+        now = datetime.now(UTC).replace(microsecond=0)
+        return cls(created=now, images_from=images_from, stages=dict(stages), images=list(images))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Read the card of a pipeline's folder, None without; InvalidModel if it is damaged."""
+        path = reference_path(folder)
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise InvalidModel(
+                f"{path} is damaged, or of another version of Fovea ({where}: {first['msg']}): "
+                f"make it again with `fovea build --pipeline {folder.name} --images DIR`"
+            ) from error
+
+    @property
+    def objects(self) -> int:
+        """Count the objects that requests get by default."""
+        return sum(score >= CONF for each in self.images for score in each.scores)
+
+    @property
+    def text(self) -> str:
+        """Describe it in a line."""
+        objects = counted(self.objects, "object")
+        images = counted(len(self.images), "image")
+        return f"{objects} on {images} of {self.images_from}, {self.created:%Y-%m-%d %H:%M} UTC"
+
+    def agreement(
+        self, engines: Mapping[str, StageEngine], found: Sequence[Detections]
+    ) -> Iterator[StageAgreement]:
+        """Yield for each stage how far it finds the same now on the same images.
+
+        A later stage is compared on those of these objects that it saw then and now: where others
+        decide otherwise what it sees, that does not count as its own.
+        """
+        first, *later = engines
+        pairs = [
+            (image, now, match(image.objects(now), now, CONF, MARGIN))
+            for image, now in zip(self.images, found, strict=True)
+        ]
+        missed, extra = (sum(getattr(m, name) for *_, m in pairs) for name in ("missed", "extra"))
+        total, lost = (sum(getattr(m, name) for *_, m in pairs) for name in ("total", "lost"))
+        yield StageAgreement(
+            first,
+            engines[first].text(self.stages.get(first)),
+            self.objects,
+            1 - lost / total if total else 1.0,
+            f"{missed} missed, {extra} extra" if missed or extra else "",
+            engines[first].undo(self.stages.get(first)),
+        )
+        for name in later:
+            told, alone = list[_Told](), 0
+            for image, now, m in pairs:
+                for i, j in zip(m.want.tolist(), m.have.tolist(), strict=True):
+                    if image.scores[i] < CONF:
+                        continue
+                    before = image.said[i].get(name)
+                    after = next((f for f in (now.findings or ())[j] if f.stage == name), None)
+                    if before is not None and after is not None:
+                        told.append(before.compared(after, image.name))
+                    else:
+                        alone += before is not after
+            worst = min(told, default=_Told(1.0, "", ""))
+            said = [worst.example] * (worst.agreement < _SHOWN)
+            said += sorted(each.renamed for each in told if each.renamed)[:1]
+            said += [f"{alone} seen only then or only now"] * (alone > 0)
+            yield StageAgreement(
+                name,
+                engines[name].text(self.stages.get(name)),
+                len(told),
+                sum(each.agreement for each in told) / len(told) if told else float(not alone),
+                "; ".join(said),
+                engines[name].undo(self.stages.get(name)),
+            )

@@ -1,0 +1,167 @@
+"""The applications: a deployment for each model, and the fronts before them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import ray
+from ray import serve
+from ray._private.state import available_resources_per_node
+from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
+from ray.serve.schema import LoggingConfig
+
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.ray.config import ClusterConfig, ModelOptions
+from fovea_server.ray.front import NodeFront
+from fovea_server.ray.names import FRONT, ROSTER
+from fovea_server.ray.needs import Needs, read_needs
+from fovea_server.ray.policy import Decision, alive_nodes, for_nodes, for_requests
+from fovea_server.ray.replica import Replica
+from fovea_server.ray.roster import Roster
+from fovea_server.settings import Settings
+
+# Fovea's log has its own lines, and the calls of Serve are none of clients.
+_LOGGING = LoggingConfig(enable_access_log=False)
+# More than any cluster has.
+_MOST_NODES = 1000
+# Serve waits so long before it ends a replica that has left, so that all fronts know of it.
+_LEAVING_S = 2.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The configuration, and what the models of its repository need."""
+
+    config: ClusterConfig
+    given: dict[str, Any]
+    settings: Settings
+    needs: dict[str, Needs]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @classmethod
+    def read(cls, config: ClusterConfig) -> Self:
+        """Read the repository.
+
+        Raises:
+            InvalidOption: the configuration does not fit the repository.
+            NotFound, Unavailable, InvalidModel: as `read_needs`.
+        """
+        given = config.server_settings()
+        settings = Settings(**given)
+        needs = read_needs(settings)
+        config.check_models(needs)
+        for name, each in needs.items():
+            most = config.options(name).max_replicas
+            if each.keeps_state and most > 1:
+                raise InvalidOption(
+                    f"models.{name}.max_replicas is {most}: requests of one sequence must meet the "
+                    "same replica, so a model with sequences has one; set it to 1"
+                )
+        return cls(config, given, settings, needs)
+
+    def resources(self, name: str) -> dict[str, float]:
+        """Return the CPUs and GPUs that a replica of a model takes, as Ray calls them."""
+        options, needs = self.config.options(name), self.needs[name]
+        gpus = needs.gpus if options.gpus is None else options.gpus
+        return {"CPU": options.cpus or needs.cores, "GPU": gpus}
+
+    def application(self) -> serve.Application:
+        """Build the application."""
+        replicas = {
+            name: self._deployment(name).bind(name, self._given(name), each.below)
+            for name, each in self.needs.items()
+        }
+        models = {name: each.keeps_state for name, each in self.needs.items()}
+        told = {"id": self.id, "at": time.time(), "given": self.given, "models": models}
+        roster = serve.deployment(
+            name=ROSTER, ray_actor_options={"num_cpus": 0}, logging_config=_LOGGING
+        )(Roster)
+        return roster.bind(told, replicas)
+
+    def _given(self, name: str) -> dict[str, Any]:
+        # Of a GPU's engine they are the threads that decode.
+        cores = int(self.resources(name)["CPU"])
+        decoding = self.settings.decode_threads or cores
+        return {**self.given, "threads": cores, "decode_threads": decoding}
+
+    def _deployment(self, name: str) -> serve.Deployment:
+        resources = self.resources(name)
+        return serve.deployment(
+            name=name,
+            ray_actor_options={"num_cpus": resources["CPU"], "num_gpus": resources["GPU"]},
+            **_replicas(self.needs[name], self.config.options(name)),
+            **self._common(resources),
+        )(Replica)
+
+    def _common(self, resources: Mapping[str, float]) -> dict[str, Any]:
+        return {
+            "graceful_shutdown_wait_loop_s": _LEAVING_S,
+            "graceful_shutdown_timeout_s": self.settings.exit_timeout_secs + 2 * _LEAVING_S,
+            "health_check_period_s": 5.0,
+            "health_check_timeout_s": 30.0,
+            "logging_config": _LOGGING,
+            # One more than there should be: the old ones answer until it is ready. Where there is
+            # no room for it, requests wait until it is.
+            "max_surge_percent": int(has_room(resources)),
+        }
+
+
+def fronts() -> serve.Application:
+    """Build the application of the fronts: one on every node, also on those that join."""
+    front = serve.deployment(
+        name=FRONT,
+        max_replicas_per_node=1,
+        ray_actor_options={"num_cpus": 0},
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=1,
+            initial_replicas=max(1, len(alive_nodes())),
+            max_replicas=_MOST_NODES,
+            upscale_delay_s=0.0,
+            # Else Serve waits ten minutes for a place for the front of a node that has gone.
+            downscale_delay_s=0.0,
+            policy=_policy(for_nodes),
+        ),
+        logging_config=_LOGGING,
+        # A port is free for the next one only when the last one has ended.
+        max_surge_percent=0,
+    )(NodeFront)
+    return front.bind()
+
+
+def _policy(wanted: Callable[[AutoscalingContext], Decision]) -> AutoscalingPolicy:
+    # By its name: Serve's controller imports it.
+    path = f"{wanted.__module__}:{wanted.__name__}"
+    return AutoscalingPolicy(policy_function=path)  # type: ignore[no-untyped-call]
+
+
+def has_room(resources: Mapping[str, float]) -> bool:
+    """Return False if no node could hold one more replica of this size now."""
+    if not ray.is_initialized():
+        return True
+    # Ray's public API has only the sum of all nodes.
+    return fits(resources, available_resources_per_node().values())  # type: ignore[no-untyped-call]
+
+
+def fits(resources: Mapping[str, float], nodes: Iterable[Mapping[str, float]]) -> bool:
+    """Return True if one of the nodes has all of these resources."""
+    return any(all(node.get(of, 0) >= n for of, n in resources.items()) for node in nodes)
+
+
+def _replicas(needs: Needs, options: ModelOptions) -> dict[str, Any]:
+    if options.min_replicas == options.max_replicas:
+        return {"num_replicas": options.min_replicas}
+    target = options.target_ongoing_requests or 2 * needs.at_once
+    return {
+        "autoscaling_config": AutoscalingConfig(
+            min_replicas=options.min_replicas,
+            max_replicas=options.max_replicas,
+            target_ongoing_requests=target,
+            upscale_delay_s=options.upscale_delay_s,
+            downscale_delay_s=options.downscale_delay_s,
+            policy=_policy(for_requests),
+        )
+    }

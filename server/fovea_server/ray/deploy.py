@@ -1,0 +1,170 @@
+"""Deploys an application to a cluster that runs, and follows it until it answers."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import ray
+from ray import serve
+from ray.exceptions import AuthenticationError, RayError
+from ray.serve.config import ProxyLocation
+from ray.serve.exceptions import RayServeException
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
+
+from fovea_preprocess.errors import InvalidOption, Unavailable
+from fovea_server.ray.application import Plan, fits, fronts
+from fovea_server.ray.config import NODE, ClusterConfig
+from fovea_server.ray.faults import lasting_failures
+from fovea_server.ray.names import FRONT, FRONTS, MODELS
+from fovea_server.ray.policy import alive_nodes
+from fovea_server.settings import Settings
+
+_TOKEN = "A cluster with tokens takes RAY_AUTH_MODE=token and its token here, too"
+_CONNECT_S = 5.0
+_LOOK_S = 0.5
+# Looks without progress, after which the user is told where to look, and after which it ends.
+_QUIET_LOOKS = 60
+_MOST_LOOKS = 1200
+_FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
+_EVERYWHERE = ("0.0.0.0", "::", NODE)
+
+Say = Callable[[str], None]
+
+
+def connect(address: str) -> None:
+    """Connect to a cluster; Unavailable where there is none."""
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    try:
+        _check_port(address)
+        ray.init(
+            address=address,
+            namespace="serve",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
+    except AuthenticationError as error:
+        raise Unavailable(f"{_TOKEN}: {str(error).splitlines()[0]}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        where = "on this machine" if address == "auto" else f"at {address}"
+        raise Unavailable(
+            f"no cluster of Ray answers {where}: start one with `ray start --head`, run this on "
+            f"one of its nodes, or name it with --address. {_TOKEN}"
+        ) from error
+
+
+def _check_port(address: str) -> None:
+    """Raise OSError if nothing listens: Ray itself would wait for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "://" not in host:
+        socket.create_connection((host, int(port)), _CONNECT_S).close()
+
+
+def deploy(config: ClusterConfig, say: Say) -> list[str]:
+    """Deploy, and return the addresses that answer.
+
+    Raises:
+        InvalidOption: the configuration does not fit the repository or the cluster.
+        Unavailable: a deployment does not start.
+    """
+    plan = Plan.read(config)
+    _check_resources(plan)
+    # Ray's own proxies are not needed; those that run for other applications stay.
+    serve.start(proxy_location=ProxyLocation.Disabled)
+    targets = [serve.RunTarget(plan.application(), name=MODELS, route_prefix=None)]
+    before = serve.status().applications.get(FRONTS)
+    if before is None or before.status in _FAILED:
+        targets.append(serve.RunTarget(fronts(), name=FRONTS, route_prefix=None))
+    serve.run_many(targets, wait_for_applications_running=False)
+    for name in (MODELS, FRONTS):
+        _follow(name, say)
+    _wait_for_fronts(plan.id)
+    return list(_addresses(plan.settings))
+
+
+def _follow(application: str, say: Say) -> None:
+    """Say what changes until an application runs; Unavailable where it fails or stands still."""
+    said: dict[str, str] = {}
+    looks = 0
+    while True:
+        found = serve.status().applications.get(application)
+        if found is not None:
+            for name, line in _lines(found):
+                if said.get(name) != line:
+                    said[name] = line
+                    # That a replica dies again and again is no progress.
+                    if found.status not in _FAILED:
+                        looks = 0
+                    say(f"{name}: {line}")
+            if found.status == ApplicationStatus.RUNNING:
+                return
+            if found.status in _FAILED and (reasons := lasting_failures(found)):
+                raise Unavailable("; ".join(reasons))
+        looks += 1
+        if looks == _MOST_LOOKS:
+            message = "" if found is None else found.message.strip()
+            raise Unavailable(
+                f"there was no progress for {_MOST_LOOKS * _LOOK_S / 60:.0f} minutes"
+                f"{f' ({message})' if message else ''}: see in `ray "
+                "status` what the cluster lacks, and in `serve status` what waits for it; Ray goes "
+                "on with the deployment once it is there"
+            )
+        if looks == _QUIET_LOOKS:
+            say("There was no progress for a while: `ray status` shows what the cluster lacks")
+        time.sleep(_LOOK_S)
+
+
+def _wait_for_fronts(deployed: str) -> None:
+    """Wait until every front serves what is deployed; Unavailable where one says why it cannot."""
+    handle = serve.get_deployment_handle(FRONT, FRONTS)
+    for _ in range(_MOST_LOOKS):
+        try:
+            told = handle.broadcast("serving").results()
+        except (RayError, RayServeException):
+            # One ends, or there is none yet.
+            told = []
+        failed = [each for each in told if each["wanted"] == deployed and each["fault"]]
+        if failed:
+            raise Unavailable("; ".join(f"{each['host']}: {each['fault']}" for each in failed))
+        if told and all(each["id"] == deployed for each in told):
+            return
+        time.sleep(_LOOK_S)
+    raise Unavailable("the fronts do not serve what is deployed: `serve status` may say why")
+
+
+def _addresses(settings: Settings) -> Iterator[str]:
+    """Name the addresses that answer."""
+    hosts = [settings.http_address]
+    if settings.http_address in _EVERYWHERE:
+        hosts = sorted({node["NodeManagerAddress"] for node in alive_nodes()})
+    scheme = "http" if settings.http_server_cert is None else "https"
+    for host in hosts:
+        near = f"[{host}]" if ":" in host else host
+        grpc = f", gRPC at {near}:{settings.grpc_port}" if settings.allow_grpc else ""
+        yield f"{scheme}://{near}:{settings.http_port}{grpc}"
+
+
+def _lines(found: ApplicationStatusOverview) -> Iterator[tuple[str, str]]:
+    for name, each in sorted(found.deployments.items()):
+        states = ", ".join(f"{n} {state.lower()}" for state, n in each.replica_states.items())
+        yield name, f"{each.status.value.lower()}; replicas: {states or 'none'}"
+
+
+def _check_resources(plan: Plan) -> None:
+    """Raise InvalidOption if no node could ever hold a replica of a model."""
+    there = [node["Resources"] for node in alive_nodes()]
+    for name in plan.needs:
+        asked = plan.resources(name)
+        if not fits(asked, there):
+            found = "; ".join(_text({of: node.get(of, 0) for of in asked}) for node in there)
+            raise InvalidOption(
+                f"no node can hold a replica of {name}, which takes {_text(asked)} (the nodes "
+                f"have {found}): set models.{name}.cpus or gpus, or add a larger node"
+            )
+
+
+def _text(resources: Mapping[str, float]) -> str:
+    return " and ".join(f"{count:g} {of}" for of, count in resources.items() if count) or "nothing"

@@ -1,0 +1,166 @@
+"""Sends requests to the replicas of a model, again where one of them has died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from fovea_preprocess.errors import ModelNotReady, QueueFull, Unavailable
+from fovea_server.ray.link import Link, Lost
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+# A request that kills its replica must not kill them all.
+_MOST_DEATHS = 2
+# Time until a replica that was out of reach is tried again.
+_SHUN_S = 1.0
+# A waiting request checks this often that its model can still start.
+_LOOK_S = 1.0
+# For what only informs.
+_PATIENCE_S = 5.0
+# Time that a model takes to wake.
+_WAKING_S = 5.0
+
+
+class Forwarder:
+    """The way to the replicas of one model; it belongs to an event loop.
+
+    A request goes to the replica that has the fewest of this front, and waits while there is none.
+    One whose replica dies is sent again once, because answering it twice changes nothing; not where
+    a replica keeps the state of sequences.
+
+    Args:
+        name: of the model.
+        handle: Serve's, which wakes the model.
+        keeps_state: replicas keep the state of sequences.
+        most_waiting: requests that may wait for a replica.
+        leaving_s: seconds that a replica that leaves may take to answer.
+
+    Attributes:
+        fault: the error that keeps replicas from starting; "" while they can start.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handle: DeploymentHandle[Any],
+        *,
+        keeps_state: bool,
+        most_waiting: int,
+        leaving_s: float,
+    ) -> None:
+        self.name = name
+        self.fault = ""
+        self._handle = handle
+        self._most_deaths = 1 if keeps_state else _MOST_DEATHS
+        self._most_waiting, self._waiting = most_waiting, 0
+        self._leaving_s = leaving_s
+        self._links: dict[str, Link] = {}
+        self._changed = asyncio.Event()
+        self._waking: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def update(self, replicas: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over which replicas run now, by their id, and what each says of itself."""
+        for gone in self._links.keys() - replicas.keys():
+            closing = asyncio.create_task(self._close(self._links.pop(gone)))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        for new in replicas.keys() - self._links.keys():
+            self._links[new] = Link(replicas[new])
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _close(self, link: Link) -> None:
+        await asyncio.sleep(self._leaving_s)
+        await link.close()
+
+    async def close(self) -> None:
+        """Break off what is under way: the server has ended."""
+        for task in (*self._closing, self._waking):
+            if task is not None:
+                task.cancel()
+        for link in self._links.values():
+            await link.close()
+
+    async def ask(self, send: Callable[[Link], Awaitable[T]]) -> T:
+        """Send a request over the link to a replica; `send` raises Lost where that breaks.
+
+        Raises:
+            QueueFull: too many wait for a replica.
+            ModelNotReady: its replicas do not start.
+            Unavailable: replicas died under it, as often as it was sent.
+            FoveaError: as `send`.
+        """
+        deaths = 0
+        while True:
+            link = self._nearest() or await self._arrival()
+            link.under_way += 1
+            try:
+                return await send(link)
+            except Lost as error:
+                link.shunned_until = asyncio.get_running_loop().time() + _SHUN_S
+                deaths += error.sent
+                if deaths == self._most_deaths:
+                    raise Unavailable(
+                        f"a replica of model '{self.name}' died before the answer was there: "
+                        "send the request again, or begin the sequence again"
+                    ) from error
+                if error.sent:
+                    log.warning("model %s: a replica is lost; a request is sent again", self.name)
+            finally:
+                link.under_way -= 1
+
+    def _nearest(self) -> Link | None:
+        """Choose the replica with the fewest requests."""
+        now = asyncio.get_running_loop().time()
+        there = [link for link in self._links.values() if link.shunned_until <= now]
+        return min(there, key=lambda link: (link.under_way, random.random()), default=None)
+
+    async def _arrival(self) -> Link:
+        if self._waiting == self._most_waiting:
+            raise QueueFull(
+                f"{self._waiting} requests wait for a replica of model '{self.name}', and no more "
+                "may (max_queue); send again after the time in Retry-After",
+                retry_after_s=_WAKING_S,
+            )
+        self._waiting += 1
+        try:
+            while (link := self._nearest()) is None:
+                if self.fault:
+                    raise ModelNotReady(
+                        f"model '{self.name}': its replicas do not start: {self.fault}; once that "
+                        "is mended, `fovea ray deploy` starts them"
+                    )
+                if self._waking is None or self._waking.done():
+                    self._waking = asyncio.create_task(self._wake())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await self._changed.wait()
+            return link
+        finally:
+            self._waiting -= 1
+
+    async def _wake(self) -> None:
+        """Ask Serve for a replica: it starts one where there is none, and answers once it runs."""
+        try:
+            await self._handle.awake.remote()
+        except (RayError, RayServeException) as error:
+            log.info("model %s: no replica was woken: %s", self.name, error)
+
+    async def ask_all(self, method: str, *given: object) -> list[Any]:
+        """Call a method of every replica that runs; wakes none, and is empty where none answers."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return list(await self._handle.broadcast(method, *given).results_async())
+        except (RayError, RayServeException, TimeoutError):
+            return []

@@ -1,0 +1,182 @@
+"""A front: the server of a node. It describes all models, and replicas answer what they compute."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ray
+from ray import serve
+
+from fovea_preprocess.errors import FoveaError
+from fovea_server.app import App
+from fovea_server.listen import bind
+from fovea_server.metrics.metrics import limit_families
+from fovea_server.observability.family import Family
+from fovea_server.ray.config import NODE
+from fovea_server.ray.faults import watch
+from fovea_server.ray.follow import Replicas, follow
+from fovea_server.ray.forwarder import Forwarder
+from fovea_server.ray.http_fronts import V1Forwarding, V2Forwarding
+from fovea_server.ray.metrics import export
+from fovea_server.ray.names import MODELS, ROSTER
+from fovea_server.ray.rpc_front import front_server
+from fovea_server.ray.running import Running, Serving
+from fovea_server.serve import Server, make_server
+from fovea_server.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# Replicas export the others.
+_KNOWN_HERE = ("fovea_ready", "fovea_model_ready", "fovea_store_faults")
+# Time in which clients leave the connections of a server that the next one has replaced.
+_LEAVING_S = 2.0
+_RETRY_S = 5.0
+
+Place = tuple[str, int]
+
+
+class NodeFront:
+    """The deployment that listens on every node; it starts once models are deployed.
+
+    It stays where another configuration is deployed: a new server takes over its ports, and the old
+    one answers what it has.
+
+    Raises:
+        Unavailable: a port is taken, or a store cannot be read.
+    """
+
+    async def __init__(self) -> None:  # type: ignore[misc]  # Ray awaits it
+        self._host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        self._deployed = self._wanted = self._fault = ""
+        self._served: _Served | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self._listeners: dict[Place, socket.socket] = {}
+        self._newest: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+        self._following = asyncio.create_task(follow(MODELS, {ROSTER: self._on_roster}))
+        await self._take_over(await self._newest.get())
+        self._tasks = (
+            asyncio.create_task(self._go_on()),
+            asyncio.create_task(export(self._families)),
+        )
+
+    def _on_roster(self, replicas: Replicas) -> None:
+        if replicas:
+            self._newest.put_nowait(max(replicas.values(), key=lambda told: told["at"]))
+
+    async def _go_on(self) -> None:
+        while True:
+            roster = await self._newest.get()
+            self._wanted, self._fault = roster["id"], ""
+            while roster["id"] != self._deployed and self._newest.empty():
+                try:
+                    await self._take_over(roster)
+                except (FoveaError, OSError) as error:
+                    self._fault = str(error)
+                    log.exception("the new configuration is not served; it is tried again")
+                    await asyncio.sleep(_RETRY_S)
+
+    async def _take_over(self, roster: Mapping[str, Any]) -> None:
+        """Serve what is deployed, and then end what was served before."""
+        old = self._served
+        self._served = await asyncio.to_thread(self._serve, roster)
+        self._deployed, self._fault = roster["id"], ""
+        if old is not None:
+            ending = asyncio.create_task(asyncio.to_thread(old.stop, _LEAVING_S))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    def _serve(self, roster: Mapping[str, Any]) -> _Served:
+        given = dict(roster["given"])
+        for key in ("http_address", "grpc_address"):
+            if given[key] == NODE:
+                given[key] = self._host
+        settings = Settings(**given)
+        http = settings.http_address, settings.http_port
+        if http not in self._listeners:
+            self._listeners[http] = bind(*http)
+        grpc = settings.grpc_address, settings.grpc_port
+        if settings.allow_grpc and (self._served is None or self._served.grpc != grpc):
+            # The server that listens there may share the port, and would not tell that it does.
+            bind(*grpc, "grpc_address", "grpc_port").close()
+        served = _Served(settings, roster["models"], self._listeners[http].dup())
+        for place in self._listeners.keys() - {http}:
+            self._listeners.pop(place).close()
+        return served
+
+    async def serving(self) -> dict[str, str]:
+        """Tell the ids of what is served and of what is to be, and why that is not; "" if it is."""
+        ids = {"id": self._deployed, "wanted": self._wanted}
+        return {**ids, "host": self._host, "fault": self._fault}
+
+    def _families(self) -> Iterable[Family]:
+        """Build those of the answers made here, and of what only a front knows."""
+        if self._served is None:
+            return ()
+        service = self._served.serving.service
+        return (
+            service.traffic.durations.family(),
+            *service.traffic.keys.families(),
+            *(family for family in limit_families(service) if family.name in _KNOWN_HERE),
+        )
+
+    def check_health(self) -> None:
+        """Raise the error that has ended the server: Ray then starts another."""
+        if self._served is not None:
+            self._served.running.check()
+
+    def __del__(self) -> None:
+        if (served := getattr(self, "_served", None)) is not None:
+            served.stop()
+
+
+def make_front(app: App, forwarders: Mapping[str, Forwarder]) -> Server:
+    """Build the server of a front: `app` describes models, and `forwarders` compute."""
+    service = app.service
+    routes = V1Forwarding(service, forwarders), V2Forwarding(service, forwarders)
+    grpc_server = front_server(service, forwarders) if service.settings.allow_grpc else None
+    return make_server(app, before=routes, grpc_server=grpc_server)
+
+
+class _Served:
+    """A configuration that is served."""
+
+    def __init__(
+        self, settings: Settings, models: Mapping[str, bool], listener: socket.socket
+    ) -> None:
+        self.grpc = settings.grpc_address, settings.grpc_port
+        self.serving = Serving(settings, tuple(models), described=True)
+        service = self.serving.service
+        forwarders = {
+            name: Forwarder(
+                name,
+                serve.get_deployment_handle(name, MODELS),
+                keeps_state=keeps_state,
+                most_waiting=settings.max_queue,
+                leaving_s=settings.exit_timeout_secs + 2 * _LEAVING_S,
+            )
+            for name, keeps_state in models.items()
+        }
+        server = make_front(self.serving.app, forwarders)
+
+        async def close() -> None:
+            for forwarder in forwarders.values():
+                await forwarder.close()
+
+        try:
+            self.running = Running(server, service, listener, close)
+        except FoveaError:
+            self.serving.close()
+            raise
+        changed = {name: forwarder.update for name, forwarder in forwarders.items()}
+        self._tasks = [
+            asyncio.run_coroutine_threadsafe(each, self.running.loop)
+            for each in (follow(MODELS, changed), watch(self.serving.models, forwarders))
+        ]
+
+    def stop(self, still_s: float = 0.0) -> None:
+        """End, as `Running.stop`."""
+        self.running.stop(still_s)

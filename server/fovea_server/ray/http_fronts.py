@@ -1,0 +1,152 @@
+"""Over HTTP, what a model computes or has counted is asked of its replicas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar
+from urllib.parse import unquote
+
+from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidOption
+from fovea_server.dataplane.service import Service
+from fovea_server.http.messages import Request, Response
+from fovea_server.http.plain import PlainRoute
+from fovea_server.http.v1.answers import error_answer
+from fovea_server.http.v1.body import too_large
+from fovea_server.http.v1.head import timeout_of
+from fovea_server.http.v2.answers import error_answer as v2_error_answer
+from fovea_server.http.v2.answers import json_answer
+from fovea_server.http.v2.answers import too_large as v2_too_large
+from fovea_server.ray.behind import CLIENT, TOKEN
+from fovea_server.ray.counters import statistics, v2_statistics
+from fovea_server.ray.forwarder import Forwarder
+from fovea_server.traffic.call import REQUEST_ID_HEADER
+
+_MODEL = r"models/(?P<model>[^/]+)(?:/versions/[^/]+)?"
+# The front has used them, and a replica must not.
+_OF_THE_FRONT = frozenset(
+    (
+        *(b"host", b"origin", b"sec-fetch-site", b"connection", b"keep-alive", b"te", b"upgrade"),
+        *(b"transfer-encoding", b"content-length", b"expect"),
+        *(REQUEST_ID_HEADER.encode(), CLIENT.encode(), TOKEN.encode()),
+    )
+)
+
+
+class _Forwarding(PlainRoute):
+    """Takes requests about the models that have replicas; other routes answer the rest."""
+
+    _INFERENCE: ClassVar[re.Pattern[str]]
+    _STATISTICS: ClassVar[re.Pattern[str]]
+
+    def __init__(self, service: Service, forwarders: Mapping[str, Forwarder]) -> None:
+        super().__init__(service)
+        self.forwarders = forwarders
+
+    def takes(self, method: str, target: str) -> bool:
+        """Return True for a request that replicas answer."""
+        found = self._found(method, target.partition("?")[0])
+        if found is None:
+            return False
+        return found["model"] is None or self._model(found) in self.forwarders
+
+    def _found(self, method: str, path: str) -> re.Match[str] | None:
+        if method == "POST":
+            return self._INFERENCE.fullmatch(path)
+        return self._STATISTICS.fullmatch(path) if method == "GET" else None
+
+    @staticmethod
+    def _model(found: re.Match[str]) -> str:
+        return unquote(found["model"] or "")
+
+    def route(self, request: Request) -> None:
+        """Find the model of a request, or refuse it; a body of a stranger is not even received."""
+        call = request.call
+        found = self._found(call.method, call.path.partition("?")[0])
+        assert found is not None, "it was taken"
+        call.model = self._model(found)
+        if call.method == "GET":
+            self.service.authenticator.admit(call, "statistics")
+            version = found.groupdict().get("version")
+            request.endpoint = partial(self._count, None if version is None else int(version))
+            return
+        call.infers(f"POST {call.path[:3]}/models/{{model}}/{found['operation']}")
+        self.service.authenticator.admit(call, "inference")
+        request.timeout_s = _timeout_of(request)
+        request.endpoint = self._forward
+
+    async def _forward(self, service: Service, request: Request) -> Response:
+        head, body, call = _head(request), request.body, request.call
+        answer = await self.forwarders[call.model].ask(lambda link: link.http(head, body))
+        # The replica measures it.
+        call.operation, call.span = "", None
+        return answer
+
+    async def _count(self, version: int | None, service: Service, request: Request) -> Response:
+        raise NotImplementedError
+
+
+class V1Forwarding(_Forwarding):
+    """Requests of /v1."""
+
+    keeps_refused = False
+    _INFERENCE = re.compile(r"/v1/" + _MODEL + r"/(?P<operation>predict(?:/form|/json)?|annotate)")
+    _STATISTICS = re.compile(r"/v1/models/(?P<model>[^/]+)/statistics")
+
+    async def _count(self, version: int | None, service: Service, request: Request) -> Response:
+        model = request.call.model
+        if (counted := await statistics(self.forwarders[model], v2=False)) is not None:
+            return json_answer(counted)
+        # No replica runs: these are the figures of a model that nobody has asked.
+        return json_answer(service.models.statistics(model, {}).model_dump(mode="json"))
+
+    def error_answer(self, error: FoveaError) -> Response:
+        """Make an answer in the form of /v1."""
+        return error_answer(error)
+
+    def too_large(self, size: int | None) -> BodyTooLarge:
+        """Make the error for a body over the limit."""
+        return too_large(self.service.settings.http_max_input_size)
+
+
+class V2Forwarding(_Forwarding):
+    """Requests of the v2 protocol."""
+
+    keeps_refused = True
+    _INFERENCE = re.compile(r"/v2/" + _MODEL + r"/(?P<operation>infer|generate(?:_stream)?)")
+    _STATISTICS = re.compile(
+        r"/v2/models(?:/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]{1,9}))?)?/stats"
+    )
+
+    async def _count(self, version: int | None, service: Service, request: Request) -> Response:
+        model = request.call.model
+        counted = await v2_statistics(self.forwarders, model, version)
+        return json_answer(counted or service.models.v2_statistics(model or None, version))
+
+    def error_answer(self, error: FoveaError) -> Response:
+        """Make an answer in Triton's form."""
+        return v2_error_answer(error)
+
+    def too_large(self, size: int | None) -> BodyTooLarge:
+        """Make the error with Triton's text."""
+        return v2_too_large(size, self.service.settings.http_max_input_size)
+
+
+def _head(request: Request) -> bytes:
+    """Write the first line and the headers for a replica, without its own and the end."""
+    call = request.call
+    lines = [f"{call.method} {call.path} HTTP/1.1".encode("latin-1")]
+    lines += [b"%s: %s" % each for each in request.headers.items() if each[0] not in _OF_THE_FRONT]
+    lines.append(
+        f"{REQUEST_ID_HEADER}: {call.id}\r\n{CLIENT}: {call.client or ''}".encode("latin-1")
+    )
+    return b"\r\n".join((*lines, b"content-length: %d\r\n" % len(request.body)))
+
+
+def _timeout_of(request: Request) -> float | None:
+    """Read the deadline; None also for one that is wrong, which the replica refuses."""
+    try:
+        return timeout_of(request.header("x-request-timeout-ms"))
+    except InvalidOption:
+        return None

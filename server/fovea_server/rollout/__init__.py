@@ -1,0 +1,1 @@
+"""Brings versions into use: promotion, canaries, shadows."""

@@ -1,0 +1,234 @@
+"""Pulls files of a store to a local folder, checked, several at once."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from threading import Thread
+
+from fovea_engines.repository.files import writing
+from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, ShuttingDown, Unavailable
+from fovea_preprocess.plural import counted
+from fovea_preprocess.size import size_text
+from fovea_server.stores.listing import RemoteFile
+from fovea_server.stores.store import Store
+
+log = logging.getLogger(__name__)
+
+UNFINISHED = ".part"
+_AT_ONCE = 4
+_ATTEMPTS = 2
+_SILENCE_S = 5.0
+_PATIENCE_S = 0.2
+# One file in this time. Of a store that is read by ranges only whole chunks of 4 MiB count, so
+# a line is too slow for four files at once below 140 kB/s.
+_WINDOW_S, _LEAST_BYTES = 120.0, 1 << 20
+_SLOWEST = f"{size_text(_LEAST_BYTES)} in {_WINDOW_S:g} s"
+# Models that a store fails to give, one after the other, before it counts as one that is away.
+_MOST_FAILURES = 8
+_numbers = itertools.count()
+
+
+class Fetch:
+    """One pull of the files that a folder lacks; it logs how far it is.
+
+    Attributes:
+        damaged: reason by `content_id`, of files that were not what the store says.
+        unreadable: the same of files that could not be read: the next pull tries again.
+    """
+
+    def __init__(self, store: Store, folder: Path, stop: threading.Event) -> None:
+        self.damaged: dict[str, str] = {}
+        self.unreadable: dict[str, str] = {}
+        self._store = store
+        self._folder = folder
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._waiting: deque[RemoteFile] = deque()
+        self._error: FoveaError | OSError | None = None
+        self._done = self._total = 0
+        # Models with a file that could not be read, since one could.
+        self._failed: set[str] = set()
+        self._began = self._said = time.monotonic()
+
+    def pull(self, files: Iterable[RemoteFile]) -> None:
+        """Pull files to `folder / content_id`, where each appears whole.
+
+        Raises:
+            Unavailable: the store gives no file; those that were pulled before stay.
+            OSError: a file cannot be written.
+            ShuttingDown: the server is stopping.
+        """
+        missing = [file for file in files if not (self._folder / file.content_id).exists()]
+        self._total = sum(file.size for file in missing)
+        if not missing:
+            return
+        text = "pulling %s, %s, of %s"
+        log.info(text, counted(len(missing), "file"), _megabytes(self._total), self._store.address)
+        self._waiting = deque(missing)
+        workers = [_Worker(self._work) for _ in range(_AT_ONCE)]
+        while any(worker.is_alive() for worker in workers) and not self._stop.wait(_PATIENCE_S):
+            # A thread cannot be ended; one that waits for a store in vain is left behind.
+            workers = [
+                worker if not worker.stalls else self._replaced(worker) for worker in workers
+            ]
+        if self._stop.is_set():
+            raise ShuttingDown("the server is stopping")
+        if self._error is not None:
+            raise self._error
+        seconds = time.monotonic() - self._began
+        log.info("pulled %s of %s in %.1f s", _megabytes(self._done), self._store.address, seconds)
+
+    def _replaced(self, worker: _Worker) -> _Worker:
+        if (file := worker.file) is None:  # it has ended just now
+            return worker
+        worker.left = True
+        self._give_up(file, f"{file.key} comes too slowly: under {_SLOWEST}")
+        return _Worker(self._work)
+
+    def _work(self, worker: _Worker) -> None:
+        while self._error is None and not self._stop.is_set() and not worker.left:
+            try:
+                file = self._waiting.popleft()
+            except IndexError:
+                return
+            try:
+                self._pull(file, worker)
+            except (FoveaError, OSError) as error:
+                if not worker.left:
+                    self._error = error
+
+    def _pull(self, file: RemoteFile, worker: _Worker) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                worker.begin(file)
+                self._attempt(file, worker)
+            except InvalidModel as error:
+                self.damaged[file.content_id] = str(error)
+            except NotFound as error:
+                self.unreadable[file.content_id] = str(error)
+                return
+            except Unavailable as error:
+                if worker.left:
+                    return
+                if attempt == _ATTEMPTS:
+                    self._give_up(file, str(error))
+            else:
+                self.damaged.pop(file.content_id, None)
+                with self._lock:
+                    self._failed.clear()
+                return
+            finally:
+                worker.file = None
+
+    def _give_up(self, file: RemoteFile, reason: str) -> None:
+        """Leave a file to the next pull; a store that gives none of many is not asked for more."""
+        self.unreadable[file.content_id] = reason
+        with self._lock:
+            self._failed.add(_model_of(file))
+            # One broken model must not keep others out.
+            self._waiting = deque(
+                each for each in self._waiting if _model_of(each) not in self._failed
+            )
+            if len(self._failed) >= _MOST_FAILURES:
+                self._error = Unavailable(reason)
+
+    def _attempt(self, file: RemoteFile, worker: _Worker) -> None:
+        target = self._folder / file.content_id
+        # A thread that was left behind may still write to its own.
+        unfinished = target.with_suffix(f".{next(_numbers)}{UNFINISHED}")
+        try:
+            self._copy(file, unfinished, worker)
+            unfinished.replace(target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def _copy(self, file: RemoteFile, path: Path, worker: _Worker) -> None:
+        """Copy a file; InvalidModel: it is not what the store says."""
+        digest = file.digest
+        computed = hashlib.new(digest.algorithm if digest else "md5", usedforsecurity=False)
+        computed.update(digest.prefix if digest else b"")
+        size = 0
+        with writing(path, file.size), path.open("wb") as opened:
+            for chunk in self._store.read(file):
+                size += len(chunk)
+                if size > file.size:
+                    break
+                computed.update(chunk)
+                opened.write(chunk)
+                worker.bytes += len(chunk)
+                self._count(len(chunk))
+            opened.flush()
+            os.fsync(opened.fileno())
+        if size != file.size:
+            raise InvalidModel(
+                f"{file.key} ends after {size} bytes, and the store says {file.size}"
+                if size < file.size
+                else f"{file.key} has more than the {file.size} bytes that the store says"
+            )
+        if digest and computed.hexdigest() != digest.value and self._store.digest_counts(file):
+            raise InvalidModel(
+                f"{file.key} has the {digest.algorithm} {computed.hexdigest()}, and the store says "
+                f"{digest.value}: it was damaged there or on its way"
+            )
+
+    def _count(self, size: int) -> None:
+        if self._stop.is_set():
+            raise ShuttingDown("the server is stopping")
+        with self._lock:
+            self._done += size
+            now = time.monotonic()
+            if now - self._said < _SILENCE_S:
+                return
+            self._said = now
+        text = "pulling %s: %s of %s, %.0f s"
+        of = _megabytes(self._done), _megabytes(self._total)
+        log.info(text, self._store.address, *of, now - self._began)
+
+
+class _Worker(Thread):
+    """A thread that pulls files, and what it pulls now.
+
+    Attributes:
+        file: None between two files.
+        bytes: of the file, so far.
+        left: it stalled, and nobody waits for it any more.
+    """
+
+    def __init__(self, work: Callable[[_Worker], None]) -> None:
+        # A daemon: the server's end does not wait for a store that does not answer.
+        super().__init__(target=work, args=(self,), name="pull", daemon=True)
+        self.file: RemoteFile | None = None
+        self.bytes = self._seen = 0
+        self._since = 0.0
+        self.left = False
+        self.start()
+
+    def begin(self, file: RemoteFile) -> None:
+        """Begin with a file."""
+        self.bytes, self._seen, self._since = 0, 0, time.monotonic()
+        self.file = file
+
+    @property
+    def stalls(self) -> bool:
+        """True if it got less of its file than `_SLOWEST`; one thread asks."""
+        now = time.monotonic()
+        if self.file is None or now - self._since < _WINDOW_S:
+            return False
+        got, self._seen, self._since = self.bytes - self._seen, self.bytes, now
+        return got < _LEAST_BYTES
+
+
+def _model_of(file: RemoteFile) -> str:
+    return file.key.partition("/")[0]
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

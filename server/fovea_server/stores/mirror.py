@@ -1,0 +1,244 @@
+"""A local folder that has what a store has."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.files import file_sha256
+from fovea_engines.repository.locking import lock, locked
+from fovea_preprocess.errors import InvalidModel, NotFound, Unavailable
+from fovea_server.stores.address import Address
+from fovea_server.stores.fetch import UNFINISHED, Fetch
+from fovea_server.stores.listing import RemoteFile, RemoteModel
+from fovea_server.stores.store import Store
+
+log = logging.getLogger(__name__)
+
+_FRESH = ".fresh"
+
+
+class Mirror:
+    """A folder with the models of a store: a model changes there as a whole, in one step.
+
+    Below a folder of the cache, which several servers may share, lie
+
+        files/ID         each content of each file, pulled once
+        models-at/ID/    the folder of a model, of hard links to these files
+        models/NAME      a link to such a folder: this is what the server reads
+
+    IDs are made of what the store says, so nothing else has to be remembered, and a pull that was
+    killed goes on where it ended.
+
+    Args:
+        most_bytes: limit of what is pulled.
+        only: names of the models that are pulled; None for all. Others that the folder has stay
+            until they leave the store.
+        described: of a version with a card, only the card is pulled; the copy has its own folder.
+
+    Attributes:
+        root: the folder `models`.
+        refused: models that could not be taken over as they are in the store, with reasons.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        cache: Path,
+        most_bytes: int,
+        only: Collection[str] | None = None,
+        *,
+        described: bool = False,
+    ) -> None:
+        self.address = address
+        self.refused: dict[str, str] = {}
+        self._store = Store(address)
+        self._most_bytes = most_bytes
+        self._only = only
+        self._described = described
+        self._folder = cache / f"{address.folder_name}{'-described' if described else ''}"
+        self.root = self._folder / "models"
+        self._files = self._folder / "files"
+        self._snapshots = self._folder / "models-at"
+        for folder in (self.root, self._files, self._snapshots):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._judged: dict[str, str] = {}
+
+    @property
+    def has_models(self) -> bool:
+        """True if an earlier pull has left models to serve."""
+        there = (path for path in self.root.glob("[!.]*") if _is_model(path))
+        return any(self._only is None or path.name in self._only for path in there)
+
+    @property
+    def refused_new(self) -> dict[str, str]:
+        """The `refused` models that have no earlier content either, with reasons."""
+        return {name: why for name, why in self.refused.items() if not _is_model(self.root / name)}
+
+    def check(self) -> None:
+        """List the store; raises as `Store.models`."""
+        self._store.models()
+
+    def pull(self, stop: threading.Event, busy: Callable[[], None] = lambda: None) -> None:
+        """Take over what has changed in the store.
+
+        A model that cannot be taken over stays as it was; `refused` says why. Two pulls of a
+        folder wait for each other, also those of two servers: `busy` is called before that.
+
+        Raises:
+            NotFound, Unavailable: as `Store.models`; or the models are over the limit.
+            OSError: the folder cannot be written.
+            ShuttingDown: the server is stopping.
+        """
+        try:
+            os.close(lock(self._folder))
+        except BlockingIOError:
+            log.info("%s is being pulled by another server: waiting for it", self.address)
+            busy()
+        with locked(self._folder):
+            stored = self._store.models()
+            models = [m for m in stored if self._only is None or m.name in self._only]
+            self._check_size(models)
+            self._remove_unfinished()
+            sound = [model for model in models if not self._problem(model)]
+            changed = [model for model in sound if not self._is_current(model)]
+            fetch = Fetch(self._store, self._files, stop)
+            fetch.pull(file for model in changed for file in self._pulled(model))
+            for model in changed:
+                self._take_over(model, fetch)
+            self._report(models, fetch)
+            self._remove_what_left({model.name for model in stored})
+            # Also what other servers pull into this folder.
+            self._remove_unused({file.content_id for model in stored for file in model.files})
+
+    def _pulled(self, model: RemoteModel) -> tuple[RemoteFile, ...]:
+        return model.describing if self._described else model.files
+
+    def _check_size(self, models: Iterable[RemoteModel]) -> None:
+        size = sum(file.size for model in models for file in self._pulled(model))
+        if size > self._most_bytes:
+            raise Unavailable(
+                f"{self.address} has {size / 2**30:,.2f} GiB of models, over --repository-max-gb "
+                f"({self._most_bytes / 2**30:,.2f}): raise it, or give a folder with fewer models"
+            )
+
+    def _problem(self, model: RemoteModel) -> str:
+        return model.problem or self._judged.get(model.content_id, "")
+
+    def _is_current(self, model: RemoteModel) -> bool:
+        link = self.root / model.name
+        return _is_model(link) and link.readlink().parent.name == model.content_id
+
+    def _take_over(self, model: RemoteModel, fetch: Fetch) -> None:
+        """Link a model as it is in the store; what is wrong with it is kept in `_judged`."""
+        if _first(model, fetch.unreadable):
+            return
+        try:
+            if reason := _first(model, fetch.damaged):
+                raise InvalidModel(reason)
+            folder = self._snapshot(model)
+        except InvalidModel as error:
+            # It is the same until the store has other files.
+            self._judged[model.content_id] = str(error)
+            return
+        fresh = self.root / f".{model.name}{_FRESH}"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(Path("..") / folder.relative_to(self._folder))
+        fresh.replace(self.root / model.name)
+
+    def _snapshot(self, model: RemoteModel) -> Path:
+        """Link a model's files together; InvalidModel: they are not what its cards say."""
+        folder = self._snapshots / model.content_id / model.name
+        shutil.rmtree(folder, ignore_errors=True)
+        for file in self._pulled(model):
+            path = self._snapshots / model.content_id / file.key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.hardlink_to(self._files / file.content_id)
+        # A folder is as old as its newest file: what has not changed is not loaded again.
+        for below in (*(path for path in folder.rglob("*") if path.is_dir()), folder):
+            newest = max(path.stat().st_mtime_ns for path in below.rglob("*") if path.is_file())
+            os.utime(below, ns=(newest, newest))
+        for card in folder.glob(f"*/{CARD_FILE}"):
+            if self._described:
+                _check_names(card, model)
+            else:
+                _check_card(card, model.name)
+        return folder
+
+    def _report(self, models: Iterable[RemoteModel], fetch: Fetch) -> None:
+        """Log what is refused, once."""
+        reasons = ((m.name, self._problem(m) or _first(m, fetch.unreadable)) for m in models)
+        refused = {name: reason for name, reason in reasons if reason}
+        for name, reason in refused.items():
+            if self.refused.get(name) != reason:
+                kept = " (it stays as it was)" if _is_model(self.root / name) else ""
+                log.error("model %s of %s is refused%s: %s", name, self.address, kept, reason)
+        self.refused = refused
+
+    def _remove_what_left(self, names: set[str]) -> None:
+        for path in self.root.iterdir():
+            if path.is_symlink() and path.name not in names:
+                path.unlink()
+
+    def _remove_unfinished(self) -> None:
+        for path in (*self._files.glob(f"*{UNFINISHED}"), *self.root.glob(f".*{_FRESH}")):
+            path.unlink(missing_ok=True)
+
+    def _remove_unused(self, wanted: set[str]) -> None:
+        """Remove folders that no model is linked to, and files that nothing needs."""
+        linked = {p.readlink().parent.name for p in self.root.iterdir() if p.is_symlink()}
+        for folder in self._snapshots.iterdir():
+            if folder.name not in linked:
+                shutil.rmtree(folder, ignore_errors=True)
+        for file in self._files.iterdir():
+            if file.name not in wanted and file.stat().st_nlink == 1:
+                file.unlink()
+
+
+def _is_model(path: Path) -> bool:
+    return path.is_symlink() and path.is_dir()
+
+
+def _first(model: RemoteModel, reasons: Mapping[str, str]) -> str:
+    """Return the reason that one of a model's files has, if one has."""
+    return next((reasons[f.content_id] for f in model.files if f.content_id in reasons), "")
+
+
+def _read_card(path: Path, about: str) -> EngineCard:
+    try:
+        return EngineCard.read(path)
+    except InvalidModel as error:
+        raise InvalidModel(str(error).replace(str(path), f"{about}/{CARD_FILE}")) from error
+
+
+def _missing(name: str, about: str) -> InvalidModel:
+    return InvalidModel(
+        f"{about}/{name} is not there, and {about}/{CARD_FILE} names it: has the upload not ended?"
+    )
+
+
+def _check_names(path: Path, model: RemoteModel) -> None:
+    """Raise InvalidModel if the store lacks a file of a card, whose files are not pulled."""
+    about, stored = f"{model.name}/{path.parent.name}", {file.key for file in model.files}
+    for name in _read_card(path, about).files:
+        if f"{about}/{name}" not in stored:
+            raise _missing(name, about)
+
+
+def _check_card(path: Path, model: str) -> None:
+    about = f"{model}/{path.parent.name}"
+    for name, digest in _read_card(path, about).files.items():
+        try:
+            found = file_sha256(path.parent / name)
+        except NotFound as error:
+            raise _missing(name, about) from error
+        if found != digest:
+            raise InvalidModel(
+                f"{about}/{name} has not the sha256 that {about}/{CARD_FILE} gives: "
+                "upload the version again, or build it again"
+            )

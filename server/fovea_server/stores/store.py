@@ -1,0 +1,165 @@
+"""A store, read through fsspec or as a web server."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from threading import Thread
+from typing import Protocol
+
+from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound, Unavailable
+from fovea_server.stores.address import Address
+from fovea_server.stores.listing import RemoteFile, RemoteModel, models_of
+from fovea_server.stores.schemes import SCHEMES
+from fovea_server.stores.web import Listed, Readable, WebServer
+
+# The bytes of one request, where a store is read by ranges.
+CHUNK = 4 << 20
+_PATIENCE_S = 30.0
+
+
+class FileSystem(Protocol):
+    """The operations of fsspec that are used; its own types are not."""
+
+    def invalidate_cache(self) -> None:
+        """Forget earlier listings."""
+
+    def find(self, path: str, *, detail: bool) -> Mapping[str, Listed]:
+        """List all files below a path."""
+
+    def open(
+        self, path: str, mode: str, *, block_size: int, cache_type: str
+    ) -> AbstractContextManager[Readable]:
+        """Open a file."""
+
+
+class Store:
+    """The models below an address.
+
+    Raises:
+        InvalidOption: the packages for this kind of address are not installed.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._scheme = SCHEMES[address.scheme]
+        self._asked: Future[list[RemoteModel]] | None = None
+        if self._scheme.by_fsspec:
+            self._root = address.url.partition("://")[2]
+            self._files: FileSystem | WebServer = self._fsspec()
+        else:
+            self._root = address.url
+            self._files = WebServer()
+
+    def _fsspec(self) -> FileSystem:
+        try:
+            fsspec = importlib.import_module("fsspec")
+            make: Callable[..., FileSystem] = fsspec.filesystem
+            return make(self.address.scheme, use_listings_cache=False, skip_instance_cache=True)
+        except ImportError as error:
+            raise InvalidOption(
+                f"{self.address} takes packages that are not installed ({error}): "
+                "pip install 'fovea-serve[remote]', or '.[remote]' in a clone of the repository"
+            ) from error
+        except Exception as error:
+            raise self._unavailable(error) from error
+
+    def models(self) -> list[RemoteModel]:
+        """List the models.
+
+        Raises:
+            NotFound: there is none. A page that asks for a login looks like this, too.
+            Unavailable: the store does not answer, or refuses.
+        """
+        if self._asked is None or self._asked.done():
+            self._asked = Future()
+            # A daemon: what the packages wait and try again for may add up to many minutes.
+            Thread(target=self._ask, args=(self._asked,), name="list", daemon=True).start()
+        try:
+            return self._asked.result(_PATIENCE_S)
+        except TimeoutError as error:
+            raise Unavailable(
+                f"{self.address} cannot be read: it has not answered for {_PATIENCE_S:g} s"
+            ) from error
+
+    def _ask(self, answer: Future[list[RemoteModel]]) -> None:
+        try:
+            answer.set_result(self._list())
+        except FoveaError as error:
+            answer.set_exception(error)
+
+    def _list(self) -> list[RemoteModel]:
+        try:
+            models = models_of(self._listed())
+        except FileNotFoundError as error:
+            raise NotFound(f"there is nothing at {self.address}") from error
+        except FoveaError:
+            raise
+        except Exception as error:
+            raise self._unavailable(error) from error
+        if not any(re.search(r"^[^/]+/[1-9]\d*/", f.key) for m in models for f in m.files):
+            raise NotFound(f"there is no model at {self.address} (NAME/VERSION/model.*)")
+        return models
+
+    def _listed(self) -> Iterator[RemoteFile]:
+        for name, listed in self._found().items():
+            key = name.removeprefix(f"{self._root}/")
+            problem = str(listed.get("problem", ""))
+            # A store without folders may have an empty object in the place of one.
+            folder = key == name or key.endswith("/") or listed.get("type") == "directory"
+            if folder and not problem:
+                continue
+            size, (tag, digest) = listed.get("size"), self._scheme.describe(listed)
+            if problem:
+                problem = f"{key} cannot be read: {problem}"
+            elif not isinstance(size, int) or not tag:
+                problem = (
+                    f"the server does not say how large {key} is, or has neither ETag nor "
+                    "Last-Modified, without which a change could not be seen"
+                )
+            yield RemoteFile(key, name, size if isinstance(size, int) else 0, tag, digest, problem)
+
+    def _found(self) -> Mapping[str, Listed]:
+        if isinstance(self._files, WebServer):
+            return self._files.find(self._root)
+        self._files.invalidate_cache()
+        return self._files.find(self._root, detail=True)
+
+    def read(self, file: RemoteFile) -> Iterator[bytes]:
+        """Read a file in chunks.
+
+        Raises:
+            InvalidModel: what arrived has not the checksum that the store keeps.
+            NotFound: it has left meanwhile, or may not be read.
+            Unavailable: the store does not answer.
+        """
+        block = 0 if self._scheme.streams else CHUNK
+        try:
+            opening = self._files.open(file.name, "rb", block_size=block, cache_type="none")
+            with opening as opened:
+                while chunk := opened.read(CHUNK):
+                    yield chunk
+        except (FileNotFoundError, PermissionError) as error:
+            raise NotFound(str(self._unavailable(error, file.key))) from error
+        except Exception as error:
+            if "Checksum" in type(error).__name__:  # of botocore, which compares where S3 has one
+                raise InvalidModel(f"{file.key} was damaged in the store or on its way") from error
+            raise self._unavailable(error, file.key) from error
+
+    def digest_counts(self, file: RemoteFile) -> bool:
+        """Return False if a file's digest need not be that of the bytes which are read."""
+        encrypted = self._scheme.encrypted
+        try:
+            return encrypted is None or not encrypted(self._files, file.name)
+        except Exception as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception, key: str = "") -> Unavailable:
+        text = (str(error).strip() or repr(error)).splitlines()[0]
+        # Signatures and tokens are in queries.
+        text = re.sub(r"\?[^\s'\"]+", "?...", re.sub(r"//[^/\s@]+@", "//***@", text))
+        where = f"{self.address}/{key}" if key else self.address
+        return Unavailable(f"{where} cannot be read: {type(error).__name__}: {text}")

@@ -1,0 +1,144 @@
+"""The settings of one stream, from JSON, from streams.toml or from a command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import urlencode
+
+from fovea_engines.results.options import PredictOptions
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.dataplane.models import Models
+from fovea_server.http.v1.head import query_options
+from fovea_server.streams.events.config import KEYS as EVENT_KEYS
+from fovea_server.streams.events.config import EventConfig
+from fovea_server.streams.events.config import shown as shown_events
+from fovea_server.streams.frames.address import SourceAddress
+from fovea_server.streams.frames.reader import Reading
+from fovea_server.streams.zones.shape import seconds
+from fovea_server.tracking.tracker import check
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_OWN = ("source", "model", "enabled", "every", "fps", "transport", "track")
+# Of one frame, which the stream sets itself.
+_NOT = ("stream_id", "frame", "track")
+OPTIONS = tuple(each.name for each in fields(PredictOptions) if each.name not in _NOT)
+KEYS = (*_OWN, *EVENT_KEYS, *OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig:
+    """The settings of a stream.
+
+    Attributes:
+        enabled: false of one that is stopped, and only listed.
+        events: None where there are none; with them, objects are tracked.
+        given: as they were written, with the password in `source`; `shown` has none.
+    """
+
+    id: str
+    enabled: bool
+    model: str
+    address: SourceAddress
+    reading: Reading
+    options: PredictOptions
+    track: str | None
+    events: EventConfig | None
+    given: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, stream_id: str, given: Mapping[str, Any]) -> StreamConfig:
+        """Read it; InvalidOption names the key that is unknown, missing or wrong."""
+        if not _ID.fullmatch(stream_id):
+            raise InvalidOption(
+                f"'{stream_id[:64]}' is no id of a stream: begin with a letter or digit, and go on "
+                "with those, '.', '_' and '-', up to 64"
+            )
+        for key in given:
+            if key not in KEYS:
+                close = get_close_matches(key, KEYS, 1)
+                meant = f"did you mean '{close[0]}'? " if close else ""
+                raise InvalidOption(
+                    f"'{key[:60]}' is no key of a stream; {meant}keys: {', '.join(KEYS)}"
+                )
+        for key in ("source", "model"):
+            if not isinstance(given.get(key), str) or not given[key]:
+                raise InvalidOption(f"stream {stream_id} needs a {key}, a text")
+        enabled = given.get("enabled", True)
+        if not isinstance(enabled, bool):
+            raise InvalidOption(f"enabled is '{str(enabled)[:60]}'; it must be true or false")
+        events = EventConfig.parse(given)
+        track = given.get("track", None if events is None else "bytetrack")
+        transport = given.get("transport", "tcp")
+        if transport not in ("tcp", "udp"):
+            raise InvalidOption(f"transport is '{str(transport)[:60]}'; it must be tcp or udp")
+        options = {
+            key: _text(given[key]) for key in OPTIONS if key in given and given[key] is not None
+        }
+        if track is not None:
+            options |= {"track": str(track), "stream_id": stream_id}
+        parsed = query_options(urlencode(options))
+        if track is not None:
+            check(parsed)
+        return cls(
+            stream_id,
+            enabled,
+            given["model"],
+            SourceAddress.parse(given["source"]),
+            Reading(every_s=_every(given), transport=transport),
+            parsed,
+            None if track is None else str(track),
+            events,
+            dict(given),
+        )
+
+    def check(self, models: Models) -> None:
+        """Raise InvalidOption for what the model lacks or cannot follow; errors as `Models.get`.
+
+        Of a model that is not ready it is not known yet.
+        """
+        served = models.get(self.model)
+        engine = served.engine
+        if served.reason:
+            return
+        task = served.task if served.takes_images else "tensors"
+        if engine is None or task in ("tensors", "embed"):
+            raise InvalidOption(
+                f"a stream can draw, count and tell nothing of model '{self.model}', whose task is "
+                f"{task}: name one that finds objects, classes, text or areas"
+            )
+        engine.resolve(self.tracked_as(self.id))
+        for shape in () if self.events is None else self.events.shapes:
+            try:
+                engine.resolve(PredictOptions(classes=shape.unknown(engine.labels)))
+            except InvalidOption as error:
+                raise InvalidOption(f"{shape.kind} {shape.name}: {error}") from None
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The settings as a listing has them: without user and password."""
+        return {"id": self.id, **shown_events(self.given), "source": self.address.shown}
+
+    def tracked_as(self, name: str) -> PredictOptions:
+        """Return the options of its frames, whose ids are kept under a name."""
+        return self.options if self.track is None else replace(self.options, stream_id=name)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _every(given: Mapping[str, Any]) -> float:
+    every, fps = given.get("every"), given.get("fps")
+    if every is not None and fps is not None:
+        raise InvalidOption("every and fps say the same: leave one of them out")
+    if fps is not None:
+        if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
+            raise InvalidOption(f"fps is '{str(fps)[:60]}'; it must be frames a second, up to 1000")
+        return 1 / fps
+    return 0.0 if every is None else seconds("every", every)

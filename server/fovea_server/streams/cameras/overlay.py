@@ -1,0 +1,122 @@
+"""Draws what a stream knows beside its objects: trails, lines and zones, and their counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_server.streams.zones.shape import Point, Shape
+
+_MARK, _EDGE = (255, 200, 0), (20, 20, 20)
+_TINT = 0.18
+# Of an arrow: its length, in shares of the picture's height.
+_ARROW = 0.05
+# Hues that follow each other in steps of the golden angle stay apart, however many there are.
+_GOLDEN = 137.508
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+
+
+def draw_trails(canvas: NDArray[np.uint8], trails: Mapping[int, Sequence[Point]]) -> None:
+    """Draw trails, points in pixels by track id, into an image, uint8 RGB [h, w, 3]."""
+    line = _line(canvas)
+    for track_id, points in trails.items():
+        way = [_whole(points)]
+        cv2.polylines(canvas, way, False, _EDGE, line + 2, cv2.LINE_AA)
+        cv2.polylines(canvas, way, False, _hue(track_id), line, cv2.LINE_AA)
+
+
+def draw_shapes(canvas: NDArray[np.uint8], shapes: Sequence[Shape]) -> None:
+    """Draw lines and zones into an image, uint8 RGB [h, w, 3].
+
+    An arrow on a line points to where "in" is.
+    """
+    height, width = canvas.shape[:2]
+    line = _line(canvas)
+    for shape in shapes:
+        points = np.array(shape.placed(width, height))
+        corners = _whole(points)
+        if shape.kind == "zone":
+            tinted = canvas.copy()
+            cv2.fillPoly(tinted, [corners], _MARK)
+            cv2.addWeighted(tinted, _TINT, canvas, 1 - _TINT, 0, canvas)
+        for colour, weight in ((_EDGE, line + 2), (_MARK, line)):
+            cv2.polylines(canvas, [corners], shape.kind == "zone", colour, weight, cv2.LINE_AA)
+        middle = points.mean(axis=0)
+        if shape.kind == "line":
+            across, down = points[1] - points[0]
+            left = np.array([down, -across]) / max(float(np.hypot(across, down)), 1e-6)
+            tip = middle + left * _ARROW * height
+            start, end = _whole(np.stack([middle, tip])).tolist()
+            cv2.arrowedLine(canvas, start, end, _MARK, line, cv2.LINE_AA, tipLength=0.4)
+
+
+def draw_counts(
+    canvas: NDArray[np.uint8],
+    shapes: Sequence[Shape],
+    counts: Mapping[str, Mapping[str, int]],
+) -> None:
+    """Write the names of lines, at their middles, and of zones, at their tops, with the counts."""
+    height, width = canvas.shape[:2]
+    taken: list[_Place] = []
+    for shape in shapes:
+        words = " ".join(f"{key} {count}" for key, count in counts.get(shape.name, {}).items())
+        x, y = (points := np.array(shape.placed(width, height))).mean(axis=0)
+        top = points[:, 1].min() if shape.kind == "zone" else y
+        _write(canvas, f"{shape.name} {words.removeprefix('objects ')}", x, top, taken)
+
+
+class _Place(NamedTuple):
+    """A rectangle of a picture, in pixels."""
+
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+
+    def meets(self, other: _Place) -> bool:
+        """Return True if the two share a pixel."""
+        across = self.x1 < other.x2 and other.x1 < self.x2
+        return across and self.y1 < other.y2 and other.y1 < self.y2
+
+
+def _write(
+    canvas: NDArray[np.uint8], text: str, middle: float, top: float, taken: list[_Place]
+) -> None:
+    """Write a text below a point, or below the texts that have `taken` its place.
+
+    All of it is in the picture, where there is room.
+    """
+    height, width = canvas.shape[:2]
+    scale = max(0.4, (width + height) * 0.0004)
+    weight = max(1, round(scale * 1.8))
+    (wide, high), _ = cv2.getTextSize(text, _FONT, scale, weight)
+    x = int(np.clip(middle - wide / 2, 6, max(6, width - wide - 6)))
+    lowest = max(high + 6, height - 8)
+    first = int(np.clip(top + 1.8 * high, high + 6, lowest))
+    # Downwards, and where the picture ends, upwards.
+    rows = (*range(first, lowest + 1), *range(first, high + 5, -1))
+    places = (_Place(x - 5, y - high - 5, x + wide + 5, y + 8) for y in rows)
+    free = (each for each in places if not any(map(each.meets, taken)))
+    place = next(free, _Place(x - 5, first - high - 5, x + wide + 5, first + 8))
+    taken.append(place)
+    y = place.y2 - 8
+    cv2.rectangle(canvas, place[:2], (place.x2, place.y2 - 1), _EDGE, -1)
+    cv2.putText(canvas, text, (x, y), _FONT, scale, (255, 255, 255), weight, cv2.LINE_AA)
+
+
+def _line(canvas: NDArray[np.uint8]) -> int:
+    return max(1, round(sum(canvas.shape[:2]) * 0.0016))
+
+
+def _hue(track_id: int) -> tuple[int, int, int]:
+    hsv = np.array([[[track_id * _GOLDEN % 360 / 2, 190, 255]]], np.uint8)
+    red, green, blue = cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB)[0, 0].tolist()
+    return red, green, blue
+
+
+def _whole(points: NDArray[np.float64] | Sequence[Point]) -> NDArray[np.int32]:
+    return np.array(points).round().astype(np.int32)

@@ -1,0 +1,103 @@
+"""The newest frame of a stream as a JPEG file, with all that is known of it drawn in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+
+import cv2
+import numpy as np
+
+from fovea_engines.drawing.drawing import draw, encode
+from fovea_server.streams.cameras.overlay import draw_counts, draw_shapes, draw_trails
+from fovea_server.streams.cameras.stream import CameraStream, SeenFrame
+from fovea_server.streams.cameras.trails import Trails
+from fovea_server.streams.zones.shape import Point, Shape
+
+_RATE = 5.0
+_LOOK_S = 0.05
+_WIDEST = 1280
+MJPEG = "multipart/x-mixed-replace; boundary=frame"
+_PART = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n%b\r\n--frame\r\n"
+
+
+class NewestPicture:
+    """Draws for all who look, a few pictures a second together, and none while nobody does.
+
+    It belongs to the event loop.
+
+    Args:
+        drawing: of all streams; few draw at a time.
+    """
+
+    def __init__(self, stream: CameraStream, drawing: asyncio.Semaphore) -> None:
+        self._stream, self._drawing = stream, drawing
+        self._trails = Trails()
+        if stream.config.track is not None:
+            stream.subscribers.append(lambda seen: self._trails.see(seen.found, seen.number))
+        self._turn = asyncio.Lock()
+        self._next = 0.0
+        self._seen: SeenFrame | None = None
+        self._jpeg: bytes | None = None
+
+    async def jpeg(self) -> bytes | None:
+        """Return the picture of the newest frame, or of one a moment before; None without any."""
+        async with self._turn:
+            seen = self._stream.newest
+            if seen is not None and seen is not self._seen and time.monotonic() >= self._next:
+                self._next = time.monotonic() + 1 / _RATE
+                events, feed = self._stream.config.events, self._stream.feed
+                shapes = () if events is None else events.shapes
+                counts = {} if feed is None else feed.counts
+                asked = seen, self._trails.points, shapes, counts
+                async with self._drawing:
+                    self._jpeg = await asyncio.to_thread(_drawn, *asked)
+                self._seen = seen
+        return self._jpeg
+
+    async def pictures(
+        self, ending: Callable[[], bool] = lambda: False
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield each picture until the stream is over, or `ending`; one who is slow misses some."""
+        last = None
+        while not ending():
+            jpeg = await self.jpeg()
+            if jpeg is not None and jpeg is not last:
+                last = jpeg
+                yield jpeg
+            elif self._stream.over and self._stream.newest in (None, self._seen):
+                return
+            await asyncio.sleep(_LOOK_S)
+
+
+async def mjpeg(
+    picture: NewestPicture, ending: Callable[[], bool] = lambda: False
+) -> AsyncIterator[bytes]:
+    """Yield the body of a response of the type `MJPEG`."""
+    async with aclosing(picture.pictures(ending)) as coming:
+        # Browsers show a part when the boundary behind it is there.
+        yield b"--frame\r\n"
+        async for jpeg in coming:
+            yield _PART % (len(jpeg), jpeg)
+
+
+def _drawn(
+    seen: SeenFrame,
+    trails: Mapping[int, Sequence[Point]],
+    shapes: Sequence[Shape],
+    counts: Mapping[str, Mapping[str, int]],
+) -> bytes:
+    assert seen.result.pixels is not None
+    canvas = seen.result.pixels.copy()
+    draw_shapes(canvas, shapes)
+    draw_trails(canvas, trails)
+    if seen.found is not None:
+        canvas = draw(seen.found, canvas, seen.words)
+    draw_counts(canvas, shapes, counts)
+    height, width = canvas.shape[:2]
+    if width > _WIDEST:
+        size = _WIDEST, round(height * _WIDEST / width)
+        canvas = np.asarray(cv2.resize(canvas, size, interpolation=cv2.INTER_AREA), np.uint8)
+    return encode(canvas, "image/jpeg")

@@ -1,0 +1,358 @@
+"""One stream: the frames of a camera, what a model finds on them, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound, Unavailable
+from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.prediction import PredictRequest
+from fovea_server.dataplane.reach import Reach
+from fovea_server.streams.cameras.config import StreamConfig
+from fovea_server.streams.cameras.turns import Turns
+from fovea_server.streams.events.feed import EventFeed
+from fovea_server.streams.frames.address import SourceAddress
+from fovea_server.streams.frames.camera import Camera, Frame, SourceState
+from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tracking.tracker import Tracker, Tuning
+
+log = logging.getLogger(__name__)
+
+_RATE_OF = 30
+# So many frames with objects, and none with an id, are worth a word.
+_UNTRACKED = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeenFrame:
+    """A frame that a model has seen.
+
+    Attributes:
+        number: from 0, of the frames that a model answered.
+        pts_s: its time in the stream, seconds; None where the source has none.
+        age_s: from when it came until this was known.
+        result: of the model, with the frame's `pixels`.
+        text: JSON of all this.
+    """
+
+    stream: str
+    number: int
+    pts_s: float | None
+    age_s: float
+    result: ImageResult
+    words: Vocabulary
+    text: bytes
+
+    @property
+    def found(self) -> TaskResult | None:
+        """The result; None where the head of the model is not recognised."""
+        return self.result.found
+
+
+Subscriber = Callable[[SeenFrame], None]
+"""Called on the event loop with each frame, in order; it must not wait."""
+
+
+class CameraStream:
+    """A model on the frames of a camera; `run` it in a task.
+
+    Attributes:
+        subscribers: told of every frame.
+        answered, refused: frames that the model answered, and did not.
+        age_s: of the newest answer.
+        newest: the frame that was answered last, which is kept for pictures.
+        over: no frame will come any more.
+        tracked_as: the name that its ids are kept under.
+        feed: its events; None where it has none.
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        plane: DataPlane,
+        turns: Turns,
+        *,
+        reach: Reach,
+        feed: EventFeed | None = None,
+    ) -> None:
+        self.config = config
+        self.subscribers: list[Subscriber] = []
+        self.answered = self.refused = 0
+        self.age_s: float | None = None
+        self.newest: SeenFrame | None = None
+        self.over = False
+        self.objects = self.tracked = 0
+        self._tuning = Tuning.of(config.options)
+        self._untracked = _Untracked()
+        self.feed = feed
+        if feed is not None:
+            self.subscribers.append(self._tell)
+        self._plane = plane
+        self._camera = Camera(
+            *(config.address, config.reading),
+            reach=reach,
+            changed=self._log,
+            turn=lambda: turns.of(config.model),
+        )
+        self._fault = self._fault_state = self._outside = ""
+        self._size = (0, 0)
+        self._lost = False
+        self._times: deque[float] = deque(maxlen=_RATE_OF)
+        # Its ids begin again with the stream, and are no client's.
+        self.tracked_as = f"/v1/streams/{config.id}/{secrets.token_hex(8)}"
+        self._options = config.tracked_as(self.tracked_as)
+
+    async def run(self) -> None:
+        """Ask the model for each frame, until a file ends."""
+        if self.config.enabled:
+            await self._run()
+        self.over = True
+
+    def close(self) -> None:
+        """Let go of all that is large, behind the end of `run`."""
+        self.over = True
+        # Stream and camera know each other: the collector of garbage may come much later.
+        self.newest = None
+        self.subscribers.clear()
+
+    async def _run(self) -> None:
+        if self.config.track is not None:
+            # Its import would make the first answers late; a frame says what fails here.
+            with suppress(Exception):
+                await asyncio.to_thread(Tracker, self.config.track)
+        if self.feed is not None:
+            self.feed.start()
+        async with aclosing(self._camera.frames()) as frames:
+            async for frame in frames:
+                self._camera.again = await self._waits_for_model(frame)
+        if self.feed is not None:
+            self.feed.over()
+
+    async def _waits_for_model(self, frame: Frame) -> bool:
+        """Ask the model for a frame; True for one of a file, which waits until the model takes it.
+
+        A camera goes on meanwhile.
+        """
+        try:
+            await self._see(frame)
+            self._fail("")
+        except Exception as error:
+            # Until the operator does something: then it goes on.
+            hopeless = isinstance(error, (NotFound, InvalidOption))
+            if not self.config.address.live and (hopeless or isinstance(error, Unavailable)):
+                self._fail(str(error), "failed" if hopeless else "waiting")
+                return True
+            self.refused += 1
+            if hopeless:
+                self._fail(str(error), "failed")
+                return False
+            known = isinstance(error, FoveaError)
+            if not known and not self._fault:
+                log.exception("stream %s", self.config.id)
+            self._fail(str(error) if known else f"a frame fails: {type(error).__name__}")
+        return False
+
+    async def _see(self, frame: Frame) -> None:
+        # Looked up for each frame: it may have been loaded again.
+        model = self._plane.models.get(self.config.model)
+        self._plane.models.check_ready(self.config.model)
+        self.config.check(self._plane.models)
+        answer = await self._plane.predict(
+            PredictRequest(model, None, [frame.image], self._options, encode=_encoded)
+        )
+        (result,) = answer.images
+        if isinstance(result, FoveaError):
+            raise result
+        if self.feed is not None:
+            self.feed.become(live=True)
+        result.pixels = frame.image.pixels
+        self._check_shapes(result.width, result.height)
+        now = time.monotonic()
+        self._times.append(now)
+        self.age_s = now - frame.came
+        self._count_objects(result.found)
+        head = {
+            "stream": self.config.id,
+            "model": self.config.model,
+            "frame": self.answered,
+            "time_s": _rounded(frame.pts_s),
+            "age_ms": round(1e3 * self.age_s, 1),
+        }
+        text = orjson.dumps(head)[:-1] + b"," + result.encoded[1:]
+        seen = SeenFrame(
+            *(self.config.id, self.answered, frame.pts_s, self.age_s),
+            *(result, answer.words, text),
+        )
+        self.newest = seen
+        self.answered += 1
+        for subscriber in self.subscribers:
+            subscriber(seen)
+
+    def _check_shapes(self, width: int, height: int) -> None:
+        """Notice lines and zones that leave the picture, whose size only a frame tells."""
+        if (width, height) == self._size:
+            return
+        self._size = width, height
+        shapes = () if self.config.events is None else self.config.events.shapes
+        names = [f"{each.kind} {each.name}" for each in shapes if each.leaves(width, height)]
+        self._outside = ""
+        if names:
+            verb = "leaves" if len(names) == 1 else "leave"
+            self._outside = (
+                f"{' and '.join(names)} {verb} the picture, which has {width} x {height} pixels: "
+                "draw it again, or write shares of the picture, as 0.5"
+            )
+            log.warning("stream %s: %s", self.config.id, self._outside)
+
+    def _count_objects(self, found: TaskResult | None) -> None:
+        self.objects = self.tracked = 0
+        if not isinstance(found, Detections):
+            return
+        self.objects = len(found)
+        if found.track_ids is not None:
+            self.tracked = int((found.track_ids > 0).sum())
+            before = self._untracked.reason(self._tuning)
+            self._untracked.see(found, self.tracked)
+            if (reason := self._untracked.reason(self._tuning)) and not before:
+                log.warning("stream %s: %s", self.config.id, reason)
+
+    def _tell(self, seen: SeenFrame) -> None:
+        assert self.feed is not None
+        now_s = time.monotonic() - seen.age_s
+        if not self.config.address.live and seen.pts_s is not None:
+            now_s = seen.pts_s
+        head = {"frame": seen.number, "time_s": _rounded(seen.pts_s)}
+        self.feed.see(head, now_s, seen.result, seen.words.labels)
+
+    def _fail(self, reason: str, state: str = "refused") -> None:
+        if reason and not self._fault:
+            log.warning("stream %s: %s", self.config.id, reason)
+        self._fault, self._fault_state = reason, state
+        if reason and self.feed is not None:
+            self.feed.become(live=False)
+
+    def _log(self) -> None:
+        camera = self._camera
+        if self.feed is not None and camera.state is not SourceState.LIVE:
+            self.feed.become(live=False)
+        lost = camera.state in (SourceState.WAITING, SourceState.FAILED)
+        # A camera that stays away is asked again and again: the first time is the news.
+        again = self._lost and (lost or camera.state is SourceState.CONNECTING)
+        self._lost = lost or again
+        log.log(
+            logging.DEBUG if again else logging.WARNING if lost else logging.INFO,
+            "stream %s of %s is %s%s",
+            *(self.config.id, self.config.address.shown, camera.state),
+            f": {camera.reason}" if camera.reason else "",
+        )
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """Its state, and the reason for it; empty where all is well."""
+        if not self.config.enabled:
+            return "stopped", ""
+        if self._fault and self._camera.state in (SourceState.LIVE, SourceState.ENDED):
+            return self._fault_state, self._fault
+        kept = "" if self.feed is None else self.feed.fault
+        untracked = self._untracked.reason(self._tuning)
+        reasons = (self._camera.reason, kept, self._outside, untracked)
+        return self._camera.state.value, "; ".join(filter(None, reasons))
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The stream as listings have it."""
+        state, reason = self.state
+        times, camera = self._times, self._camera
+        spent = time.monotonic() - times[0] if times else 0.0
+        age_s = None if state == SourceState.ENDED.value else self.age_s
+        return {
+            **self.config.shown,
+            "state": state,
+            "reason": reason,
+            "rate": round(len(times) / spent, 2) if len(times) > 1 and spent else 0.0,
+            "age_ms": None if age_s is None else round(1e3 * age_s, 1),
+            "objects": self.objects,
+            **({} if self.config.track is None else {"tracked": self.tracked}),
+            "frames": {
+                "came": camera.came,
+                "dropped": camera.dropped,
+                "broken": camera.broken,
+                "answered": self.answered,
+                "refused": self.refused,
+            },
+            "reconnects": camera.reconnects,
+            **(self.feed.document if self.feed is not None else {}),
+        }
+
+
+class _Untracked:
+    """Notices that objects are found and none of them gets an id."""
+
+    def __init__(self) -> None:
+        self._frames, self._best = 0, 0.0
+
+    def see(self, found: Detections, tracked: int) -> None:
+        if tracked:
+            self._frames, self._best = 0, 0.0
+        elif len(found):
+            self._frames += 1
+            self._best = max(self._best, float(found.scores.max()))
+
+    def reason(self, tuning: Tuning) -> str:
+        """Say why no object has an id; "" while some have, or too few frames were seen."""
+        if self._frames < max(_UNTRACKED, 2 * tuning.min_frames):
+            return ""
+        said = f"objects are found on {self._frames} frames, and none gets an id"
+        if self._best < tuning.new:
+            return (
+                f"{said}: the best score is {self._best:.2f}, and a track begins at "
+                f"{tuning.new:.2f}, so lower track_new or conf"
+            )
+        return (
+            f"{said}: they are not found on {tuning.min_frames} frames in a row, or move too far "
+            "between two, so raise fps, or lower min_frames or conf"
+        )
+
+
+def _rounded(time_s: float | None) -> float | None:
+    return None if time_s is None else round(time_s, 3)
+
+
+def _encoded(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
+    answer: dict[str, Any] = {"width": result.width, "height": result.height}
+    if result.found is not None:
+        answer |= result.found.to_json(words, options)
+    return orjson.dumps(answer)
+
+
+def failed_document(stream_id: str, given: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """Describe a stream that does not run, or not yet, by what can be read of its settings."""
+    source = ""
+    with suppress(InvalidOption):
+        source = SourceAddress.parse(str(given.get("source", ""))).shown
+    return {
+        **{"id": stream_id, "source": source, "model": str(given.get("model", ""))},
+        **{"state": "failed" if reason else "connecting", "reason": reason, "rate": 0.0},
+        **{"age_ms": None, "objects": 0, "reconnects": 0},
+        "frames": dict.fromkeys(("came", "dropped", "broken", "answered", "refused"), 0),
+    }
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    """Cancel a task of a stream, and wait until it is over."""
+    task.cancel()
+    await asyncio.wait([task])

@@ -1,0 +1,384 @@
+"""The streams of a server: those of streams.toml, and those that clients made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fovea_preprocess.errors import (
+    AlreadyExists,
+    FetchRefused,
+    FoveaError,
+    InvalidOption,
+    NotFound,
+)
+from fovea_server.dataplane.reach import EVERYWHERE, Reach
+from fovea_server.dataplane.service import Service
+from fovea_server.observability.family import Family
+from fovea_server.streams.cameras.config import StreamConfig
+from fovea_server.streams.cameras.picture import NewestPicture
+from fovea_server.streams.cameras.stream import CameraStream, ended, failed_document
+from fovea_server.streams.cameras.turns import Turns
+from fovea_server.streams.events.config import ADDRESSES
+from fovea_server.streams.events.feed import EventFeed
+from fovea_server.streams.frames.address import check_reach
+from fovea_server.streams.frames.reader import require_av
+from fovea_server.traffic.call import CALL
+
+log = logging.getLogger(__name__)
+
+MOST = 64
+FILE = "streams.toml"
+"""Also the id under which the file is listed while it cannot be read."""
+_LOOK_S = 1.0
+
+
+class StreamTable:
+    """Runs streams; it belongs to the event loop.
+
+    `streams.toml` in the repository is the operator's: it is read again when it changes, and may
+    name files and devices. `streams.json` beside it keeps those of clients over a restart, for the
+    user of the server alone, as it has passwords. A key sees the streams of its models.
+
+    Args:
+        forget: called with the name of ids that end with their stream.
+    """
+
+    def __init__(self, service: Service, forget: Callable[[str], None]) -> None:
+        self._settings, self._plane = service.settings, service.plane
+        self._drawing, self._turns = service.drawing, Turns(service.models)
+        self._budget, self._forget = service.budget, forget
+        places = self._settings.model_repository
+        folder = next((each for each in places if isinstance(each, Path)), None)
+        self._toml = None if folder is None else folder / FILE
+        self._kept = None if folder is None else folder / "streams.json"
+        self._events = None if folder is None else folder / ".streams"
+        self._running: dict[str, tuple[CameraStream, asyncio.Task[None]]] = {}
+        self._pictures: dict[str, NewestPicture] = {}
+        self._of_file: dict[str, Any] = {}
+        self._of_clients: dict[str, Any] = {}
+        self._failed: dict[str, str] = {}
+        """Why a stream did not begin, or not with its newest settings."""
+        # Ending a stream takes a while, in which nobody else may begin one of its id.
+        self._changing = asyncio.Lock()
+        self._stamp: tuple[int, int] | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin all streams, and follow the file."""
+        self._of_clients = _read_json(self._kept)
+        await self._follow()
+        self._looking = asyncio.create_task(self._look())
+
+    async def stop(self) -> None:
+        """End all streams."""
+        if self._looking is not None:
+            await ended(self._looking)
+        await asyncio.gather(*map(self._end, list(self._running)))
+
+    def documents(self) -> list[dict[str, Any]]:
+        """List the streams by their ids, also those that cannot run."""
+        return [self._document(name) for name in sorted(self._names) if _sees(self._given(name))]
+
+    def document(self, name: str) -> dict[str, Any]:
+        """Describe a stream as listings have it; NotFound: there is none of that id."""
+        self.model_of(name)
+        return self._document(name)
+
+    def _document(self, name: str) -> dict[str, Any]:
+        of_file, reason = name not in self._of_clients, self._failed.get(name, "")
+        if name in self._running:
+            document = self._running[name][0].document
+            document["reason"] = document["reason"] or reason
+        else:
+            document = failed_document(name, self._given(name), reason)
+        return {**document, "of_file": of_file}
+
+    def model_of(self, name: str) -> str:
+        """Return the model of a stream; NotFound: there is none of that id, running or not."""
+        given = self._given(name)
+        if name not in self._names or not _sees(given):
+            raise NotFound(f"there is no stream '{name[:64]}': GET /v1/streams lists them")
+        return model_in(given)
+
+    @property
+    def _names(self) -> set[str]:
+        return {*self._running, *self._failed, *self._of_clients}
+
+    def _given(self, name: str) -> Mapping[str, Any]:
+        """Return the settings of a stream, running or not, which may be none."""
+        if name in self._running:
+            return self._running[name][0].config.given
+        given = self._of_clients.get(name, self._of_file.get(name))
+        return given if isinstance(given, dict) else {}
+
+    def get(self, name: str) -> CameraStream:
+        """Find a stream; NotFound: there is none of that id, or it cannot run."""
+        self.model_of(name)
+        if name not in self._running:
+            raise NotFound(f"stream '{name}' does not run: {self._failed.get(name, 'it begins')}")
+        return self._running[name][0]
+
+    def picture(self, name: str) -> NewestPicture:
+        """Find the pictures of a stream; NotFound: there is none of that id."""
+        self.get(name)
+        return self._pictures[name]
+
+    def feed(self, name: str) -> EventFeed:
+        """Find the events of a stream; NotFound: there are none."""
+        feed = self.get(name).feed
+        if feed is None:
+            raise NotFound(f"stream {name} has no events: give it lines, zones or events")
+        return feed
+
+    async def add(self, name: str, given: Mapping[str, Any]) -> None:
+        """Begin a stream for a client, and keep it.
+
+        Raises:
+            InvalidOption, FetchRefused: as `StreamConfig.parse`, or its source is not allowed.
+            AlreadyExists: the id is taken.
+            NotFound: the model is not there.
+        """
+        async with self._changing:
+            if name in self._names:
+                raise AlreadyExists(f"there is a stream '{name}' already: PATCH changes it")
+            self._begin(config := await self._of_client(name, given))
+            self._keep(name, config)
+
+    async def change(self, name: str, given: Mapping[str, Any]) -> None:
+        """Begin a client's stream again with other settings; null takes one away. As `add`."""
+        async with self._changing:
+            merged = {**self._own(name), **given}
+            merged = {key: value for key, value in merged.items() if value is not None}
+            config = await self._of_client(name, merged)
+            before = await self._end(name)
+            try:
+                self._begin(config)
+            except FoveaError:
+                if before is not None:
+                    self._begin(before.config)
+                raise
+            self._keep(name, config)
+
+    async def remove(self, name: str) -> None:
+        """End a client's stream; NotFound, AlreadyExists: there is none, or it is of the file."""
+        async with self._changing:
+            self._own(name)
+            await self._end(name)
+            self._keep(name, None)
+            if self._events is not None:
+                await asyncio.to_thread(shutil.rmtree, self._events / name, ignore_errors=True)
+
+    def _own(self, name: str) -> dict[str, Any]:
+        self.model_of(name)
+        if name not in self._of_clients:
+            raise AlreadyExists(f"stream '{name}' is of streams.toml: change it there")
+        given: dict[str, Any] = self._of_clients[name]
+        return given
+
+    def _checked(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
+        require_av()
+        config = StreamConfig.parse(name, given)
+        if config.address.kind in ("rtsp", "http") and not self._settings.allow_url:
+            raise FetchRefused(
+                "this server opens no addresses: start it with --allow-url, and for cameras of the "
+                "local network that clients add with --url-allow-private"
+            )
+        most = int(1e6 * self._settings.max_megapixels)
+        return replace(config, reading=replace(config.reading, most_pixels=most))
+
+    async def _of_client(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
+        config = self._checked(name, given)
+        if config.address.kind in ("file", "device"):
+            raise FetchRefused("files and devices are named in streams.toml alone, by the operator")
+        if any(given.get(key) is not None for key in ADDRESSES):
+            raise FetchRefused(
+                f"{' and '.join(ADDRESSES)} are named in streams.toml alone, by the operator"
+            )
+        config.check(self._plane.models)
+        await asyncio.to_thread(check_reach, config.address, Reach.of(self._settings))
+        return config
+
+    def _begin(self, config: StreamConfig) -> None:
+        if len(self._running) >= MOST:
+            raise InvalidOption(f"{MOST} streams are the most that a server runs: remove one")
+        # The operator has written the file, and the clients the rest.
+        of_file = config.id in self._of_file and config.id not in self._of_clients
+        reach = EVERYWHERE if of_file else Reach.of(self._settings)
+        feed = self._feed(config)
+        stream = CameraStream(config, self._plane, self._turns, reach=reach, feed=feed)
+        # It outlives the request that made it, whose id and key are not its own.
+        task = asyncio.create_task(stream.run(), context=Context())
+        self._running[config.id] = stream, task
+        self._pictures[config.id] = NewestPicture(stream, self._drawing)
+        self._failed.pop(config.id, None)
+
+    def _feed(self, config: StreamConfig) -> EventFeed | None:
+        if config.events is None:
+            return None
+        if self._events is None:
+            raise InvalidOption("events are kept in a repository that is a folder: serve one")
+        try:
+            return EventFeed(config.id, config.events, self._events / config.id)
+        except OSError as error:
+            raise InvalidOption(
+                f"the events of stream {config.id} cannot be kept in {self._events}: "
+                f"{error.strerror}"
+            ) from None
+
+    async def _end(self, name: str) -> CameraStream | None:
+        """End a stream; None: it does not run."""
+        self._failed.pop(name, None)
+        if name not in self._running:
+            return None
+        stream, task = self._running.pop(name)
+        del self._pictures[name]
+        await ended(task)
+        stream.close()
+        self._forget(stream.tracked_as)
+        if stream.feed is not None:
+            await stream.feed.stop()
+        # Decoders leave holes of tens of megabytes in the heaps, which frames do not fill again.
+        if stream.config.enabled:
+            self._budget.gave_much_back()
+        return stream
+
+    def _keep(self, name: str, config: StreamConfig | None) -> None:
+        # Others stay as they were written, also those that could not begin.
+        self._of_clients.pop(name, None)
+        if config is not None:
+            self._of_clients[name] = dict(config.given)
+        if self._kept is None:
+            return
+        part = self._kept.with_name(".streams.json.part")
+        try:
+            part.touch(0o600)
+            part.write_text(json.dumps(self._of_clients, indent=2))
+            part.replace(self._kept)
+        except OSError as error:
+            log.warning("streams are not kept over a restart: %s (%s)", self._kept, error.strerror)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self._follow()
+
+    async def _follow(self) -> None:
+        """Read streams.toml if it has changed, and begin what does not run yet.
+
+        A stream with a mistake stays as it was; a file that cannot be read changes nothing.
+        """
+        stamp = None
+        if self._toml is not None:
+            with suppress(OSError):
+                file = self._toml.stat()
+                stamp = file.st_mtime_ns, file.st_size
+        wanted = {*self._of_file, *self._of_clients}
+        if stamp == self._stamp and not self._failed and wanted <= self._running.keys():
+            return
+        async with self._changing:
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._read()
+            for name in {*self._running, *self._failed} - {*self._of_file, *self._of_clients, FILE}:
+                await self._end(name)
+            for name, given in self._of_clients.items():
+                if name not in self._running:
+                    await self._try(name, given)
+            for name, given in self._of_file.items():
+                if name not in self._of_clients:
+                    await self._try(name, given)
+                elif name in self._running:
+                    self._fail(name, "a client's stream has this id: DELETE that, or take another")
+
+    def _read(self) -> None:
+        try:
+            there = None if self._stamp is None else self._toml
+            text = "" if there is None else there.read_text("utf-8-sig")
+            self._of_file = tomllib.loads(text)
+            self._failed.pop(FILE, None)
+        except (OSError, ValueError) as error:
+            self._fail(FILE, f"it cannot be read: {error}")
+
+    async def _try(self, name: str, given: object) -> None:
+        try:
+            if not isinstance(given, dict):
+                raise InvalidOption(f"'{name[:60]}' is no stream: write [ID] above its settings")
+            config = self._checked(name, given)
+            if name in self._running and self._running[name][0].config == config:
+                self._failed.pop(name, None)
+                return
+            await self._end(name)
+            self._begin(config)
+        except FoveaError as error:
+            self._fail(name, str(error))
+
+    def _fail(self, name: str, reason: str) -> None:
+        if self._failed.get(name) != reason:
+            file = FILE if name in {*self._of_file, FILE} else "streams.json"
+            log.error("%s: [%s]: %s", file, name[:64], reason)
+        self._failed[name] = reason
+
+    def families(self) -> Iterator[Family]:
+        """Count streams by state, the frames of each, and the events of each receiver."""
+        states = Family("fovea_streams", "gauge", "Streams by state")
+        now = Counter(one.state[0] for one, _ in self._running.values())
+        now["failed"] += len(self._failed.keys() - self._running.keys())
+        for state, count in now.items():
+            states.add({"state": state}, count)
+        frames = Family("fovea_stream_frames_total", "counter", "Frames of streams by what became")
+        age = Family("fovea_stream_age_seconds", "gauge", "Age of the newest answer")
+        events = Family("fovea_stream_events_total", "counter", "Events by what became of them")
+        waiting = Family("fovea_stream_events_waiting", "gauge", "Events that a receiver lacks")
+        up = Family("fovea_stream_receiver_up", "gauge", "Receivers that take events")
+        for name, (stream, _) in self._running.items():
+            for what, count in stream.document["frames"].items():
+                frames.add({"stream": name, "frames": what}, count)
+            if stream.age_s is not None:
+                age.add({"stream": name}, stream.age_s)
+            for receiver, sender in (stream.feed.senders if stream.feed else {}).items():
+                labels = {"stream": name, "receiver": receiver}
+                events.add({**labels, "events": "sent"}, sender.sent)
+                events.add({**labels, "events": "missed"}, sender.missed)
+                events.add({**labels, "events": "refused"}, sender.refused)
+                waiting.add(labels, sender.waiting)
+                up.add(labels, int(not sender.reason))
+            if stream.feed is not None:
+                labels = {"stream": name, "receiver": "disk"}
+                events.add({**labels, "events": "missed"}, stream.feed.log.lost)
+                waiting.add(labels, stream.feed.log.held)
+                up.add(labels, int(not stream.feed.fault))
+        return iter((states, frames, age, events, waiting, up))
+
+
+def _sees(given: Mapping[str, Any]) -> bool:
+    """Return True if the key of the current request takes the model of a stream."""
+    call = CALL.get()
+    return call is None or call.holder is None or call.holder.takes(model_in(given))
+
+
+def model_in(given: Mapping[str, Any]) -> str:
+    """Return the model in the settings of a stream; "" where it is missing, or none."""
+    model = given.get("model")
+    return model if isinstance(model, str) else ""
+
+
+def _read_json(file: Path | None) -> dict[str, dict[str, Any]]:
+    if file is None or not file.exists():
+        return {}
+    try:
+        given = json.loads(file.read_text("utf-8"))
+        return {name: each for name, each in given.items() if isinstance(each, dict)}
+    except (OSError, ValueError, AttributeError) as error:
+        log.warning("%s cannot be read, and its streams do not run: %s", file, error)
+        return {}

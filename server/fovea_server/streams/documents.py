@@ -1,0 +1,181 @@
+"""Streams as OpenAPI describes them: the settings of one, and how it is listed.
+
+`StreamConfig` reads settings without them, for its errors; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+from fastapi import Path, Response
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.json_schema import SkipJsonSchema
+
+from fovea_engines.results.options import PredictOptions
+from fovea_server.http.v1.openapi import described
+from fovea_server.streams.cameras.config import OPTIONS
+
+StreamId = Annotated[str, Path(description="id of the stream", examples=["door"])]
+
+Absent = SkipJsonSchema[None]
+"""A key that may be left out."""
+
+_TYPES = get_type_hints(PredictOptions)
+
+
+def _of_option(name: str) -> Any:
+    kinds = get_args(_TYPES[name])
+    return kinds[0] if NoneType in kinds else _TYPES[name]
+
+
+_FIELDS: dict[str, Any] = {
+    option.name: (
+        _of_option(option.name) | Absent,
+        Field(None, description=option.metadata["description"]),
+    )
+    for option in fields(PredictOptions)
+    if option.name in OPTIONS
+}
+
+
+class StreamChange(create_model("_Options", **_FIELDS)):  # type: ignore[misc]
+    """Settings that change; null takes one away."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    source: str | Absent = Field(None, description="rtsp://, rtsps:// or http:// (MJPEG)")
+    model: str | Absent = Field(None, description="name of the model")
+    enabled: bool | Absent = Field(None, description="false stops it; it stays in the list")
+    every: str | Absent = Field(None, description="mean time between two frames: 200ms, 2s")
+    fps: float | Absent = Field(None, description="in place of every: frames a second")
+    transport: Literal["tcp", "udp"] | Absent = Field(None, description="of RTSP")
+    track: str | Absent = Field(None, description="ids: bytetrack, sort, ocsort, botsort")
+    lines: list[str] | Absent = Field(None, description="NAME=x,y,x,y; see docs/streams.md")
+    zones: list[str] | Absent = Field(None, description="NAME=x,y,x,y,x,y...:after=30s")
+    events: list[str] | Absent = Field(None, description="kinds of events, default all")
+    debounce: str | Absent = Field(None, description="time until something counts: 300ms")
+    lost_after: str | Absent = Field(None, description="time until an object is lost: 2s")
+    event_images: int | Absent = Field(None, description="most pictures of events that are kept")
+
+
+class StreamSettings(StreamChange):
+    """A stream to begin."""
+
+    id: str = Field(description="letters, digits, '.', '_' and '-', up to 64")
+    source: str = Field(description="rtsp://, rtsps:// or http:// (MJPEG)")
+    model: str = Field(description="name of the model")
+
+
+class FrameCounts(BaseModel):
+    """Frames of a stream by what became of them."""
+
+    came: int
+    dropped: int = Field(description="a newer one replaced them before the model had time")
+    broken: int = Field(description="could not be decoded, and were skipped")
+    answered: int
+    refused: int = Field(description="the model did not answer them")
+
+
+class Sending(BaseModel):
+    """The state of a receiver of events."""
+
+    sent: int = Field(description="events that it has taken since the stream began")
+    waiting: int = Field(description="events that it has not taken yet")
+    missed: int = Field(description="events that were forgotten before it was back")
+    refused: int = Field(description="events that it refused again and again, and were given up")
+    refusal: str = Field(description="the last of these, and why; empty if there are none")
+    reason: str = Field(description="why they wait; empty where all is well")
+
+
+class StreamStatus(StreamSettings):
+    """A stream: its settings without passwords, and how it is."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    webhook: str | Absent = Field(None, description="host and port of the receiver")
+    mqtt: str | Absent = Field(None, description="host and port of the broker")
+    of_file: bool = Field(description="it is of streams.toml, and is changed there")
+    state: Literal["connecting", "live", "waiting", "refused", "stopped", "ended", "failed"]
+    reason: str = Field(description="why it does not run as it is set; empty where all is well")
+    rate: float = Field(description="answers a second")
+    age_ms: float | None = Field(
+        description="from capture to answer, of the newest frame; null after the end of a file"
+    )
+    objects: int = Field(description="on the newest frame")
+    tracked: int | Absent = Field(None, description="with track: objects of these with an id")
+    frames: FrameCounts
+    reconnects: int
+    counts: dict[str, dict[str, int]] | Absent = Field(
+        None, description='by name: of a line "in" and "out", of a zone "objects"'
+    )
+    sending: dict[str, Sending] | Absent = Field(None, description='"webhook" and "mqtt"')
+
+
+class StreamList(BaseModel):
+    """All streams."""
+
+    streams: list[StreamStatus]
+
+
+class Removed(BaseModel):
+    """It is gone."""
+
+
+_SETTINGS = {
+    "id": "door",
+    "source": "rtsp://USER:PASSWORD@CAMERA/STREAM",
+    "model": "yolov8n",
+    "every": "200ms",
+    "lines": ["door=0.1,0.6,0.9,0.6:classes=person"],
+}
+_ONE = {
+    **{**_SETTINGS, "source": "rtsp://CAMERA/STREAM"},
+    **{"of_file": False, "state": "live", "reason": "", "rate": 4.9, "age_ms": 71.2, "objects": 2},
+    "frames": {"came": 510, "dropped": 12, "broken": 0, "answered": 498, "refused": 0},
+    "reconnects": 0,
+    "counts": {"door": {"in": 3, "out": 1}},
+}
+_EXAMPLES: dict[type[BaseModel], Any] = {
+    StreamStatus: _ONE,
+    StreamList: {"streams": [_ONE]},
+    Removed: {},
+    StreamSettings: _SETTINGS,
+    StreamChange: {"zones": ["yard=0,0.5,1,0.5,1,1,0,1:after=30s"], "fps": None},
+}
+
+
+def described_stream(
+    name: str,
+    answer: type[BaseModel],
+    *errors: int,
+    body: type[BaseModel] | None = None,
+    status: int = 200,
+) -> dict[str, Any]:
+    """Describe a route for FastAPI, as `described`, with the schema of its body and examples."""
+    made = described(name, answer, 403, *errors)
+    made["responses"][status] = {"content": _json(answer)}
+    if body is not None:
+        schema = body.model_json_schema()
+        content = {"application/json": {"schema": schema, **_json(body)["application/json"]}}
+        made["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
+    return made | {"status_code": status}
+
+
+def described_bytes(name: str, text: str, *media: str, **queries: str) -> dict[str, Any]:
+    """Describe a route that answers other than JSON, and what its address may have."""
+    made = described(name, Removed, 403, 404)
+    schema = {"type": "string", "format": "binary"}
+    content = {each: {"schema": schema} for each in media}
+    made["responses"][200] = {"description": text, "content": content}
+    parameters = [
+        {"name": key, "in": "query", "description": each, "schema": {"type": "string"}}
+        for key, each in queries.items()
+    ]
+    made |= {"response_model": None, "response_class": Response}
+    return made | {"openapi_extra": {"parameters": parameters}}
+
+
+def _json(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"examples": {"stream": {"value": _EXAMPLES[model]}}}}

@@ -1,0 +1,113 @@
+"""Events to an HTTP address, signed as https://www.standardwebhooks.com has it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import time
+from contextlib import suppress
+from typing import Self
+from urllib.parse import urlsplit
+
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.streams.events.log import LoggedEvent
+from fovea_server.streams.events.sender import SinkFailed
+
+_TIMEOUT_S = 30.0
+_MOST_TRIES, _MOST_TRIES_OF_BUSY = 5, 60
+# What servers, and proxies before them, answer while they are busy, or away for a moment.
+_BUSY = frozenset((408, 425, 429, 502, 503, 504))
+_MUCH = 1 << 16
+
+
+class Webhook:
+    """POSTs each event; any 2xx says that the receiver has it.
+
+    The header `webhook-id` is the same each time that an event is sent.
+
+    Args:
+        stream: begins the ids.
+        address: http or https, with user and password where it needs those.
+        secret: of the signature, whsec_ and base64; None sends none.
+    """
+
+    name = "webhook"
+
+    def __init__(self, stream: str, address: str, secret: str | None) -> None:
+        self._stream, self._address = stream, address
+        self._key = None if secret is None else _key(secret)
+
+    @staticmethod
+    def check(address: str, secret: str | None) -> None:
+        """Raise InvalidOption for what is no address of HTTP, or no secret."""
+        # It takes a tenth of a second, which most servers need not pay.
+        import httpx
+
+        try:
+            right = httpx.URL(address).scheme in ("http", "https") and urlsplit(address).hostname
+        except (httpx.InvalidURL, ValueError):
+            right = None
+        if not right:
+            raise InvalidOption("webhook must be an address, as https://host/path")
+        if secret is not None:
+            _key(secret)
+
+    async def __aenter__(self) -> Self:
+        import httpx
+
+        self._client = httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._client.aclose()
+
+    async def send(self, event: LoggedEvent) -> None:
+        """Post an event."""
+        import httpx
+
+        name, now = f"{self._stream}-{event.number}", str(int(time.time()))
+        headers = {"content-type": "application/json", "webhook-id": name, "webhook-timestamp": now}
+        if self._key is not None:
+            signed = f"{name}.{now}.".encode() + event.text
+            digest = hmac.digest(self._key, signed, hashlib.sha256)
+            headers["webhook-signature"] = "v1," + base64.b64encode(digest).decode()
+        try:
+            # httpx limits each read; together they end as well.
+            async with (
+                asyncio.timeout(_TIMEOUT_S),
+                self._client.stream(
+                    "POST", self._address, content=event.text, headers=headers
+                ) as answer,
+            ):
+                status = answer.status_code
+                if int(answer.headers.get("content-length", _MUCH)) < _MUCH:
+                    await answer.aread()  # or the next event takes a new connection
+        except (httpx.HTTPError, TimeoutError) as error:
+            away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            raise SinkFailed(
+                f"the receiver does not answer ({type(error).__name__})",
+                None if away else _MOST_TRIES,
+            ) from None
+        if not 200 <= status < 300:
+            tries = _MOST_TRIES_OF_BUSY if status in _BUSY else _MOST_TRIES
+            raise SinkFailed(f"the receiver answers {status}", tries)
+
+    async def beat(self) -> None:
+        """Do nothing: each event has a way of its own."""
+
+
+def _key(secret: str) -> bytes:
+    begin, _, text = secret.partition("whsec_")
+    key = b""
+    if not begin:
+        with suppress(binascii.Error):
+            key = base64.b64decode(text, validate=True)
+    if not key:
+        raise InvalidOption(
+            "webhook_secret must be whsec_ and base64, as receivers take it; make one with: "
+            'echo "whsec_$(openssl rand -base64 32)"'
+        )
+    return key

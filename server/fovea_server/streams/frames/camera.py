@@ -1,0 +1,248 @@
+"""A source as frames for the event loop: the newest wins, and a camera that is lost comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from fovea_preprocess.errors import FetchRefused
+from fovea_preprocess.image import DecodedImage
+from fovea_preprocess.plural import counted
+from fovea_server.dataplane.reach import Reach
+from fovea_server.streams.frames.address import SourceAddress, opened_at
+from fovea_server.streams.frames.reader import FrameReader, RawFrame, Reading, SourceFailed
+
+log = logging.getLogger(__name__)
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
+_AGAIN_S = 0.2
+
+
+class SourceState(StrEnum):
+    """The state of a source."""
+
+    CONNECTING = "connecting"
+    LIVE = "live"
+    WAITING = "waiting"
+    """It is lost, and asked again after a while."""
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """A frame.
+
+    Attributes:
+        image: its pixels, upright.
+        number: from 0, of the frames that were taken.
+        pts_s: its time in the stream, seconds; None where the source has none.
+        came: when it came, by `time.monotonic`.
+    """
+
+    image: DecodedImage
+    number: int
+    pts_s: float | None
+    came: float
+
+
+class Camera:
+    """Frames of a source; one coroutine iterates over `frames`.
+
+    Args:
+        turn: entered before a frame is taken, and left when the next one is asked for: where that
+            takes its time, the frame is one that came meanwhile.
+
+    Attributes:
+        state, reason: what it does, and why it is not live.
+        came, dropped, reconnects: frames that came, those that a newer one replaced before they
+            were taken, and how often the source was lost.
+        broken: packets that could not be decoded, and were skipped.
+        again: set by who takes a frame: it comes once more, after a while.
+    """
+
+    def __init__(
+        self,
+        address: SourceAddress,
+        reading: Reading,
+        *,
+        reach: Reach,
+        changed: Callable[[], None] = lambda: None,
+        turn: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+    ) -> None:
+        self.address, self.reading = address, reading
+        self._reach, self._changed, self._turn = reach, changed, turn
+        self.state, self.reason = SourceState.CONNECTING, ""
+        self.came = self.dropped = self.broken = self.reconnects = 0
+        self.again = False
+        self._taken = 0
+
+    async def frames(self) -> AsyncGenerator[Frame, None]:
+        """Yield frames until a file ends, or can not be read; a camera is asked again for ever."""
+        wait_s = _FIRST_WAIT_S
+        while True:
+            self._become(SourceState.CONNECTING, self.reason)
+            try:
+                address = await opened_at(self.address, self._reach)
+                async with aclosing(self._connected(address)) as coming:
+                    async for frame in coming:
+                        wait_s = _FIRST_WAIT_S
+                        yield frame
+                lacking = f", and {counted(self.broken, 'frame')} could not be decoded"
+                self._become(SourceState.ENDED, f"the file is over{lacking if self.broken else ''}")
+                return
+            except (SourceFailed, FetchRefused) as error:
+                if not self.address.live:
+                    self._become(SourceState.FAILED, str(error))
+                    return
+                self.reconnects += 1
+                self._become(SourceState.WAITING, str(error))
+            except Exception as error:
+                reason = f"reading it fails: {type(error).__name__}"
+                if reason != self.reason:
+                    log.exception("%s of %s", reason, self.address.shown)
+                if not self.address.live:
+                    self._become(SourceState.FAILED, reason)
+                    return
+                self.reconnects += 1
+                self._become(SourceState.WAITING, reason)
+            # Cameras that were lost together do not come back together.
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1))
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def _connected(self, address: SourceAddress) -> AsyncGenerator[Frame, None]:
+        slot = _Slot(asyncio.get_running_loop(), waits=not address.live)
+        reader = FrameReader(address, self.reading, slot.put, slot.skip, slot.end)
+        limit = self.reading.open_s
+        reader.start()
+        try:
+            while True:
+                await slot.filled(limit if address.live else None)
+                limit = max(self.reading.stall_s, 3 * self.reading.every_s)
+                async with self._turn():
+                    raw = slot.take()
+                    self._count(slot)
+                    if raw is None:
+                        return
+                    self._become(SourceState.LIVE, "")
+                    image = await asyncio.to_thread(_decoded, raw)
+                    # A frame of a file has waited for its turn, and is none the older.
+                    came = raw.came if address.live else time.monotonic()
+                    yield (frame := Frame(image, self._taken, raw.pts_s, came))
+                while self.again:
+                    # Outside of its turn, which other streams have meanwhile.
+                    self.again = False
+                    await asyncio.sleep(_AGAIN_S)
+                    async with self._turn():
+                        yield replace(frame, came=time.monotonic())
+                self._taken += 1
+        finally:
+            reader.stopped.set()
+            slot.close()
+            self._count(slot)
+
+    def _count(self, slot: _Slot) -> None:
+        came, dropped, broken = slot.counted()
+        self.came, self.dropped = self.came + came, self.dropped + dropped
+        self.broken += broken
+
+    def _become(self, state: SourceState, reason: str) -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason = state, reason
+            self._changed()
+
+
+def _decoded(raw: RawFrame) -> DecodedImage:
+    pixels = np.asarray(raw.picture.to_ndarray(format="rgb24"), np.uint8)
+    # Phones and some cameras say how they are held.
+    turns = round(getattr(raw.picture, "rotation", 0) / 90) % 4
+    upright = np.ascontiguousarray(np.rot90(pixels, turns) if turns else pixels)
+    upright.flags.writeable = False
+    return DecodedImage(upright, 1)
+
+
+class _Slot:
+    """The place of one frame, between the thread that reads and the loop.
+
+    With `waits` the reader waits until it is free; without, a newer frame replaces the one there.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, waits: bool) -> None:
+        self._loop, self._waits = loop, waits
+        self._lock = threading.Condition()
+        self._there = asyncio.Event()
+        self._frame: RawFrame | None = None
+        self._over = self._closed = False
+        self._reason: SourceFailed | None = None
+        self._came = self._dropped = self._broken = 0
+
+    def put(self, frame: RawFrame) -> None:
+        """Leave a frame, in the thread that reads."""
+        with self._lock:
+            while self._waits and self._frame is not None and not self._closed:
+                self._lock.wait()
+            self._came += 1
+            self._dropped += self._frame is not None
+            self._frame = frame
+            self._wake()
+
+    def skip(self) -> None:
+        """Count a packet that cannot be decoded, in the thread that reads."""
+        with self._lock:
+            self._broken += 1
+
+    def end(self, reason: SourceFailed | None) -> None:
+        """Say that there will be no more, in the thread that reads."""
+        with self._lock:
+            self._over, self._reason = True, reason
+            self._wake()
+
+    def _wake(self) -> None:
+        # The loop is closed only behind `close`.
+        if not self._closed:
+            self._loop.call_soon_threadsafe(self._there.set)
+
+    async def filled(self, limit_s: float | None) -> None:
+        """Wait for a frame or the end; SourceFailed: neither comes in time."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while not self._filled():
+                    await self._there.wait()
+        except TimeoutError:
+            raise SourceFailed(f"it has stalled: no frame for {limit_s:g} s") from None
+
+    def _filled(self) -> bool:
+        with self._lock:
+            self._there.clear()
+            return self._frame is not None or self._over
+
+    def take(self) -> RawFrame | None:
+        """Take the frame; None after the last. SourceFailed: there are no more."""
+        with self._lock:
+            frame, self._frame = self._frame, None
+            self._lock.notify()
+        if frame is None and self._reason is not None:
+            raise self._reason
+        return frame
+
+    def counted(self) -> tuple[int, int, int]:
+        """Return how many frames came and were dropped, and packets broken, since the last call."""
+        with self._lock:
+            counts = self._came, self._dropped, self._broken
+            self._came = self._dropped = self._broken = 0
+        return counts
+
+    def close(self) -> None:
+        """Let a reader that waits go on to its end."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify()

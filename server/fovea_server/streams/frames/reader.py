@@ -1,0 +1,275 @@
+"""Reads one source in a thread of its own, as fast as it comes."""
+
+from __future__ import annotations
+
+import errno
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fovea_engines.backends.installing import install_extra
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.dataplane.reach import OURS
+from fovea_server.streams.frames.address import SourceAddress
+from fovea_server.streams.frames.relay import RtspRelay
+
+if TYPE_CHECKING:
+    from av import VideoFrame, VideoStream
+    from av.container import InputContainer
+
+_WORDS = {
+    errno.ECONNREFUSED: "nobody listens there",
+    errno.ENOENT: "there is no such file",
+    errno.EACCES: "it may not be read",
+    errno.ENODEV: "there is no such device",
+    errno.EBUSY: "another program uses the device",
+    errno.EIO: "it sends no video, breaks off, or redirects too often",
+    errno.EHOSTUNREACH: "there is no way to that host",
+    errno.ETIMEDOUT: "it does not answer",
+    errno.EINVAL: "it is a playlist, or in a format that is not read",
+}
+_CLASSES = {
+    "HTTPUnauthorizedError": "user or password are wrong",
+    "HTTPForbiddenError": "it lets this user not in",
+    "HTTPNotFoundError": "there is nothing at that path",
+    "ExitError": "it does not answer, or sends no more frames",
+    "InvalidDataError": "it is no video that can be decoded",
+    "DecoderNotFoundError": "its codec is not known",
+    "ProtocolNotFoundError": "its protocol is not known",
+    "EOFError": "it ended the connection",
+}
+
+
+# A playlist may name any address, also one that was not checked, or any file.
+_PLAYLISTS = frozenset(("concat", "dash", "hls", "imf", "rtp", "rtsp", "sap", "sdp", "smooth"))
+_FORMATS = "mpjpeg,mjpeg,jpeg_pipe,mov,mp4,matroska,webm,mpegts,avi,flv"
+_USUAL_RATE = 25.0
+# So many broken packets one after the other are more than a camera sends until its next key frame.
+_MOST_BROKEN = 250
+_PROTOCOLS = {
+    "rtsp": "rtsp,rtp,srtp,udp,tcp,tls",
+    "http": "http,https,httpproxy,tcp,tls",
+    "file": "file",
+}
+
+
+class SourceFailed(Exception):
+    """A source cannot be read; the message says why, without its address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The way in which a source is read.
+
+    Attributes:
+        every_s: the mean time between two frames; 0 takes all.
+        transport: of RTSP: "tcp" or "udp".
+        open_s: time in which a source must answer.
+        stall_s: time after which one that sends no frame has stalled.
+        most_pixels: of a frame.
+    """
+
+    every_s: float = 0.0
+    transport: str = "tcp"
+    open_s: float = 10.0
+    stall_s: float = 5.0
+    most_pixels: int = 64_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawFrame:
+    """A decoded frame: its picture, its time in the stream, and when it came (monotonic).
+
+    The time of a frame of a file is always known, and grows from frame to frame.
+    """
+
+    picture: VideoFrame
+    pts_s: float | None
+    came: float
+
+
+class Due:
+    """Chooses frames at a mean rate: the first one of each step of time, whatever the source's."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._next_s = -math.inf
+
+    def takes(self, now_s: float) -> bool:
+        """Return True for a frame that is to be taken; times never go back."""
+        # A frame that is a little early is on time.
+        if now_s < self._next_s - 0.05 * self._every_s:
+            return False
+        # Behind a gap the steps begin anew, or many frames would be due at once.
+        behind = now_s - self._next_s > self._every_s
+        self._next_s = (now_s if behind else self._next_s) + self._every_s
+        return True
+
+
+class Position:
+    """The times of the frames of a file, which grow from frame to frame.
+
+    Raw H.264 has no times. Where the times of a file go back (frames copied in the wrong order,
+    recordings joined to one), they are as wrong. Such a frame follows the one before it at the
+    rate of the stream.
+    """
+
+    def __init__(self, stream: VideoStream) -> None:
+        rate = stream.guessed_rate or stream.average_rate
+        self._usual_s = 1 / float(rate) if rate else 1 / _USUAL_RATE
+        self._next_s, self._last_s = 0.0, -math.inf
+
+    def of(self, picture: VideoFrame) -> float:
+        """Return the time of the next frame in seconds."""
+        given_s = picture.time
+        time_s = self._next_s if given_s is None or given_s <= self._last_s else given_s
+        length_s = float((picture.duration or 0) * (picture.time_base or 0))
+        self._last_s, self._next_s = time_s, time_s + (length_s if length_s > 0 else self._usual_s)
+        return time_s
+
+
+def require_av() -> None:
+    """Raise InvalidOption where PyAV is not installed."""
+    try:
+        import av  # noqa: F401
+    except ModuleNotFoundError:
+        raise InvalidOption(
+            "cameras and streams need packages that are not installed (pip install "
+            f"'fovea-serve[streams]'): {install_extra('streams')}"
+        ) from None
+
+
+class FrameReader(threading.Thread):
+    """Decodes until it is stopped, or the source ends.
+
+    Args:
+        address: as `checked` returned it.
+        reading: how.
+        put: takes each frame; of a file it may block until there is room.
+        skipped: called for each packet that cannot be decoded.
+        ended: takes None at the end of a file, or why there are no more frames.
+    """
+
+    def __init__(
+        self,
+        address: SourceAddress,
+        reading: Reading,
+        put: Callable[[RawFrame], None],
+        skipped: Callable[[], None],
+        ended: Callable[[SourceFailed | None], None],
+    ) -> None:
+        super().__init__(name="fovea-frames", daemon=True)
+        self._address, self._reading, self._put = address, reading, put
+        self._skipped, self._ended = skipped, ended
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        """Read."""
+        import av
+
+        reason: SourceFailed | None = None
+        try:
+            self._read()
+        except SourceFailed as error:
+            reason = error
+        except (av.FFmpegError, OSError) as error:
+            # Its text has the address, with the password.
+            words = _CLASSES.get(type(error).__name__) or _WORDS.get(error.errno or 0)
+            reason = SourceFailed(words or (error.strerror or type(error).__name__).lower())
+        except Exception as error:  # noqa: BLE001  (whatever it is, the stream says that it failed)
+            reason = SourceFailed(f"decoding fails: {type(error).__name__}")
+        if not self.stopped.is_set():
+            self._ended(reason)
+
+    def _read(self) -> None:
+        address = self._address
+        if address.kind != "rtsp" or not address.name:
+            return self._decode(address.text)
+        with RtspRelay(address, self._reading.open_s) as relay:
+            try:
+                return self._decode(relay.address)
+            finally:
+                if relay.redirected:
+                    raise SourceFailed("the camera redirects to another address: name that one")
+
+    def _decode(self, text: str) -> None:
+        import av
+
+        reading, address = self._reading, self._address
+        options = _options(address, reading)
+        limits = (reading.open_s, reading.stall_s) if address.live else None
+        form = {"device": "v4l2", "rtsp": "rtsp"}.get(address.kind)
+        with av.open(text, format=form, options=options, timeout=limits) as container:
+            if not container.streams.video:
+                raise SourceFailed("it has no video")
+            video = container.streams.video[0]
+            # Threads by frame would hold some of them back.
+            video.thread_type = "SLICE"
+            due, position = Due(reading.every_s), Position(video)
+            for picture in self._pictures(container, video):
+                if self.stopped.is_set():
+                    return
+                if picture.width * picture.height > reading.most_pixels:
+                    raise SourceFailed(
+                        f"its frames are {picture.width} x {picture.height} pixels: the limit is "
+                        f"{reading.most_pixels / 1e6:g} megapixels (--max-megapixels)"
+                    )
+                came = time.monotonic()
+                # Some cameras' times are made up by the decoder, as those of MJPEG.
+                time_s = picture.time if address.live else position.of(picture)
+                if due.takes(came if address.live or time_s is None else time_s):
+                    self._put(RawFrame(picture, time_s, came))
+        if address.live:
+            raise SourceFailed("it ended")
+
+    def _pictures(self, container: InputContainer, video: VideoStream) -> Iterator[VideoFrame]:
+        """Yield the frames; what cannot be decoded is skipped, as players do.
+
+        Raises:
+            FFmpegError: nothing of a file can be decoded, or a camera sends nothing else.
+        """
+        import av
+
+        seen, in_a_row = False, 0
+        fault: av.FFmpegError | None = None
+        for packet in container.demux(video):
+            try:
+                pictures = packet.decode()
+            except av.FFmpegError as error:
+                fault, in_a_row = error, in_a_row + 1
+                self._skipped()
+                if self._address.live and in_a_row > _MOST_BROKEN:
+                    raise
+                continue
+            if pictures:
+                seen, in_a_row = True, 0
+            yield from pictures
+        if fault is not None and not seen:
+            raise fault
+
+
+def _options(address: SourceAddress, reading: Reading) -> dict[str, str]:
+    """Return options of FFmpeg, with which it opens this source alone."""
+    import av
+
+    if address.kind == "device":
+        return {}
+    options = {"protocol_whitelist": _PROTOCOLS[address.kind]}
+    if address.kind == "rtsp":
+        # To know its size takes the first frames; the default goes on for five seconds.
+        # The relay carries no UDP.
+        transport = "tcp" if address.name else reading.transport
+        return options | {"rtsp_transport": transport, "analyzeduration": "1000000"}
+    if address.kind == "file":
+        formats = sorted(av.formats_available - _PLAYLISTS)
+        return options | {"format_whitelist": ",".join(formats)}
+    options["format_whitelist"] = _FORMATS
+    headers = dict(OURS)
+    if address.name:
+        # What it redirected to has been checked, and is opened.
+        options["max_redirects"], headers["Host"] = "0", address.name
+    options["headers"] = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return options

@@ -1,0 +1,201 @@
+"""Frames of a camera over a WebSocket: each is answered as by predict, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from dataclasses import replace
+from urllib.parse import urlencode
+
+import orjson
+from starlette.websockets import WebSocketDisconnect
+
+from fovea_preprocess.errors import (
+    Forbidden,
+    FoveaError,
+    InvalidOption,
+    InvalidRequest,
+    QueueFull,
+    Unauthenticated,
+)
+from fovea_server.dataplane.service import Service
+from fovea_server.error_status import http_status
+from fovea_server.http.v1.answers import boxes_json
+from fovea_server.http.v1.body import empty
+from fovea_server.http.v1.head import query_options, query_values, timeout_of
+from fovea_server.streams.sockets.socket import RESTART, Content, Socket, error_text, key_in
+from fovea_server.tracking.tracks import Tracks
+from fovea_server.traffic.call import CLIENT_LEFT, Call
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT = 8
+"""Frames of a client that may wait for their answers; it is not read while there are more."""
+IDLE_S = 300.0
+
+_OPERATION = "WS /v1/models/{model}/stream"
+
+
+class Frames:
+    """Answers the frames of one client: concurrently, and in order.
+
+    Args:
+        call: of the request that begins it, for the model in its address.
+        version: in the address; None without one.
+        query: of the address: options of all frames, and the time limit of each.
+
+    Raises:
+        InvalidOption: an option is unknown or out of range.
+    """
+
+    kind = "frames"
+
+    def __init__(
+        self, service: Service, tracks: Tracks, call: Call, version: int | None, query: str
+    ) -> None:
+        self._service, self._tracks, self.call, self._version = service, tracks, call, version
+        values = dict(query_values(query))
+        self._timeout_s = timeout_of(
+            call.header("x-request-timeout-ms") or values.pop("timeout_ms", None)
+        )
+        if "frame" in values:
+            raise InvalidOption("the frames of a connection are numbered by it: leave frame out")
+        self._options = query_options(urlencode(values))
+        # As nobody else knows it, it ends with the connection.
+        self._made = secrets.token_urlsafe(9)
+        if self._options.track is not None and self._options.stream_id is None:
+            self._options = replace(self._options, stream_id=self._made)
+        self._credits = asyncio.Semaphore(IN_FLIGHT)
+        self._begun: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[bytes]] = set()
+        self._held = 0
+        """Bytes of the frames that were received and are not answered."""
+        self._ended: FoveaError | None = None
+        """The error of a key that holds no more; it ends the connection."""
+
+    def admit(self) -> None:
+        """Check the key, the model, and the options for it; raises what predict would answer."""
+        call, options = self.call, self._options
+        self._service.authenticator.admit(call, "inference")
+        model = self._service.models.get(call.model, self._version)
+        model.check_ready()
+        engine = model.engine
+        if engine is None or engine.preprocessor is None:
+            raise InvalidRequest(f"model '{call.model}' takes no images here")
+        engine.resolve(options)
+        if options.track is not None:
+            self._tracks.turn_of(call.model, options, 1)
+
+    async def run(self, socket: Socket) -> str:
+        """Answer frames until the server stops or no frame comes; return why it ends.
+
+        Raises:
+            WebSocketDisconnect: the client has left.
+            Unauthenticated, Forbidden: the key does not hold any more.
+        """
+        hello = {
+            "model": self.call.model,
+            "in_flight": IN_FLIGHT,
+            "max_bytes": self._service.settings.http_max_input_size,
+            **({} if self._options.track is None else {"stream_id": self._options.stream_id}),
+        }
+        await socket.send(orjson.dumps(hello))
+        reader = asyncio.create_task(self._read(socket))
+        writer = asyncio.create_task(self._write(socket))
+        try:
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
+            for error in [each.exception() for each in (writer, reader) if each.done()]:
+                if error is not None:
+                    raise error
+            return reader.result()
+        finally:
+            for running in (reader, writer, *self._tasks):
+                running.cancel()
+            # A task that is cancelled before its first step gives nothing back itself.
+            self._give_back(self._held)
+            self._tracks.forget(self._made)
+
+    async def _read(self, socket: Socket) -> str:
+        number, reason, budget = 0, "", self._service.budget
+        try:
+            while True:
+                # Also while no more may be in flight: so a client that leaves is seen at once.
+                async with asyncio.timeout(IDLE_S):
+                    frame: Content | FoveaError
+                    frame = received = await socket.receive()
+                # A page sends its key to every server.
+                if key_in(received) is not None:
+                    continue
+                size = len(received)
+                try:
+                    budget.take(size)
+                    self._held += size
+                except QueueFull as full:
+                    frame, size = full, 0
+                await self._credits.acquire()
+                # Tasks begin in their order, and so do the frames of a tracker.
+                task = asyncio.create_task(self._answer(number, frame, size))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                self._begun.put_nowait(task)
+                number += 1
+                # It is let go once it is answered, not at the next one.
+                del frame, received, task
+        except TimeoutError:
+            reason = f"no frame came for {IDLE_S:g} s"
+        except WebSocketDisconnect as left:
+            if left.code != RESTART:
+                raise
+        self._begun.put_nowait(None)
+        return reason
+
+    async def _write(self, socket: Socket) -> None:
+        while (task := await self._begun.get()) is not None:
+            await socket.send(await task)
+            self._credits.release()
+            if self._ended is not None:
+                raise self._ended
+
+    async def _answer(self, number: int, content: Content | FoveaError, size: int) -> bytes:
+        error: FoveaError | None = None
+        try:
+            part = self.call.part()
+        except FoveaError as refused:
+            part, content = self.call.part(admitted=False), refused
+            if isinstance(refused, Unauthenticated | Forbidden):
+                self._ended = refused
+        part.model = self.call.model
+        part.infers(_OPERATION)
+        part.enter()
+        status = CLIENT_LEFT
+        try:
+            answer = await self._predict(content)
+            status = 200
+            return b'{"frame":%d,' % number + answer[1:]
+        except FoveaError as failed:
+            error = failed
+        except Exception:
+            log.exception("a frame failed", extra={"id": part.id})
+            error = FoveaError("an internal error; the server's log has the details")
+        finally:
+            self._give_back(size)
+            part.measure(status if error is None else http_status(error), error)
+        return error_text(error, frame=number)
+
+    async def _predict(self, content: Content | FoveaError) -> bytes:
+        if isinstance(content, FoveaError):
+            raise content
+        if isinstance(content, str):
+            raise InvalidRequest("this is text: send each image as a binary message")
+        if not content:
+            raise empty()
+        # Looked up for each frame: it may have been loaded again.
+        model = self._service.plane.models.get(self.call.model, self._version)
+        given = [content], self._options, self._timeout_s, ""
+        return await boxes_json(self._service.plane, model, self._version, *given)
+
+    def _give_back(self, size: int) -> None:
+        size = min(size, self._held)
+        self._held -= size
+        self._service.budget.give_back(size)

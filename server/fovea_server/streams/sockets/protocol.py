@@ -1,0 +1,301 @@
+"""uvicorn's WebSockets, within limits of memory, time and turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, cast
+
+from uvicorn.config import Config
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.streams import StreamReader
+
+from fovea_preprocess.errors import QueueFull
+from fovea_server.byte_budget import SLOWEST, too_slow
+from fovea_server.streams.sockets.socket import RESTART, SocketLimits
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+    from websockets.frames import Frame
+
+PING_S = 20.0
+
+_LOOK_S = 1.0
+# For a client to close: after a refused message, after the end of a conversation, at a stop.
+_LINGER_S, _CLOSE_S, _LAST_S = 3.0, 5.0, 2.0
+# Bytes that are parsed at once, beyond the payload that is under way, and frames of one turn: a
+# client that sends thousands of pings, or pieces of a byte, leaves the loop to others.
+_SLICE = 512
+_FRAMES, _REST_S = 64, 0.01
+_MOST_REASON = 120
+
+_INVALID_TEXT, _TOO_SLOW, _TRY_LATER = 1007, 1008, 1013
+
+
+class _Reader(StreamReader):
+    """Knows how many bytes are wanted for the part of a frame that is read; 0 between frames."""
+
+    wanted = 0
+
+    def read_exact(self, n: int) -> Generator[None, None, bytearray]:
+        self.wanted = n
+        data = yield from super().read_exact(n)
+        self.wanted = 0
+        return data
+
+
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """A WebSocket that is read no faster than the application takes its messages.
+
+    uvicorn bounds the size of a message alone. Here its bytes also count in the budget while they
+    arrive, until the application takes it: 1013 where there is no room. 1008: it comes too slowly.
+    A client that does not read is cut off. At a stop the application receives 1012, and answers
+    what it has before it closes.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: SocketLimits,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.ping_interval = self.ping_timeout = PING_S
+        self.close_timeout = _CLOSE_S
+        self._limits, self._patience_s = limits, limits.patience_s
+        self._reader = self.conn.reader = _Reader()
+        self.conn.parser = self.conn.parse()
+        next(self.conn.parser)
+        self._unparsed = bytearray()
+        self._waiting = 0
+        """Bytes of the messages that the application has not taken."""
+        self._held = self._unread = 0
+        """Bytes that are counted in the budget: of messages, and of answers."""
+        self._last_unread = 0
+        self._resting = self._stopping = self._failed = False
+        now = self.loop.time()
+        self._read_at = now
+        """Time at which the client was last seen to read."""
+        self._window = now, 0
+        """Time at which the message that arrives was last judged, and its bytes until then."""
+        self._timer = self.loop.call_later(_LOOK_S, self._look)
+
+    # Bytes of the client become messages
+
+    def data_received(self, data: bytes) -> None:
+        """Parse bytes, as far as messages are wanted."""
+        if not self._failed:
+            self._unparsed += data
+            self._advance()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Wait for the next message, which the application counts from now on."""
+        event = await super().receive()
+        if self.queue.empty():
+            self._waiting = 0
+        self._advance()
+        return event
+
+    @property
+    def _takes_more(self) -> bool:
+        # Behind the head it waits for the answer, and then for the application.
+        ready = self.handshake_complete or not self.handshake_initiated
+        waits = not self.close_sent and (self.read_paused or self._stopping)
+        return (
+            ready and self.writable.is_set() and not (waits or self._resting or self.disconnected)
+        )
+
+    def _advance(self) -> None:
+        frames = 0
+        while self._unparsed and self._takes_more and not self._failed:
+            size = max(_SLICE, self._reader.wanted - len(self._reader.buffer))
+            piece = self._unparsed[:size]
+            del self._unparsed[:size]
+            self.conn.receive_data(piece)
+            frames += len(self.conn.events)
+            if self.conn.parser_exc is not None:
+                self.handle_parser_exception()
+            elif self.conn.handshake_exc is not None and not self.handshake_initiated:
+                self._refuse_head()
+            else:
+                self.handle_events()
+            if frames >= _FRAMES and self._unparsed:
+                self._rest()
+        self._count()
+        # Behind what uvicorn wishes: it knows fewer reasons not to read.
+        wanted = self._takes_more and not self._unparsed
+        if wanted != self.transport.is_reading() and not self.transport.is_closing():
+            (self.transport.resume_reading if wanted else self.transport.pause_reading)()
+
+    def _rest(self) -> None:
+        """Leave the loop to others, longer the more clients send many frames."""
+        self._resting = True
+        self._limits.resting += 1
+        self.loop.call_later(_REST_S * self._limits.resting, self._go_on)
+
+    def _go_on(self) -> None:
+        self._resting = False
+        self._limits.resting -= 1
+        self._advance()
+
+    def _count(self) -> None:
+        """Count what is held of messages; without room, the socket ends."""
+        pieces = self._unparsed, self._reader.buffer, *self.frames
+        counts = self.handshake_complete and not self.disconnected
+        now = sum(map(len, pieces)) + self._waiting if counts else 0
+        more = now - self._held
+        try:
+            if more > 0:
+                self._limits.budget.take(more)
+            elif more:
+                self._limits.budget.give_back(-more)
+            self._held = now
+        except QueueFull as full:
+            self._fail(_TRY_LATER, str(full))
+
+    def handle_cont(self, event: Frame) -> None:
+        """Join a piece at once: a list of pieces of one byte takes sixty times their size."""
+        whole = cast("bytes | bytearray", self.frames[0])
+        whole = whole if isinstance(whole, bytearray) else bytearray(whole)
+        whole += event.data
+        self.frames = [whole]  # type: ignore[list-item]
+        if event.fin:
+            self.send_receive_event_to_app()
+
+    def send_receive_event_to_app(self) -> None:
+        """Queue a message."""
+        size = sum(map(len, self.frames))
+        if self.curr_msg_data_type == "text":
+            try:
+                self.frames[0].decode()
+            except UnicodeDecodeError:
+                # uvicorn would log it, with a traceback.
+                self._fail(_INVALID_TEXT, "the text is not UTF-8")
+                return
+        super().send_receive_event_to_app()
+        self._waiting += 0 if self.close_sent else size
+        self._window = self.loop.time(), 0
+
+    # Answers
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send when the client reads."""
+        if self._failed:
+            raise ClientDisconnected
+        await super().send(message)
+        if message["type"] == "websocket.close":
+            self.loop.call_later(self.close_timeout, self.transport.abort)
+        if message["type"] != "websocket.send":
+            self._advance()
+
+    def pause_writing(self) -> None:
+        """Stop: the client does not read. Its pings are not read either, as pongs would pile up."""
+        super().pause_writing()
+        self._count_unread(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """Go on: nearly all is sent."""
+        super().resume_writing()
+        self._count_unread(0)
+        # Not now: it may be called in the middle of that.
+        self.loop.call_soon(self._advance)
+
+    def _count_unread(self, size: int) -> None:
+        self._limits.budget.count_answer(size - self._unread)
+        self._unread = size
+
+    # Time
+
+    def _look(self) -> None:
+        """Judge the client every second."""
+        self._timer = self.loop.call_later(_LOOK_S, self._look)
+        now, unread = self.loop.time(), self.transport.get_write_buffer_size()
+        if not unread or unread < self._last_unread:
+            self._read_at = now
+        self._last_unread = unread
+        if now - self._read_at > self._patience_s:
+            self.transport.abort()
+            return
+        begun, size = self._window
+        came = sum(map(len, (self._reader.buffer, *self.frames)))
+        if not self._arriving or self._stopping or not self.writable.is_set():
+            self._window = now, came
+        elif now - begun > self._patience_s:
+            self._window = now, came
+            if came - size < SLOWEST * self._patience_s:
+                self._fail(_TOO_SLOW, str(too_slow(self._patience_s, "message")))
+
+    @property
+    def _arriving(self) -> bool:
+        """Return True while a message is not whole, whatever comes between its pieces."""
+        return bool(self.frames) or self._reader.wanted > 0
+
+    def keepalive_timeout(self) -> None:
+        """Close for want of a pong, unless it may lie behind what is not read yet."""
+        if self._arriving or not self.transport.is_reading():
+            self.pong_timer = self.loop.call_later(PING_S, self.keepalive_timeout)
+        else:
+            self._failed = True
+            super().keepalive_timeout()
+
+    # The end
+
+    def shutdown(self) -> None:
+        """Take nothing more: the application answers what it has, and closes."""
+        if self.close_sent:
+            super().shutdown()
+            self.loop.call_later(_LAST_S, self.transport.abort)
+            return
+        self.stop_keepalive()
+        self._stopping = True
+        self.close_timeout = _LAST_S
+        self._patience_s = min(_LAST_S, self._patience_s)
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": RESTART})
+
+    def _fail(self, code: int, reason: str) -> None:
+        if not self._failed:
+            # A close frame has no room for more.
+            self.conn.fail(code, reason.encode()[:_MOST_REASON].decode(errors="ignore"))
+            self.handle_parser_exception()
+
+    def handle_parser_exception(self) -> None:
+        """Close, and drop what a client still sends: it reads the reason only behind that."""
+        sent = self.conn.close_sent
+        assert sent is not None, "it was open"
+        self._failed = self.close_sent = True
+        self.stop_keepalive()
+        event = {"type": "websocket.disconnect", "code": sent.code, "reason": sent.reason}
+        self.queue.put_nowait(cast("ASGIReceiveEvent", event))
+        self._drop()
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        if self.close_timer is not None:
+            self.close_timer.cancel()
+        self.close_timer = self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def _refuse_head(self) -> None:
+        """Answer a head that is longer than `websockets` takes; uvicorn would wait for ever."""
+        self._failed = True
+        self._drop()
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Hold nothing more."""
+        super().connection_lost(exc)
+        self._timer.cancel()
+        self._waiting = 0
+        self._drop()
+        self._count_unread(0)
+
+    def _drop(self) -> None:
+        self._unparsed.clear()
+        self._reader.discard()
+        self.frames = []
+        self._count()

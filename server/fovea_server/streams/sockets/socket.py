@@ -1,0 +1,258 @@
+"""WebSockets over ASGI: who may open one, how many there may be, and how each ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NoReturn, Union
+
+import orjson
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from fovea_engines.backends.installing import install_extra
+from fovea_preprocess.errors import (
+    BodyTooLarge,
+    FoveaError,
+    QueueFull,
+    Unauthenticated,
+    Unsupported,
+    UpgradeRequired,
+)
+from fovea_server.byte_budget import ByteBudget
+from fovea_server.dataplane.service import Service
+from fovea_server.error_status import http_status
+from fovea_server.http.envelope import begin
+from fovea_server.http.guard import Guard
+from fovea_server.http.messages import error_headers
+from fovea_server.http.v1.answers import error_json
+from fovea_server.json_text import MOST_OF_STRANGERS, parse_json
+from fovea_server.observability.family import Family
+from fovea_server.traffic.call import CLIENT_LEFT, Call, fields
+
+if TYPE_CHECKING:
+    from fovea_server.streams.sockets.events import Events
+    from fovea_server.streams.sockets.frames import Frames
+
+log = logging.getLogger(__name__)
+
+MOST_SOCKETS = 500
+# A client opens no more while it has as many as are free: so one alone has half of all, and others
+# always find a place.
+MOST_KEYLESS = 50
+"""Sockets whose client has shown no key yet: strangers must not take the places of others."""
+KEY_WAIT_S = 5.0
+RESTART = 1012
+"""The code of a socket that ends because the server stops."""
+
+_FAULT, _REFUSED = 1011, 1008
+_HINT = f'send {{"api_key": KEY}} as the first message, within {KEY_WAIT_S:g} s'
+_LONGEST_KEY = 8192
+
+Content = bytes | bytearray | str
+
+
+@dataclass(slots=True, eq=False)
+class SocketLimits:
+    """The limits that all sockets of a server share.
+
+    Attributes:
+        budget: counts what they hold.
+        patience_s: longest time without progress of a message, or of a client that reads.
+        resting: sockets that wait for their next turn.
+    """
+
+    budget: ByteBudget
+    patience_s: float
+    resting: int = 0
+
+
+Conversation = Union["Frames", "Events"]
+MakeConversation = Callable[[Call], Conversation]
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Socket:
+    """A WebSocket that was accepted; `sent` bytes of messages went to the client."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket, self.sent = websocket, 0
+
+    async def receive(self) -> Content:
+        """Wait for the next message; WebSocketDisconnect: there is none any more."""
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message["code"])
+        content: Content | None = message.get("bytes")
+        return message["text"] if content is None else content
+
+    async def send(self, text: bytes) -> None:
+        """Send a message of JSON when the client reads; WebSocketDisconnect: it has left."""
+        await self._websocket.send_text(text.decode())
+        self.sent += len(text)
+
+
+class Sockets:
+    """All WebSockets of a server."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._guard = Guard(service, service.settings.http_address)
+        self._open: Counter[str] = Counter()
+        self._of_clients: Counter[str] = Counter()
+        self._keyless = 0
+
+    async def serve(self, websocket: WebSocket, make: MakeConversation) -> None:
+        """Answer a request for a WebSocket, and hold the conversation."""
+        call = begin({**websocket.scope, "method": "GET"}, self._service.traffic)
+        call.enter()
+        socket, status, error = Socket(websocket), CLIENT_LEFT, None
+        try:
+            conversation, admitted = self._admit(call, websocket.headers.raw, make)
+            with self._place(conversation.kind, call, admitted):
+                await websocket.accept(headers=[(b"x-request-id", call.id.encode())])
+                status = 101
+                code, reason = await self._hold(conversation, socket, admitted)
+                await websocket.close(code, reason)
+        except (OSError, WebSocketDisconnect):
+            pass  # The client has left.
+        except Exception as failed:  # noqa: BLE001  (a bug must not look like the client's)
+            error = failed if isinstance(failed, FoveaError) else _fault(failed, call)
+            status, body = http_status(error), error_json(error)
+            answer = Response(body, status, media_type="application/json")
+            answer.raw_headers += (*error_headers(error), (b"x-request-id", call.id.encode()))
+            socket.sent = len(body)
+            with suppress(OSError):
+                await websocket.send_denial_response(answer)
+        finally:
+            call.end(status, socket.sent, error)
+
+    def refuse(self, call: Call, headers: Headers, make: MakeConversation) -> NoReturn:
+        """Refuse a request that asks for no WebSocket: as its admission, or as `no_socket` says."""
+        self._admit(call, headers, make)
+        raise no_socket()
+
+    def _admit(
+        self, call: Call, headers: Headers, make: MakeConversation
+    ) -> tuple[Conversation, bool]:
+        """Check a request; return False for a page, whose key is in its first message."""
+        # A browser lets every page ask for a WebSocket, and read what it gets.
+        found = fields(headers)
+        self._guard.check("POST", found)
+        conversation = make(call)
+        asks = self._service.authenticator.keys is not None and call.token is None
+        if asks and b"origin" in found:
+            return conversation, False
+        conversation.admit()
+        return conversation, True
+
+    @contextmanager
+    def _place(self, kind: str, call: Call, admitted: bool) -> Iterator[None]:
+        """Take one of the places; QueueFull: the client, or all without a key, have their share."""
+        client = (call.client or "") if call.holder is None else call.holder.called
+        mine = self._of_clients[client]
+        if mine >= MOST_SOCKETS - self._open.total():
+            raise QueueFull(
+                f"{mine} WebSockets of this client are open already, and as many are left for "
+                f"others: close some",
+                retry_after_s=10.0,
+            )
+        if not admitted and self._keyless >= MOST_KEYLESS:
+            raise QueueFull(f"{MOST_KEYLESS} WebSockets wait for a key already", retry_after_s=10.0)
+        places = (self._open, kind), (self._of_clients, client)
+        for counter, name in places:
+            counter[name] += 1
+        try:
+            yield
+        finally:
+            for counter, name in places:
+                counter[name] -= 1
+            self._of_clients += Counter()  # without zeros
+
+    async def _hold(
+        self, conversation: Conversation, socket: Socket, admitted: bool
+    ) -> tuple[int, str]:
+        """Hold a conversation to its end; return the code and the reason."""
+        try:
+            if not admitted:
+                await self._receive_key(conversation, socket)
+            reason = await conversation.run(socket)
+        except FoveaError as error:
+            await socket.send(error_text(error))
+            return _REFUSED, error.code
+        except WebSocketDisconnect as left:
+            if left.code != RESTART:
+                raise
+        except asyncio.CancelledError:
+            pass  # uvicorn cancels what outlasts the time to exit.
+        except Exception as error:  # noqa: BLE001  (the client is told, whatever fails)
+            return _FAULT, str(_fault(error, conversation.call))
+        else:
+            if not self._service.models.draining:
+                return 1000, reason
+        return RESTART, "the server stops"
+
+    async def _receive_key(self, conversation: Conversation, socket: Socket) -> None:
+        self._keyless += 1
+        try:
+            async with asyncio.timeout(KEY_WAIT_S):
+                content = await socket.receive()
+        except TimeoutError:
+            raise Unauthenticated(f"no key came: {_HINT}") from None
+        finally:
+            self._keyless -= 1
+        key = key_in(content)
+        if key is None:
+            raise Unauthenticated(f"this server asks for a key: {_HINT}")
+        conversation.call.field_key = key
+        conversation.admit()
+
+    def families(self) -> Iterator[Family]:
+        """Count open sockets by what they carry."""
+        sockets = Family("fovea_websockets", "gauge", "Open WebSockets")
+        for kind, count in self._open.items():
+            sockets.add({"carries": kind}, count)
+        yield sockets
+
+
+def no_socket() -> FoveaError:
+    """Make the error for a request that asks for no WebSocket, or whose wish nobody reads."""
+    if find_spec("websockets") is None:
+        return Unsupported(
+            "WebSockets need a package that this server does not have (pip install "
+            f"'fovea-serve[streams]'): {install_extra('streams')}"
+        )
+    return UpgradeRequired(
+        "this address is for WebSockets (ws://): fovea_client and fovea.js have stream()"
+    )
+
+
+def key_in(content: Content) -> str | None:
+    """Return the key in a message; None if it is another one."""
+    if not isinstance(content, str) or len(content) > _LONGEST_KEY:
+        return None
+    try:
+        found = parse_json(content.encode(), MOST_OF_STRANGERS)
+    except (orjson.JSONDecodeError, BodyTooLarge):
+        return None
+    key = found.get("api_key") if isinstance(found, dict) else None
+    return key if isinstance(key, str) else None
+
+
+def error_text(error: FoveaError, **head: int) -> bytes:
+    """Write an error as /v1 answers it, with what HTTP has in its head."""
+    told: dict[str, float] = {**head, "status": http_status(error)}
+    if (retry_after_s := getattr(error, "retry_after_s", None)) is not None:
+        told["retry_after_s"] = round(retry_after_s, 3)
+    return orjson.dumps(told)[:-1] + b"," + error_json(error)[1:]
+
+
+def _fault(error: Exception, call: Call) -> FoveaError:
+    """Log an error of this program, and make what the client is told."""
+    log.error("GET %r", call.shown, exc_info=error, extra={"id": call.id})
+    return FoveaError("an internal error; the server's log has the details")

@@ -1,0 +1,203 @@
+"""The algorithms of the package `trackers`, for what a model finds."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.backends.installing import install_extra
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import PredictOptions
+from fovea_preprocess.errors import InvalidOption, InvalidRequest
+
+_CLASSES: Mapping[str, str] = {
+    "bytetrack": "ByteTrackTracker",
+    "sort": "SORTTracker",
+    "ocsort": "OCSORTTracker",
+    "botsort": "BoTSORTTracker",
+}
+SEES_PIXELS = frozenset({"botsort"})
+"""Trackers that measure how the camera moves."""
+_WITHOUT = {"track_high": ("sort",), "track_new": ("ocsort",)}
+"""Trackers that do not have a threshold."""
+# Shares of the way from `conf` to 1, and frames. benchmarks/track_thresholds.py: no others have as
+# high an IDF1 on detectors that are sure and on those that are not, and count all cars. A second
+# frame adds half a percent to three trackers, and takes three from OC-SORT.
+_HIGH, _NEW, _FRAMES = 0.07, 0.13, 1
+# Boxes of one object overlap by so much, from frame to frame.
+_SAME_PLACE = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The thresholds of a tracker, which follow the least score of a detection.
+
+    Attributes:
+        high: boxes from this score on are matched with tracks first, and the others then.
+        new: a box from this score on begins a track.
+        min_frames: an object that was seen in so many frames gets its id.
+    """
+
+    high: float
+    new: float
+    min_frames: int
+
+    @classmethod
+    def of(cls, options: PredictOptions) -> Tuning:
+        """Return those of a request, which are given or follow from `conf`."""
+        rest = 1 - options.conf
+        new, high = options.track_new, options.track_high
+        if new is None:
+            new = max(options.conf + _NEW * rest, high or 0.0)
+        if high is None:
+            # OC-SORT never looks at the boxes below.
+            share = 0.0 if options.track == "ocsort" else _HIGH
+            high = min(options.conf + share * rest, new)
+        return cls(high, new, options.min_frames or _FRAMES)
+
+
+def check(options: PredictOptions) -> None:
+    """Refuse a tracker that is not there, and what it cannot be told.
+
+    Raises:
+        InvalidOption: it is unknown, or its thresholds contradict each other or have no effect.
+        InvalidRequest: the packages of the extra are not installed.
+    """
+    name = options.track or ""
+    if name not in _CLASSES:
+        raise InvalidOption(f"track is '{name[:60]}'; it must be one of {', '.join(_CLASSES)}")
+    for key, names in _WITHOUT.items():
+        if name in names and getattr(options, key) is not None:
+            raise InvalidOption(f"{key} has no effect on {name}: leave it out")
+    new, high = options.track_new, options.track_high
+    if new is not None and high is not None and new < high:
+        raise InvalidOption(
+            f"track_new is {new} and track_high {high}: a box that begins a track is never weaker "
+            "than those that are matched first, so lower track_high or raise track_new"
+        )
+    if find_spec("trackers") is None:
+        raise InvalidRequest(
+            "track needs packages that this server does not have (pip install "
+            f"'fovea-serve[streams]'): {install_extra('streams')}, or leave track out"
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """What is known of one object: `tracklet` is the package's, and keeps its identity.
+
+    `other` is the class that it had last, at another place, and never before.
+    """
+
+    tracklet: Any
+    number: int
+    box: NDArray[np.float32] | None = None
+    votes: Counter[int] = field(default_factory=Counter)
+    other: int | None = None
+
+
+class Tracker:
+    """One tracker with the state of one stream; it is made in a thread, as its import is long.
+
+    Detectors change their mind: a car from above is a phone on some frames. So boxes are matched
+    whatever their class, and an object has the class that most of its scores are for. But one that
+    changes its place and its class at once, for two frames, is another object: the television
+    behind a person.
+    """
+
+    def __init__(self, name: str) -> None:
+        # It imports packages that warn of what they lack, into the log of the server.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import trackers
+
+        self._tracker: Any = getattr(trackers, _CLASSES[name])()
+        if name == "botsort":
+            # The first frame of a stream is as any other.
+            self._tracker.instant_first_frame_activation = False
+        self._sees_pixels = name in SEES_PIXELS
+        self._known: dict[int, _Known] = {}
+        self._last = 0
+
+    def identify(
+        self, found: Detections, pixels: NDArray[np.uint8] | None, tuning: Tuning
+    ) -> Detections:
+        """Return the objects of the next frame with their ids and classes; `pixels` are RGB."""
+        from supervision import Detections as Given
+
+        given = Given(found.boxes, confidence=found.scores, data={"row": np.arange(len(found))})
+        bgr = None
+        if self._sees_pixels and pixels is not None:
+            bgr = np.ascontiguousarray(pixels[..., ::-1])
+        tracker = self._tracker
+        # A tracker takes no notice of the threshold that it does not have.
+        tracker.high_conf_det_threshold = tuning.high
+        tracker.track_activation_threshold = tuning.new
+        tracker.minimum_consecutive_frames = tuning.min_frames
+        tracked = tracker.update(given, bgr)
+        rows: dict[int, int] = {}
+        if len(tracked):
+            rows = dict(zip(tracked.tracker_id.tolist(), tracked.data["row"].tolist(), strict=True))
+            rows.pop(-1, None)
+        ids, classes = np.zeros(len(found), np.int32), found.class_ids.copy()
+        free = np.setdiff1d(np.arange(len(found)), list(rows.values()))
+        known: dict[int, _Known] = {}
+        for tracklet in tracker.tracks:
+            one = known[id(tracklet)] = self._known.get(id(tracklet)) or self._met(tracklet)
+            row = rows.get(tracklet.tracker_id)
+            sure = row is not None
+            if tracklet.tracker_id == -1 and tracklet.time_since_update == 0:
+                row = _nearest(tracklet.get_state_bbox(), found.boxes, free)
+            if row is None:
+                continue
+            classes[row] = self._vote(one, found, row)
+            ids[row] = one.number if sure else -one.number
+        self._known = known
+        return replace(found, track_ids=ids, class_ids=classes)
+
+    def _met(self, tracklet: Any) -> _Known:
+        self._last += 1
+        return _Known(tracklet, self._last)
+
+    def _vote(self, one: _Known, found: Detections, row: int) -> int:
+        box, class_id = found.boxes[row], int(found.class_ids[row])
+        before, one.box = one.box, box
+        if class_id in one.votes or not (class_id == one.other or _moved(before, box)):
+            one.other = None
+        elif class_id != one.other:
+            # One frame may be wrong: the next one tells.
+            one.other = class_id
+            return one.votes.most_common(1)[0][0]
+        else:
+            self._last += 1
+            one.number, one.votes, one.other = self._last, Counter(), None
+        one.votes[class_id] += found.scores[row]
+        return one.votes.most_common(1)[0][0]
+
+
+def _moved(before: NDArray[np.float32] | None, box: NDArray[np.float32]) -> bool:
+    """Return True for an object that has another place than before."""
+    return before is not None and bool(_overlap(before, box[None])[0] < _SAME_PLACE)
+
+
+def _nearest(
+    box: NDArray[np.float64], boxes: NDArray[np.float32], rows: NDArray[np.intp]
+) -> int | None:
+    """Return the row, of some, whose box is that of a tracklet which has no id yet."""
+    overlaps = _overlap(box, boxes[rows])
+    return int(rows[overlaps.argmax()]) if len(rows) and overlaps.max() > 0 else None
+
+
+def _overlap(box: NDArray[Any], boxes: NDArray[np.float32]) -> NDArray[Any]:
+    """Return the IoU of a box with others, [n, 4]."""
+    sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
+    shared = sides.clip(0).prod(1)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1) + (box[2:] - box[:2]).prod()
+    return np.asarray(shared / np.maximum(areas - shared, 1e-6))

@@ -1,1 +1,0 @@
-"""Starts projects: with a demo model, or from a repository of Triton."""
