@@ -2,10 +2,10 @@
 
     python benchmarks/keys.py [--keys 10000] [--tries 100000] [--json FILE]
 
-A file of keys is made, and `KeyDoor.holder` is timed in this process. Wrong keys differ from a
-right one, each from another, in their first or their last character; both kinds are tried in random
-order. Welch's t of their times, and of two halves of one kind, say whether one could tell them
-apart: above 4.5 is what tests of side channels call a leak (Goodwill et al., 2011).
+A file of keys is made, and `KeyAuthenticator.principal` is timed in this process. Wrong keys differ
+from a right one, each from another, in their first or their last character; both kinds are tried in
+random order. Welch's t of their times, and of two halves of one kind, say whether one could tell
+them apart: above 4.5 is what tests of side channels call a leak (Goodwill et al., 2011).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pathlib import Path
 
 from fovea_engines.device import processor_name
 from fovea_preprocess.errors import Unauthenticated
-from fovea_server.auth.door import KeyDoor
 from fovea_server.auth.key import digest_of, new_token
+from fovea_server.auth.key_authenticator import KeyAuthenticator
 
 _ROUNDS = 20_000
 # Behind the prefix fov_.
@@ -51,12 +51,12 @@ def written(file: Path, tokens: list[str]) -> None:
     file.write_text(json.dumps({"keys": keys}))
 
 
-def asked(door: KeyDoor, token: str) -> None:
+def asked(door: KeyAuthenticator, token: str) -> None:
     """Check a key as a request for one image does."""
-    holder = door.holder(token)
-    holder.check_scope("predict")
-    holder.check_model("yolov8n")
-    holder.charge(1)
+    principal = door.principal(token)
+    principal.check_scope("predict")
+    principal.check_model("yolov8n")
+    principal.charge(1)
 
 
 def microseconds(check: Callable[[], object]) -> float:
@@ -85,7 +85,7 @@ def changed(token: str, at: int) -> str:
 
 
 def timed(
-    door: KeyDoor, tokens: list[str], places: tuple[int, int], tries: int
+    door: KeyAuthenticator, tokens: list[str], places: tuple[int, int], tries: int
 ) -> tuple[list[int], list[int]]:
     """Try keys that are wrong at one of two places, in random order; nanoseconds of each."""
     times: tuple[list[int], list[int]] = ([], [])
@@ -94,7 +94,7 @@ def timed(
         token = changed(random.choice(tokens), places[which])
         began = time.perf_counter_ns()
         with suppress(Unauthenticated):
-            door.holder(token)
+            door.principal(token)
         times[which].append(time.perf_counter_ns() - began)
     return times
 
@@ -114,7 +114,7 @@ def main() -> None:
         for count in (1, 100, given.keys):
             file = Path(folder) / f"{count}.json"
             written(file, tokens[-count:])
-            door = KeyDoor(file)
+            door = KeyAuthenticator(file)
             costs[count] = microseconds(partial(asked, door, right))
             if count < given.keys:
                 door.close()

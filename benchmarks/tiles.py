@@ -41,7 +41,7 @@ from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.results import nms
 from fovea_engines.results.detections import Detections, join
 from fovea_engines.results.options import PredictOptions
-from fovea_engines.results.tiles import MOST_SHARED, Tile, crop, cut, joined
+from fovea_engines.results.tiles import MAX_SHARED, Tile, crop, cut, joined
 from fovea_preprocess.image import decode_image
 from fovea_preprocess.letterbox import LetterboxMap
 
@@ -110,7 +110,7 @@ def by_sahi(found: Found, size: tuple[int, int]) -> Detections:
     table = nms.grouped(whole.boxes, whole.class_ids)
 
     def over(better: NDArray[np.intp], worse: NDArray[np.intp]) -> NDArray[np.bool_]:
-        return nms.over(table[:, better], table[:, worse], MOST_SHARED, over_smaller=True)
+        return nms.over(table[:, better], table[:, worse], MAX_SHARED, over_smaller=True)
 
     return whole.take(nms.settle(len(whole), len(whole), over))
 

@@ -15,13 +15,13 @@ PREPROCESS = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 """Of its config.yaml."""
 
 
-LEAST_SIDE = 480
+MIN_SIDE = 480
 
 
 def reader(monkeypatch):
-    """RapidOCR as a whole; pages of a side under `LEAST_SIDE` pixels are enlarged."""
+    """RapidOCR as a whole; pages of a side under `MIN_SIDE` pixels are enlarged."""
     monkeypatch.syspath_prepend(str(VISION))
-    given = {"Global.log_level": "error", "Det.limit_side_len": LEAST_SIDE}
+    given = {"Global.log_level": "error", "Det.limit_side_len": MIN_SIDE}
     return importlib.import_module("rapidocr").RapidOCR(params=given)
 
 

@@ -14,4 +14,4 @@ def time_briefly() -> None:
 
 def search_coarsely() -> None:
     """Let this process search a few blocks for those that lose in INT8, and not some twenty."""
-    search._FEWEST, search._MOST = 2, 4
+    search._FEWEST, search._MAX = 2, 4

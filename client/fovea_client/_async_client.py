@@ -214,7 +214,7 @@ class _Lanes:
         self._transport = transport
         self._verify = httpx.create_ssl_context()
         self._idle: list[httpx.AsyncClient] = []
-        self._room = asyncio.Semaphore(_calls.MOST_IN_FLIGHT)
+        self._room = asyncio.Semaphore(_calls.MAX_IN_FLIGHT)
         self._closed = False
 
     async def send(self, request: httpx.Request) -> httpx.Response:
@@ -225,7 +225,7 @@ class _Lanes:
             async with asyncio.timeout(request.extensions["timeout"].get("pool")):
                 await self._room.acquire()
         except TimeoutError as error:
-            message = f"{_calls.MOST_IN_FLIGHT} requests were under way all the time"
+            message = f"{_calls.MAX_IN_FLIGHT} requests were under way all the time"
             raise httpx.PoolTimeout(message, request=request) from error
         lane = self._idle.pop() if self._idle else self._new()
         sound = False

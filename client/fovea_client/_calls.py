@@ -38,7 +38,7 @@ from fovea_client.models import Model, ModelSummary
 
 Built = TypeVar("Built")
 
-MOST_IN_FLIGHT = 100
+MAX_IN_FLIGHT = 100
 Images: TypeAlias = ImageSource | Sequence[ImageSource]
 
 
@@ -99,8 +99,8 @@ def _prediction(response: httpx.Response, count: int) -> Prediction:
 
 def check_many(in_flight: int, options: PredictOptions) -> None:
     """Raise ValueError for arguments of `predict_many` that are wrong for every image."""
-    if not 1 <= in_flight <= MOST_IN_FLIGHT:
-        raise ValueError(f"in_flight is 1 to {MOST_IN_FLIGHT}, not {in_flight}")
+    if not 1 <= in_flight <= MAX_IN_FLIGHT:
+        raise ValueError(f"in_flight is 1 to {MAX_IN_FLIGHT}, not {in_flight}")
     check_channels(options.get("channels", "RGB"))
 
 

@@ -65,7 +65,7 @@ class Client:
         show_lists()
         sent = with_key(headers or {}, api_key)
         self._policy = Policy(url, timeout, retries, repeat_unanswered, sent)
-        most = _calls.MOST_IN_FLIGHT
+        most = _calls.MAX_IN_FLIGHT
         limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
         self._http = httpx.Client(limits=limits, transport=transport)
 

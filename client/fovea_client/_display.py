@@ -20,7 +20,7 @@ from fovea_client.images import Channels, ImageSource, PillowImage, Source, Url,
 from fovea_client.png import write_rgb
 
 # Pixels of the longer side of an image on the page.
-_LEAST, _MOST, _IN_A_LIST = 240, 1000, 420
+_MIN, _MAX, _IN_A_LIST = 240, 1000, 420
 # Images of a list: more would make the notebook a large file.
 _LISTED = 24
 _JPEG_QUALITY = 85
@@ -36,13 +36,13 @@ def source_of(image: ImageSource, channels: Channels) -> Source:
     if isinstance(image, PillowImage):
         image, channels = np.asarray(image.convert("RGB")), "RGB"
     if isinstance(image, np.ndarray) and image.ndim == 3:
-        step = -(-max(image.shape) // _MOST)
+        step = -(-max(image.shape) // _MAX)
         small = image[::step, ::step].copy()
         return lambda: write_rgb(small if channels == "RGB" else small[:, :, ::-1])
     return lambda: None
 
 
-def as_html(result: Prediction | ImageResult | ImageError, most: int = _MOST) -> str:
+def as_html(result: Prediction | ImageResult | ImageError, most: int = _MAX) -> str:
     """Write results as HTML that loads nothing, but images that were sent by their address."""
     match result:
         case Prediction(images=(only,)):
@@ -86,7 +86,7 @@ def _own_html(results: Sequence[Any]) -> str | None:
 
 def _image(result: ImageResult, most: int) -> str:
     width, height = result.width, result.height
-    shown = min(max(width, height, _LEAST), most)
+    shown = min(max(width, height, _MIN), most)
     unit = max(width, height) / shown
     try:
         sent = getattr(result, "source", lambda: None)()

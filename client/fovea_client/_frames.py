@@ -22,7 +22,7 @@ from fovea_client.answers import ImageError, ImageResult
 from fovea_client.errors import ConnectionFailed, ServerError, UnexpectedAnswer
 from fovea_client.images import ImageSource, check_channels, image_to_send
 
-MOST_IN_FLIGHT = 8
+MAX_IN_FLIGHT = 8
 
 Found = ImageResult | ImageError
 
@@ -39,8 +39,8 @@ class Frames:
     """
 
     def __init__(self, policy: Policy, model: str, in_flight: int, options: PredictOptions) -> None:
-        if not 1 <= in_flight <= MOST_IN_FLIGHT:
-            raise ValueError(f"in_flight is 1 to {MOST_IN_FLIGHT}, not {in_flight}")
+        if not 1 <= in_flight <= MAX_IN_FLIGHT:
+            raise ValueError(f"in_flight is 1 to {MAX_IN_FLIGHT}, not {in_flight}")
         if options.get("frame") is not None:
             raise ValueError("the frames of a stream are numbered by it: leave frame out")
         self._channels = options.get("channels", "RGB")

@@ -15,7 +15,7 @@ BACKGROUND = ("background", "0")
 the first."""
 
 # A smaller score, or share of an image, would be written as 0.00 or 0.0%.
-_LEAST_SCORE, _LEAST_SHARE = 0.005, 0.0005
+_MIN_SCORE, _MIN_SHARE = 0.005, 0.0005
 
 
 class Label(NamedTuple):
@@ -53,10 +53,10 @@ def lines_of(result: ImageResult) -> Iterator[tuple[str, Colour]]:
         for line in value.lines:
             yield _line(line), colour(likely[0].class_id if likely else 0)
     for each in result.classes:
-        if each.score >= _LEAST_SCORE:
+        if each.score >= _MIN_SCORE:
             yield _line(f"{each.class_name} {each.score:.2f}"), colour(each.class_id)
     for area in result.semantic.classes if result.semantic else ():
-        if area.share >= _LEAST_SHARE and area.class_name.casefold() not in BACKGROUND:
+        if area.share >= _MIN_SHARE and area.class_name.casefold() not in BACKGROUND:
             yield _line(f"{area.class_name} {area.share:.1%}"), colour(area.class_id)
 
 

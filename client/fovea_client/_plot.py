@@ -11,7 +11,7 @@ import numpy as np
 from fovea_client._colours import Colour, colour, ink
 from fovea_client._labels import BACKGROUND, colours_of, labels_of, lines_of
 from fovea_client._masks import Mask, Outlines
-from fovea_client._overlay import LEAST_SCORE
+from fovea_client._overlay import MIN_SCORE
 from fovea_client._skeleton import PERSON
 from fovea_client.answers import Detection, ImageResult
 from fovea_client.images import Channels, ImageSource, image_to_send
@@ -122,7 +122,7 @@ def _draw_objects(canvas: Image.Image, result: ImageResult) -> None:
 def _draw_keypoints(pen: ImageDraw.ImageDraw, found: Detection, fill: Colour, line: int) -> None:
     """Draw the points that are seen, and the bones between them if they are of a person."""
     points = found.keypoints
-    seen = [point.score >= LEAST_SCORE for point in points]
+    seen = [point.score >= MIN_SCORE for point in points]
     if tuple(point.name for point in points) == PERSON.names:
         for one, other in PERSON.bones:
             if seen[one] and seen[other]:

@@ -58,7 +58,7 @@ Source: TypeAlias = Callable[[], bytes | Url | None]
 """Finds an image again after it was sent; None if it is gone."""
 
 # A server takes bodies of 64 MiB, unless its --http-max-input-size says otherwise.
-_MOST_UNCOMPRESSED = 60 << 20
+_MAX_UNCOMPRESSED = 60 << 20
 _OTHER_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,20}://", re.IGNORECASE)
 _FILE_HEADER = struct.Struct("<2sIHHI")
 _INFO_HEADER = struct.Struct("<IiiHHIIiiII")
@@ -99,7 +99,7 @@ def image_to_send(image: ImageSource, channels: Channels = "RGB") -> bytes | Url
 
 
 def _encode(pixels: NDArray[np.uint8], channels: Channels) -> bytes:
-    if pixels.nbytes <= _MOST_UNCOMPRESSED:
+    if pixels.nbytes <= _MAX_UNCOMPRESSED:
         return encode_bmp(pixels, channels)
     check_pixels(pixels, channels)
     return write_rgb(pixels if channels == "RGB" else pixels[:, :, ::-1])

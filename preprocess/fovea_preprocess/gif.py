@@ -11,7 +11,7 @@ SIGNATURE = b"GIF8"
 
 _EXTENSION, _IMAGE = 0x21, 0x2C
 # Blocks of 255 bytes, of comments and metadata, before the first frame.
-_MOST_BLOCKS = 4096
+_MAX_BLOCKS = 4096
 
 
 def pixels_of(data: bytes | bytearray) -> int | None:
@@ -27,7 +27,7 @@ def pixels_of(data: bytes | bytearray) -> int | None:
         while data[at]:
             at += 1 + data[at]
             blocks += 1
-            if blocks > _MOST_BLOCKS:
+            if blocks > _MAX_BLOCKS:
                 return None
         at += 1
     if data[at] != _IMAGE:

@@ -25,8 +25,8 @@ _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL = (0xC0, 0xC1, 0xC9)
 
 # Cameras and editors write a dozen segments.
-_MOST_SEGMENTS = 100
-_MOST_SCANS = 1000
+_MAX_SEGMENTS = 100
+_MAX_SCANS = 1000
 
 
 def decoded_bytes(data: bytes | bytearray) -> int:
@@ -76,7 +76,7 @@ def ended(data: bytes | bytearray) -> bytes | None:
     known: set[tuple[int, int]] = set()
     components: set[int] = set()
     at = 2
-    for _ in range(_MOST_SCANS):
+    for _ in range(_MAX_SCANS):
         if at + 4 > len(data) or data[at] != 0xFF:
             break
         marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4])
@@ -108,7 +108,7 @@ def _final(scan: bytes | bytearray) -> set[tuple[int, int]]:
 def _segments(data: bytes | bytearray) -> Iterator[tuple[int, int]]:
     """Yield marker and place of the segments up to the first scan, or to one that is unusual."""
     at, marker = 2, 0
-    for _ in range(_MOST_SEGMENTS):
+    for _ in range(_MAX_SEGMENTS):
         if marker == _START_OF_SCAN or at + 10 > len(data) or data[at] != 0xFF:
             return
         marker = data[at + 1]

@@ -14,7 +14,7 @@ from fovea_preprocess.spec import PreprocessSpec
 
 Floats = NDArray[np.floating[Any]]
 
-_LEAST = 0.25  # of a side: heads choose the best of a number of boxes, which there must be
+_MIN = 0.25  # of a side: heads choose the best of a number of boxes, which there must be
 _ROUNDED = 1e-6
 
 
@@ -116,7 +116,7 @@ def least_size(spec: PreprocessSpec, width: int, height: int) -> tuple[int, int]
 
 def _multiple(spec: PreprocessSpec, most: int, length: float) -> int:
     # A product may round to a little more than the whole number it is.
-    steps = ceil(max(length - _ROUNDED, most * _LEAST) / spec.step)
+    steps = ceil(max(length - _ROUNDED, most * _MIN) / spec.step)
     return min(steps * spec.step, most)
 
 

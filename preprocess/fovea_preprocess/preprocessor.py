@@ -24,7 +24,7 @@ cv2.setNumThreads(1)
 
 
 # The limit of one row: a gigabyte of floats.
-_MOST_ELEMENTS = 1 << 28
+_MAX_ELEMENTS = 1 << 28
 _CV2: Mapping[Resample, int] = {
     "linear": cv2.INTER_LINEAR,
     "linear-float": cv2.INTER_LINEAR,
@@ -48,7 +48,7 @@ class Preprocessor:
     def __init__(self, spec: PreprocessSpec) -> None:
         """Prepare for images; InvalidModel: the input is larger than memory is."""
         self.spec = spec
-        if prod(spec.row_shape) > _MOST_ELEMENTS:
+        if prod(spec.row_shape) > _MAX_ELEMENTS:
             raise InvalidModel(
                 f"its input takes images of {spec.width} x {spec.height}, which take more than a "
                 "gigabyte each: export the model with a smaller input"

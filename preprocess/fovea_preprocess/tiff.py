@@ -23,7 +23,7 @@ TILE_SIDES = (322, 323)
 _BITS, _BANDS = 258, 277
 _SHORT, _LONG = 3, 4
 # Writers use a few dozen.
-_MOST_FIELDS = 512
+_MAX_FIELDS = 512
 
 
 class _Field(NamedTuple):
@@ -43,7 +43,7 @@ def _fields(data: bytes | bytearray) -> Iterator[_Field]:
     (first,) = struct.unpack_from(f"{order}I", data, 4)
     (count,) = struct.unpack_from(f"{order}H", data, first)
     # Fields that the file has no more bytes for do not keep a reader from using the others.
-    if count > _MOST_FIELDS or first + 2 + 12 * count > len(data):
+    if count > _MAX_FIELDS or first + 2 + 12 * count > len(data):
         return
     for at in range(first + 2, first + 2 + 12 * count, 12):
         tag, kind, values = struct.unpack_from(f"{order}HHI", data, at)

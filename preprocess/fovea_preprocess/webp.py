@@ -12,7 +12,7 @@ SIGNATURE = b"RIFF"
 
 _ANIMATED = 0x02
 # Writers use up to six, and more for each frame of an animation.
-_MOST_CHUNKS = 4096
+_MAX_CHUNKS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def exif_of(data: bytes | bytearray) -> bytes:
 
 def _chunks(data: bytes | bytearray) -> Iterator[tuple[bytes, bytes]]:
     at = 12
-    for _ in range(_MOST_CHUNKS):
+    for _ in range(_MAX_CHUNKS):
         if at + 8 > len(data):
             return
         size = int.from_bytes(data[at + 4 : at + 8], "little")

@@ -19,7 +19,7 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.apis import parse_apis
 from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.dataplane import DataPlane, Observer
-from fovea_server.dataplane.decode_limiter import PixelRoom
+from fovea_server.dataplane.decode_limiter import DecodeLimiter
 from fovea_server.dataplane.extensions import Extensions
 from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.reach import Reach
@@ -43,7 +43,7 @@ from fovea_server.traffic.traffic import Traffic
 from fovea_server.ui.feature import Page
 
 if TYPE_CHECKING:
-    from fovea_server.auth.door import KeyDoor
+    from fovea_server.auth.key_authenticator import KeyAuthenticator
     from fovea_server.dataplane.fetch import Fetcher
     from fovea_server.monitoring.capture.capturer import Capture
     from fovea_server.observability.otel import OtelTracer
@@ -94,7 +94,7 @@ def build_app(
 
     budget = ByteBudget(settings.max_held_bytes)
     cores, most_pixels = settings.threads or usable_cores(), int(settings.max_megapixels * 1e6)
-    room = PixelRoom(budget, cores=cores, most_pixels=most_pixels)
+    room = DecodeLimiter(budget, cores=cores, most_pixels=most_pixels)
     tiles = Tiles(image_limits(settings), settings.max_queue)
 
     canaries, tracks = Canaries(), Tracks(settings.track_idle_s)
@@ -130,14 +130,14 @@ def build_app(
     return App(registry, service, sources, features)
 
 
-def _open_keys(settings: Settings) -> KeyDoor | None:
+def _open_keys(settings: Settings) -> KeyAuthenticator | None:
     if settings.keys_file is None and settings.jwt_issuer is None:
         return None
-    from fovea_server.auth.door import KeyDoor
+    from fovea_server.auth.key_authenticator import KeyAuthenticator
 
     files = settings.keys_file, settings.quota_file
     if settings.jwt_issuer is None:
-        return KeyDoor(*files)
+        return KeyAuthenticator(*files)
     if settings.jwt_audience is None:
         raise InvalidOption(
             "--jwt-issuer needs --jwt-audience: without it, tokens for other services would open "
@@ -148,7 +148,7 @@ def _open_keys(settings: Settings) -> KeyDoor | None:
     except ModuleNotFoundError as error:
         raise _not_installed("--jwt-issuer", "oidc", error) from error
     issuer = settings.jwt_issuer, settings.jwt_audience, settings.jwt_scope_claim
-    return KeyDoor(*files, Provider(*issuer))
+    return KeyAuthenticator(*files, Provider(*issuer))
 
 
 def _open_tracer(settings: Settings) -> OtelTracer | None:

@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 MOST = 1 << 20
 """Weight of a document; see `weight`."""
-MOST_OF_TENSORS = 4 << 20
+MAX_OF_TENSORS = 4 << 20
 """Weight of a document with tensors: four million numbers."""
-MOST_OF_STRANGERS = 1 << 14
+MAX_OF_STRANGERS = 1 << 14
 """Weight of a document whose sender has shown no key yet."""
 LARGE = 262_144
 """Bytes of JSON that take longer to parse than the event loop should stand still."""

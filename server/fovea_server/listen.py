@@ -10,7 +10,7 @@ from fovea_preprocess.errors import Unavailable
 from fovea_server.settings import Settings
 
 # A server with one model and no connection has about 40.
-_LEAST_DESCRIPTORS = 64
+_MIN_DESCRIPTORS = 64
 _RAISE = "(`ulimit -n`, LimitNOFILE of systemd, `--ulimit nofile` of Docker)"
 # With these errors the port is at fault; with all others, the address.
 _OF_THE_PORT = (errno.EADDRINUSE, errno.EACCES)
@@ -23,10 +23,10 @@ def bind_all(settings: Settings) -> list[socket.socket]:
         Unavailable: a port is taken, or an address is not this machine's; it names all of them. Or
             the process may have too few files open.
     """
-    if _most_descriptors() < _LEAST_DESCRIPTORS:
+    if _most_descriptors() < _MIN_DESCRIPTORS:
         raise Unavailable(
             f"this process may have {_most_descriptors()} files open, and a server needs "
-            f"{_LEAST_DESCRIPTORS}, and one more for each connection: raise the limit {_RAISE}"
+            f"{_MIN_DESCRIPTORS}, and one more for each connection: raise the limit {_RAISE}"
         )
     problems = []
     for name in settings.listening:

@@ -19,7 +19,7 @@ _SEVERITIES = {
     "log_error": logging.ERROR,
 }
 # An int32 in Triton and in the gRPC message.
-_MOST_VERBOSE = 2**31 - 1
+_MAX_VERBOSE = 2**31 - 1
 
 
 class LogSettings:
@@ -55,9 +55,9 @@ class LogSettings:
             if as_bool(given.get(name, severity in self._log.severities))
         }
         verbose = as_unsigned(given.get("log_verbose_level", self._log.verbose))
-        if verbose > _MOST_VERBOSE:
+        if verbose > _MAX_VERBOSE:
             raise InvalidRequest(
-                f"log_verbose_level is {verbose}; it must be from 0 to {_MOST_VERBOSE}"
+                f"log_verbose_level is {verbose}; it must be from 0 to {_MAX_VERBOSE}"
             )
         if "log_format" in given:
             wanted = as_string(given["log_format"])

@@ -33,7 +33,7 @@ _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _INTERVAL_S = 0.05
 _RETRY_S = 1.0
 # Bytes of lines that wait while the log is not read; further lines are dropped, and counted.
-_MOST_WAITING = 8 << 20
+_MAX_WAITING = 8 << 20
 # How long the end of the process waits for the log.
 _PATIENCE_S = 2.0
 
@@ -76,7 +76,7 @@ class _Writer:
     def add(self, lines: Callable[[], str], size: int) -> None:
         """Take lines of about `size` bytes, which the thread will format; never blocks."""
         with self._changed:
-            if self._held + size > _MOST_WAITING:
+            if self._held + size > _MAX_WAITING:
                 self._dropped += 1
                 return
             self._held += size

@@ -10,7 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 from tests.chains.loops import session
-from tests.rapidocr import LEAST_SIDE
+from tests.rapidocr import MIN_SIDE
 
 STEP = 32
 SEEN, SURE, GROWTH = 0.3, 0.5, 1.6
@@ -37,7 +37,7 @@ def centred(pixels: np.ndarray) -> np.ndarray:
 def find(model: Path, page: np.ndarray) -> list[np.ndarray]:
     """Corners of lines, from top to bottom and from left to right."""
     height, width = page.shape[:2]
-    scale = max(LEAST_SIDE / min(height, width), 1)
+    scale = max(MIN_SIDE / min(height, width), 1)
     size = [round(int(side * scale) / STEP) * STEP for side in (width, height)]
     [[heat]] = session(model).run(None, {"x": centred(cv2.resize(page, size))})[0]
     mask = cv2.dilate((heat > SEEN).astype(np.uint8), np.ones((2, 2), np.uint8))

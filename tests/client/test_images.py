@@ -33,7 +33,7 @@ def test_a_png_is_without_loss(pixels: np.ndarray) -> None:
 
 
 def test_pixels_of_more_than_60_mib_are_compressed(monkeypatch) -> None:
-    monkeypatch.setattr(images, "_MOST_UNCOMPRESSED", 100)
+    monkeypatch.setattr(images, "_MAX_UNCOMPRESSED", 100)
     frame = np.arange(8 * 10 * 3, dtype=np.uint8).reshape(8, 10, 3)
     small, large = image_to_send(frame[:3], "BGR"), image_to_send(frame, "BGR")
     assert (small[:2], large[1:4]) == (b"BM", b"PNG")

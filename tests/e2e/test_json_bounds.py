@@ -9,7 +9,7 @@ import pytest
 from tests.keyed import key
 from tests.serving import start_server
 
-from fovea_server.json_text import MOST, MOST_OF_STRANGERS, MOST_OF_TENSORS
+from fovea_server.json_text import MAX_OF_STRANGERS, MAX_OF_TENSORS, MOST
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +84,7 @@ def test_values_have_a_bound_on_every_route(server, path, body):
 @pytest.mark.parametrize("path", ["infer", "generate", "generate_stream"])
 def test_tensors_have_a_bound_too(server, path):
     url = f"{server.url}/v2/models/digits/{path}"
-    answer = httpx.post(url, content=lists(MOST_OF_TENSORS), headers=JSON, timeout=120)
+    answer = httpx.post(url, content=lists(MAX_OF_TENSORS), headers=JSON, timeout=120)
     assert "too many values" in answer.text
     # An input for each of thousands is an error that is found at once.
     one = b'{"name":"images","datatype":"FP32","shape":[1,1],"data":[1]}'
@@ -103,9 +103,9 @@ def test_a_configuration_has_a_bound(server):
 @pytest.mark.parametrize("path", ["/infer/object_detection", "/model/add"])
 def test_who_has_no_key_yet_may_send_less(asking, path):
     server, given = asking
-    keyless = httpx.post(server.url + path, content=lists(MOST_OF_STRANGERS), headers=JSON)
+    keyless = httpx.post(server.url + path, content=lists(MAX_OF_STRANGERS), headers=JSON)
     assert (keyless.status_code, "too many values" in keyless.text) == (413, True)
-    body = lists(MOST_OF_STRANGERS)
+    body = lists(MAX_OF_STRANGERS)
     known = httpx.post(server.url + path, content=body, headers={**JSON, "X-API-Key": given})
     assert "too many values" not in known.text
 

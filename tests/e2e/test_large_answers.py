@@ -24,7 +24,7 @@ SIZE = 16 * MB
 ELEMENTS = SIZE // 4
 LIMIT_MB = 64
 # Each answer is once an array, once a message and once gRPC's copy of it while it is sent.
-MOST_MB = 4 * LIMIT_MB
+MAX_MB = 4 * LIMIT_MB
 
 
 def wide(repository: Path, name: str = "wide", elements: int = ELEMENTS) -> None:
@@ -114,7 +114,7 @@ def test_streams_that_do_not_read_hold_no_more_than_they_may(server, model):
         assert held(server) <= (LIMIT_MB + 1) * MB
         assert len(unread) == 10
     until(lambda: held(server) == 0)
-    assert memory_mb(server, "VmHWM") - before < MOST_MB
+    assert memory_mb(server, "VmHWM") - before < MAX_MB
 
 
 def test_a_stream_that_is_read_goes_on_beside_others_that_are_not(server):
@@ -125,7 +125,7 @@ def test_a_stream_that_is_read_goes_on_beside_others_that_are_not(server):
     assert len(unread) == 2
     assert len(sizes) == 12
     assert min(sizes) > SIZE
-    assert memory_mb(server, "VmHWM") < 2 * MOST_MB
+    assert memory_mb(server, "VmHWM") < 2 * MAX_MB
 
 
 @pytest.mark.parametrize("model", ["wide", "both"])
@@ -153,7 +153,7 @@ def test_many_clients_wait_for_their_turn(server, model):
 
     assert min(asyncio.run(ask_all())) > SIZE
     until(lambda: held(server) == 0)
-    assert memory_mb(server, "VmHWM") - before < MOST_MB
+    assert memory_mb(server, "VmHWM") - before < MAX_MB
 
 
 def test_calls_are_counted_until_they_are_sent(server):
@@ -175,7 +175,7 @@ def test_calls_are_counted_until_they_are_sent(server):
         client.join()
     assert len(sizes) == 20
     assert min(sizes) > SIZE
-    assert memory_mb(server, "VmHWM") - before < MOST_MB
+    assert memory_mb(server, "VmHWM") - before < MAX_MB
     until(lambda: held(server) == 0)
 
 

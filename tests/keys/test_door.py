@@ -11,9 +11,9 @@ import pytest
 
 from fovea_preprocess.errors import Forbidden, InvalidOption, RateLimited, Unauthenticated
 from fovea_server.auth.bucket import TokenBucket
-from fovea_server.auth.door import KeyDoor
 from fovea_server.auth.key import Rate, Scope, digest_of, new_token, parse_span
-from fovea_server.traffic.principal import Holder
+from fovea_server.auth.key_authenticator import KeyAuthenticator
+from fovea_server.traffic.principal import Principal
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 
@@ -39,9 +39,9 @@ def file(tmp_path) -> Path:
 def open_door(file):
     doors = []
 
-    def opened(*entries: dict[str, object]) -> KeyDoor:
+    def opened(*entries: dict[str, object]) -> KeyAuthenticator:
         write(file, *entries)
-        doors.append(KeyDoor(file, now=lambda: NOW))
+        doors.append(KeyAuthenticator(file, now=lambda: NOW))
         return doors[-1]
 
     yield opened
@@ -49,11 +49,11 @@ def open_door(file):
         door.close()
 
 
-def admit(door: KeyDoor, token: str | None, scope: Scope | None) -> Holder:
-    holder = door.holder(token)
+def admit(door: KeyAuthenticator, token: str | None, scope: Scope | None) -> Principal:
+    principal = door.principal(token)
     if scope is not None:
-        holder.check_scope(scope)
-    return holder
+        principal.check_scope(scope)
+    return principal
 
 
 def test_a_key_lets_in_and_others_do_not(open_door):
@@ -123,13 +123,13 @@ def test_patterns_of_models(open_door):
 def test_a_file_that_is_wrong_at_the_start_is_an_error(file, content):
     file.write_text(content)
     with pytest.raises(InvalidOption, match=r"is no file of keys .*: name another, or mend it"):
-        KeyDoor(file)
+        KeyAuthenticator(file)
     file.unlink()
     with pytest.raises(InvalidOption, match="fovea key add NAME"):
-        KeyDoor(file)
+        KeyAuthenticator(file)
 
 
-def admitted(door: KeyDoor, token: str) -> bool:
+def admitted(door: KeyAuthenticator, token: str) -> bool:
     try:
         admit(door, token, None)
     except Unauthenticated:

@@ -22,7 +22,7 @@ from fovea_preprocess.errors import (
     Unavailable,
 )
 from fovea_server.auth import provider as module
-from fovea_server.auth.door import KeyDoor
+from fovea_server.auth.key_authenticator import KeyAuthenticator
 from fovea_server.auth.provider import Provider
 
 RSA, OTHER = (rsa.generate_private_key(65537, 2048) for _ in range(2))
@@ -78,11 +78,11 @@ def issuer() -> Iterator[Issuer]:
 
 
 @pytest.fixture
-def open_door(issuer: Issuer) -> Iterator[Callable[..., KeyDoor]]:
+def open_door(issuer: Issuer) -> Iterator[Callable[..., KeyAuthenticator]]:
     doors = []
 
-    def opened(claim: str = "scope") -> KeyDoor:
-        doors.append(KeyDoor(None, provider=Provider(issuer.url, "fovea", claim)))
+    def opened(claim: str = "scope") -> KeyAuthenticator:
+        doors.append(KeyAuthenticator(None, provider=Provider(issuer.url, "fovea", claim)))
         return doors[-1]
 
     yield opened
@@ -100,8 +100,8 @@ def token(issuer: Issuer, key: Any = RSA, name: str | None = "a", **claims: Any)
 
 def test_scopes_are_those_of_the_claim(open_door, issuer):
     door = open_door()
-    holder = admit(door, token(issuer), "predict")
-    assert (holder.name, holder.label) == ("jwt:anna", "jwt")
+    principal = admit(door, token(issuer), "predict")
+    assert (principal.name, principal.label) == ("jwt:anna", "jwt")
     with pytest.raises(Forbidden, match="token 'jwt:anna' lacks the scope 'control'"):
         admit(door, token(issuer), "control")
     assert admit(door, token(issuer, CURVE, "b", scope="fovea:metrics"), "metrics")
@@ -120,8 +120,8 @@ def test_the_claim_may_be_another(open_door, issuer, claim):
 
 
 def test_names_cannot_break_the_log(open_door, issuer):
-    holder = admit(open_door(), token(issuer, sub="a b\nü" + "x" * 99), "predict")
-    assert holder.name == "jwt:a_b__" + "x" * 59
+    principal = admit(open_door(), token(issuer, sub="a b\nü" + "x" * 99), "predict")
+    assert principal.name == "jwt:a_b__" + "x" * 59
 
 
 def test_what_does_not_hold(open_door, issuer):
@@ -172,7 +172,7 @@ def _by_secret(secret: bytes, claims: dict[str, Any]) -> str:
 
 def test_a_token_that_was_checked_ends_in_its_time(issuer):
     now = [time.time()]
-    door = KeyDoor(
+    door = KeyAuthenticator(
         None,
         provider=Provider(issuer.url, "fovea", "scope"),
         now=lambda: datetime.fromtimestamp(now[0], UTC),
@@ -212,7 +212,7 @@ def test_a_new_key_of_the_issuer_is_fetched_when_a_token_names_it(open_door, iss
     assert issuer.asked - asked <= 2 * 2
 
 
-def _admitted(door: KeyDoor, given: str) -> bool:
+def _admitted(door: KeyAuthenticator, given: str) -> bool:
     try:
         admit(door, given, None)
     except (Unauthenticated, Unavailable):

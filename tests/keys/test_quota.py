@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.keys.test_door import admit
 
 from fovea_preprocess.errors import RateLimited
-from fovea_server.auth.door import KeyDoor
 from fovea_server.auth.key import digest_of, new_token
-from fovea_server.auth.limited import LimitedHolder
+from fovea_server.auth.key_authenticator import KeyAuthenticator
+from fovea_server.auth.limited import LimitedPrincipal
 from fovea_server.auth.quota import Meter, Quota, UsageFile
 
 NOON = datetime(2026, 11, 26, 12, 30, tzinfo=UTC)
@@ -129,9 +129,9 @@ def write(file: Path, token: str, **more: object) -> None:
     new.replace(file)
 
 
-def left(holder: LimitedHolder) -> int:
-    assert holder.meter is not None
-    return holder.meter.left
+def left(principal: LimitedPrincipal) -> int:
+    assert principal.meter is not None
+    return principal.meter.left
 
 
 def until(condition) -> None:
@@ -145,7 +145,7 @@ def test_the_door_writes_what_is_used_and_another_reads_it(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     file, token = tmp_path / "keys.json", new_token()
     write(file, token)
-    first, second = KeyDoor(file), KeyDoor(file)
+    first, second = KeyAuthenticator(file), KeyAuthenticator(file)
     try:
         admit(first, token, "predict").charge(3)
         until(lambda: left(admit(second, token, "predict")) == 7)
@@ -157,7 +157,7 @@ def test_the_door_writes_what_is_used_and_another_reads_it(tmp_path, caplog):
     finally:
         second.close()
         first.close()
-    third = KeyDoor(file, usage=tmp_path / "keys.json.used")
+    third = KeyAuthenticator(file, usage=tmp_path / "keys.json.used")
     third.close()
     assert left(admit(third, token, None)) == 3
     with pytest.raises(RateLimited, match="3 of its 10 images of this month"):

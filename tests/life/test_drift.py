@@ -15,7 +15,7 @@ from fovea_preprocess.image import DecodedImage, brightness, decode_image
 from fovea_server.app import build_app
 from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.dataplane.decode_limiter import PixelRoom
+from fovea_server.dataplane.decode_limiter import DecodeLimiter
 from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.models.opening import image_limits
@@ -84,7 +84,7 @@ def test_observers_see_answers_and_fail_none(demo_repository, caplog):
     plane = DataPlane(
         models,
         app.service.extensions.trace,
-        PixelRoom(app.service.budget, cores=1, most_pixels=10**8),
+        DecodeLimiter(app.service.budget, cores=1, most_pixels=10**8),
         Tiles(image_limits(settings), settings.max_queue),
         Tracks(60),
         Canaries(),

@@ -19,7 +19,7 @@ from tests.streams.conftest import write_moving_scene
 from tests.system import program
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.repository.baseline import LEAST_LIVE
+from fovea_engines.repository.baseline import MIN_LIVE
 from fovea_server.metrics.machine import _GPU_METRICS
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
@@ -85,7 +85,7 @@ def served(cached_repository, tmp_path_factory) -> Iterator[RunningServer]:
     control(server, "unload")
     assert predict(server) == 503
     control(server, "load")
-    for _ in range(LEAST_LIVE):
+    for _ in range(MIN_LIVE):
         assert predict(server) == 200
     wait_for(lambda: 'fovea_streams{state="ended"}' in scrape(server))
     yield server

@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from tests.monitoring.conftest import EXPLICIT, LEAST_LIVE, control, predict
+from tests.monitoring.conftest import EXPLICIT, MIN_LIVE, control, predict
 from tests.monitoring.prometheus import wait_for
 from tests.monitoring.promql import dashboard, panel_queries
 from tests.serving import start_server
@@ -20,7 +20,7 @@ def test_it_has_numbers_for_every_panel(served, prometheus, scene):
     def empty() -> set[str]:
         """The panels without a number, of which a server under load has more each time."""
         # A load forgets the images before.
-        assert {predict(served) for _ in range(LEAST_LIVE)} == {200}
+        assert {predict(served) for _ in range(MIN_LIVE)} == {200}
         wait_for(lambda: asked.query("fovea_drift"))
         late = {"x-request-timeout-ms": "1"}
         assert httpx.post(

@@ -14,8 +14,8 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.http.v2.tensor_json import elements_of
 from fovea_server.json_text import (
     LARGE,
+    MAX_OF_TENSORS,
     MOST,
-    MOST_OF_TENSORS,
     JsonThread,
     check_weight,
     parse_json,
@@ -72,8 +72,8 @@ def test_too_many_values_of_any_kind_are_not_parsed(text):
 def test_what_only_python_parses_has_the_lower_bound():
     text = b"[" + b"1," * MOST + b"NaN]"
     with pytest.raises(BodyTooLarge, match="too many values"):
-        parse_triton(text, MOST_OF_TENSORS)
-    assert len(parse_triton(text.replace(b"NaN", b"1"), MOST_OF_TENSORS)) == MOST + 1
+        parse_triton(text, MAX_OF_TENSORS)
+    assert len(parse_triton(text.replace(b"NaN", b"1"), MAX_OF_TENSORS)) == MOST + 1
 
 
 def test_the_longest_text_is_one_value():

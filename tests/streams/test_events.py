@@ -300,7 +300,7 @@ def test_a_full_disk_loses_no_event(small_disk):
 
 
 def test_events_that_memory_cannot_hold_are_counted(small_disk, monkeypatch):
-    monkeypatch.setattr(log_module, "MOST_HELD", 5)
+    monkeypatch.setattr(log_module, "MAX_HELD", 5)
 
     async def run():
         log = EventLog(small_disk)

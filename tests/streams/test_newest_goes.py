@@ -11,7 +11,7 @@ from tests.streams.conftest import write_moving_scene
 from fovea_server.app import build_app
 from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.dataplane.decode_limiter import PixelRoom
+from fovea_server.dataplane.decode_limiter import DecodeLimiter
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.models.opening import image_limits
 from fovea_server.settings import Settings
@@ -42,7 +42,7 @@ def test_the_newest_frame_and_the_ids_go_with_their_stream(uncollected, demo_rep
     plane = DataPlane(
         service.models,
         service.extensions.trace,
-        PixelRoom(service.budget, cores=1, most_pixels=10**8),
+        DecodeLimiter(service.budget, cores=1, most_pixels=10**8),
         Tiles(image_limits(settings), settings.max_queue),
         tracks,
         Canaries(),

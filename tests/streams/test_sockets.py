@@ -32,7 +32,7 @@ HANDSHAKE = (
 HASTY = (
     "import fovea_server.streams.sockets.protocol as p, fovea_server.streams.sockets.frames as f;"
     "import fovea_server.streams.sockets.socket as s;"
-    "p.PING_S = 0.5; f.IDLE_S = 5.0; s.MOST_SOCKETS = 8; s.MOST_KEYLESS = 1; s.KEY_WAIT_S = 1.0;"
+    "p.PING_S = 0.5; f.IDLE_S = 5.0; s.MAX_SOCKETS = 8; s.MAX_KEYLESS = 1; s.KEY_WAIT_S = 1.0;"
     "from fovea_server.cli.main import main; main()"
 )
 BARE = "import sys; sys.modules['websockets'] = None;from fovea_server.cli.main import main; main()"

@@ -294,7 +294,7 @@ def test_a_cancelled_request_lets_the_next_go_on():
 
 def test_the_number_of_streams_is_bounded(monkeypatch):
     async def run():
-        monkeypatch.setattr(module, "MOST_STREAMS", 2)
+        monkeypatch.setattr(module, "MAX_STREAMS", 2)
         tracks = Tracks(3600)
         for name in "abab":
             await identified(ask(tracks, stream=name))

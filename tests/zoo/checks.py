@@ -100,7 +100,7 @@ class Checks:
 
     def test_int8_agrees_or_says_why_not(self, own_layers, bus, tmp_path, monkeypatch):
         """With a search of two blocks for those that must stay float."""
-        monkeypatch.setattr(search, "_MOST", 2)
+        monkeypatch.setattr(search, "_MAX", 2)
         monkeypatch.setattr(search, "_FEWEST", 2)
         given = {"images": bus, "precision": "int8", "calibration": bus}
         plan = cases.plan_of(own_layers, own_layers, tmp_path, "onnxruntime", **given)

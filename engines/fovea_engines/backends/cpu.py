@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from fovea_engines.backends.feeds import check_feeds
-from fovea_engines.backends.latency_layout import LoneCall
+from fovea_engines.backends.latency_layout import LatencyLayout
 from fovea_engines.session import Array, Closing, TensorSpec
 from fovea_preprocess.errors import InferenceFailed
 
 # After this many calls in a row in one layout, the other releases its working memory.
 _REST_AFTER = 16
 # Shapes of inputs of which the faster layout is remembered.
-_MOST_SHAPES = 64
+_MAX_SHAPES = 64
 
 
 class Layout(Protocol):
@@ -71,7 +71,7 @@ class CpuSession(Closing):
         self._layouts: tuple[Layout, Layout] | None = (wide, narrow)
         # Where times depend on values, they tell nothing about the layouts.
         self._has_choice = steady and wide is not narrow
-        self._lone: dict[object, LoneCall] = {}
+        self._lone: dict[object, LatencyLayout] = {}
         self._wide_streak = 0
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
@@ -91,14 +91,14 @@ class CpuSession(Closing):
         lone.learn(wide, ended - began, ended)
         return outputs
 
-    def _lone_call(self, feeds: Mapping[str, Array]) -> LoneCall:
+    def _lone_call(self, feeds: Mapping[str, Array]) -> LatencyLayout:
         # Nothing is known of other shapes.
         shapes = tuple(array.shape for array in feeds.values())
         lone = self._lone.get(shapes)
         if lone is None:
-            if len(self._lone) == _MOST_SHAPES:
+            if len(self._lone) == _MAX_SHAPES:
                 self._lone = {}
-            lone = self._lone[shapes] = LoneCall()
+            lone = self._lone[shapes] = LatencyLayout()
         return lone
 
     def _run(

@@ -12,7 +12,7 @@ _SLOW = 1.2
 # Seconds from a trial of the other layout to the next one: so many that trials cost a fiftieth of
 # the time, but not over .8 s unless they would then cost more than a twenty-fifth.
 _SOONEST_S, _SOON_S = 0.25, 0.8
-_COST, _MOST_COST = 0.02, 0.04
+_COST, _MAX_COST = 0.02, 0.04
 # The first call after a change finds cold caches and memory that was released: it tells nothing.
 # But a wide call that takes so many times what a narrow one does, and so many seconds more, is
 # slower when it is warm, too: beside no neighbour it takes about half as long as a narrow one.
@@ -21,7 +21,7 @@ _CLEAR, _CLEAR_S = 1.25, 0.02
 
 
 @dataclass(slots=True)
-class LoneCall:
+class LatencyLayout:
     """The layout of lone calls on inputs of the same shapes: wide, or narrow where that is faster.
 
     The threads of a wide call wait for each other at the end of each layer, so a core that somebody
@@ -68,7 +68,7 @@ class LoneCall:
     def _judge(self, wide: bool, seconds: float, now: float) -> None:
         calls, self._calls_left = _TRIAL_CALLS - self._calls_left, 0
         lost_s = calls * (seconds - self._seconds[self.wide])
-        self._trial_at = now + max(_SOONEST_S, min(lost_s / _COST, _SOON_S), lost_s / _MOST_COST)
+        self._trial_at = now + max(_SOONEST_S, min(lost_s / _COST, _SOON_S), lost_s / _MAX_COST)
         self._seconds[wide] = seconds
         if lost_s < 0:
             self.wide = wide

@@ -41,7 +41,7 @@ from fovea_preprocess.errors import (
 
 # Most bytes that the files of open engines have together. Open, an engine takes several times as
 # much, and to compare large models must not take much more memory than to serve one.
-_MOST_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 # These many stay open however large they are.
 _FEWEST = 2
 
@@ -217,7 +217,7 @@ def reference(
 class HeldEngines(Closing):
     """Engines that are opened when they are used.
 
-    Those that were used last stay open: as many as fit into `_MOST_BYTES`, or two.
+    Those that were used last stay open: as many as fit into `_MAX_BYTES`, or two.
     """
 
     def __init__(self) -> None:
@@ -226,11 +226,11 @@ class HeldEngines(Closing):
 
     def fit(self, folders: Sequence[Path]) -> bool:
         """Return whether engines in these folders stay open together."""
-        return len(folders) <= _FEWEST or sum(map(_bytes, folders)) <= _MOST_BYTES
+        return len(folders) <= _FEWEST or sum(map(_bytes, folders)) <= _MAX_BYTES
 
     def make_room(self) -> None:
         """Close what was used longest ago, if need be, before another engine is opened."""
-        while len(self._open) >= _FEWEST and sum(map(_bytes, self._open)) > _MOST_BYTES:
+        while len(self._open) >= _FEWEST and sum(map(_bytes, self._open)) > _MAX_BYTES:
             self._open.pop(next(iter(self._open))).close()
 
     def add(self, folder: Path, engine: Engine) -> None:

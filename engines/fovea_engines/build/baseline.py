@@ -18,7 +18,7 @@ from fovea_preprocess.errors import FoveaError
 from fovea_preprocess.image import brightness, decode_image
 
 # Of more, a distance would hardly be surer; of fewer, chance would explain most of what differs.
-_MOST, _LEAST = 256, 50
+_MAX, _MIN = 256, 50
 
 
 def measure_baseline(
@@ -26,9 +26,9 @@ def measure_baseline(
 ) -> Baseline | None:
     """Run an engine on labelled images, or on those of the check; None if there are too few."""
     files, source = _files(plan, labelled)
-    if engine.head is None or len(files) < _LEAST:
+    if engine.head is None or len(files) < _MIN:
         return None
-    chosen = np.linspace(0, len(files) - 1, min(len(files), _MOST)).round().astype(int)
+    chosen = np.linspace(0, len(files) - 1, min(len(files), _MAX)).round().astype(int)
     found: list[Found] = []
     bright: list[float] = []
     with progress.phase("baseline"):

@@ -53,12 +53,12 @@ MIN_QUALITY: Mapping[Precision, float] = {"fp16": 0.98, "bf16": 0.9, "int8": 0.8
 images is refused. FP32 must be identical."""
 
 # Sizes of several that are compared beside the largest, and images that each is compared on.
-_MOST_SIZES, _IMAGES_OF_A_SIZE = 4, 8
+_MAX_SIZES, _IMAGES_OF_A_SIZE = 4, 8
 _LONG = 1000  # times as long as wide
 # A lower accuracy means that the labels belong to other images or classes.
 _FOREIGN = 0.01
 # Rounding in the image front may move INT8 by a step; a wrong NMS tail costs much more.
-_MOST_LOST = 0.02
+_MAX_LOST = 0.02
 
 
 def measure_engine(
@@ -187,7 +187,7 @@ def _agreement_of_sizes(
         for _, pixels in sample_images(plan.check_images, AGREEMENT_IMAGES)
     )
     extremes = least_size(spec, 1, _LONG), least_size(spec, _LONG, 1)
-    sizes = dict.fromkeys([*(size for size, _ in seen.most_common(_MOST_SIZES)), *extremes])
+    sizes = dict.fromkeys([*(size for size, _ in seen.most_common(_MAX_SIZES)), *extremes])
     sizes.pop((spec.height, spec.width), None)
     source = load(plan.source).proto if prepared.source is None else deepcopy(prepared.source)
     pin_inputs(source, plan.size)
@@ -250,7 +250,7 @@ def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None
     else:
         lost = 1 - compare_engines(core, fused, images).quality
     # The negation also catches NaN.
-    if not lost <= _MOST_LOST:
+    if not lost <= _MAX_LOST:
         raise Disagreement(
             f"with image front and NMS tail in the graph {lost:.1%} of what is found differs: "
             "--no-image-front and --no-nms-tail leave them to the host"

@@ -42,7 +42,7 @@ from fovea_preprocess.spec import PreprocessSpec
 _COARSE = 0.1
 _WITH_BOXES = ("detect", "segment", "pose", "obb", TENSORS)
 # A row of a lower score may be padding.
-_LEAST_SCORE = 0.05
+_MIN_SCORE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -323,7 +323,7 @@ def _check_class_ids(
     opened = open_head(head, inputs)
     if not isinstance(opened, Detector):
         return
-    options = PredictOptions(conf=_LEAST_SCORE)
+    options = PredictOptions(conf=_MIN_SCORE)
     found = [opened.decode(outputs, 0, options).class_ids.max(initial=-1) for outputs in seen]
     if (highest := max(found, default=-1)) >= names:
         raise InvalidOption(

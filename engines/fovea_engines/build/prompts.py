@@ -17,7 +17,7 @@ from fovea_engines.backends.registry import CPU_BACKENDS, REFERENCE_BACKEND, ope
 from fovea_engines.build.clip_halves import halves, length_of, vectors_of
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.clip.texts import (
-    MOST_ROWS,
+    MAX_ROWS,
     PROMPTS,
     PROMPTS_FILE,
     TEXT_FILE,
@@ -94,7 +94,7 @@ def _with_classes(
         tokenizer=file_sha256(tokenizer),
     )
     onnx.save(text, folder / TEXT_FILE)
-    session = open_session(REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MOST_ROWS)
+    session = open_session(REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MAX_ROWS)
     with Words(tokens, session, spec) as words:
         vectors = words.matrix(labels)
     if vectors.shape[1] != prompts.shape[2]:

@@ -35,9 +35,9 @@ from fovea_preprocess.errors import BackendUnavailable, Disagreement, InvalidMod
 # boxes have low scores, and change places by rounding alone: .947 for the demo model in float32.
 # In INT8, where a step may go either way, agreement drops by up to .23. Another model of the same
 # shape scores under .5.
-_LEAST: Mapping[Precision, float] = {"fp32": 0.9, "fp16": 0.9, "int8": 0.5}
+_MIN: Mapping[Precision, float] = {"fp32": 0.9, "fp16": 0.9, "int8": 0.5}
 # Detections compared per image, however low they score, down to where all is noise.
-_AT_LEAST = 20
+_AT_MIN = 20
 _NOISE = 0.001
 
 
@@ -133,7 +133,7 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
 def _check_likeness(plan: BuildPlan, prepared: PreparedModel, engine: Engine) -> None:
     precision = plan.precision
     with candidate(plan, prepared, prepared.graph, precision, plan.encodings[0]) as core:
-        alike, least = likeness(core, engine), _LEAST[precision]
+        alike, least = likeness(core, engine), _MIN[precision]
     if not alike >= least:
         raise Disagreement(
             f"the engine that was rebuilt agrees {alike:.3f} with ONNX Runtime on the same graph, "
@@ -179,7 +179,7 @@ def likeness(one: Engine, other: Engine) -> float:
 
 
 def _match(one: Engine, other: Engine, pixels: Pixels) -> Matching:
-    best = one.detect(pixels, PredictOptions(conf=_NOISE, max_det=_AT_LEAST)).scores
+    best = one.detect(pixels, PredictOptions(conf=_NOISE, max_det=_AT_MIN)).scores
     conf = float(best.min(initial=CONF))
     margin = conf / 2
     options = PredictOptions(conf=conf - margin)

@@ -39,7 +39,7 @@ IMAGE_FILE: Final = "worst.jpg"
 
 _CLASSES_SHOWN = 10
 # A smaller change of a class reads as zero.
-_LEAST_CHANGE = 0.0005
+_MIN_CHANGE = 0.0005
 
 # Longer side of each of the two images, pixels.
 _SIDE = 960
@@ -221,9 +221,7 @@ def _classes(card: EngineCard) -> str:
         return ""
     before, after = card.accuracy["fp32"].per_class, card.accuracy[card.precision].per_class
     change = {name: after[name] - value for name, value in before.items()}
-    lost = sorted(
-        (name for name in change if change[name] <= -_LEAST_CHANGE), key=change.__getitem__
-    )
+    lost = sorted((name for name in change if change[name] <= -_MIN_CHANGE), key=change.__getitem__)
     if not lost:
         return ""
     rows = [

@@ -8,7 +8,7 @@ from pathlib import Path
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import REFERENCE_BACKEND, open_session
 from fovea_engines.clip.texts import (
-    MOST_ROWS,
+    MAX_ROWS,
     PROMPTS_FILE,
     TEXT_FILE,
     TOKENIZER_FILE,
@@ -37,7 +37,7 @@ def open_words(
             f"{card.name} reads texts, and {error.name} is not installed: {install_extra('words')}"
         ) from error
     session = open_session(
-        REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MOST_ROWS, threads=threads
+        REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MAX_ROWS, threads=threads
     )
     if not (folder / PROMPTS_FILE).is_file():
         return Words(tokens, session, spec)

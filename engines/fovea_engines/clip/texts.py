@@ -34,10 +34,10 @@ _KEPT = 4096  # vectors of 768 numbers take 12 MB
 _KEPT_LISTS = 64
 LONGEST = 512
 """Most tokens of a text."""
-MOST_ROWS = 16
+MAX_ROWS = 16
 """Most texts that a network reads in one call."""
 
-_MOST_WAITING = 64
+_MAX_WAITING = 64
 
 Vectors = NDArray[np.float32]
 
@@ -260,7 +260,7 @@ class Words(Closing):
 
     def _made(self, texts: list[str]) -> dict[str, Embedding]:
         with self._lock:
-            if self._waiting >= _MOST_WAITING:
+            if self._waiting >= _MAX_WAITING:
                 raise QueueFull(
                     f"{self._waiting} requests wait for the vectors of their texts: send again "
                     "later; those of texts that were asked for before are there at once",
@@ -287,7 +287,7 @@ class Words(Closing):
 
     @property
     def _rows(self) -> int:
-        return 1 if self._session.inputs[0].shape[0] == 1 else MOST_ROWS
+        return 1 if self._session.inputs[0].shape[0] == 1 else MAX_ROWS
 
     def _run(self, texts: Sequence[str]) -> Vectors:
         feeds = self._tokens.feeds(texts, self._session.inputs)

@@ -25,7 +25,7 @@ _BACKGROUND = ("background", "class 0")
 # More classes than these would hide the image.
 _LINES = 10
 # A smaller share would be written as 0.0%.
-_LEAST_SHARE = 0.0005
+_MIN_SHARE = 0.0005
 # Brightness of the background of a foreground.
 _DIMMED = 0.25
 # A few depths far from all others would leave one colour to these.
@@ -53,7 +53,7 @@ def draw_class_map(found: ClassMap, pixels: Pixels, words: Vocabulary) -> Pixels
     rows = [
         (f"{shown_name(words.labels, one)} {share:.1%}", colour(one))
         for one in present[:_LINES]
-        if (share := counts[one] / ids.size) >= _LEAST_SHARE
+        if (share := counts[one] / ids.size) >= _MIN_SHARE
     ]
     _draw_list(canvas, rows)
     return canvas

@@ -16,7 +16,7 @@ Size: TypeAlias = tuple[int, int]
 """Height and width of the image, pixels; multiples of the strides."""
 
 # A pixel or a cell counts 1. What is smaller is scaled by the size, as a centre from 0 to 1 is.
-_LEAST = 0.25
+_MIN = 0.25
 
 
 class Sides:
@@ -204,7 +204,7 @@ def _level(values: Array, axis: int, stride: int) -> _Level | None:
     if not np.array_equal(level.at((rows * stride, columns * stride)), values):
         return None
     sizes = np.abs(np.concatenate([part.ravel() for part in (level.base, *_slopes(level))]))
-    return None if ((sizes > 0) & (sizes < _LEAST)).any() else level
+    return None if ((sizes > 0) & (sizes < _MIN)).any() else level
 
 
 _CORNER = (0, 0), (1, 0), (0, 1)

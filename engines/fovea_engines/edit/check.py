@@ -15,7 +15,7 @@ from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import Array
 from fovea_preprocess.errors import Disagreement, InvalidModel, UnsupportedModel
 
-_MOST = 0.01  # of the largest value of an output, as the check of a build allows
+_MAX = 0.01  # of the largest value of an output, as the check of a build allows
 
 
 def check(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, float | None]:
@@ -155,7 +155,7 @@ def _agree(want: Array, have: Array) -> bool:
     if want.dtype.kind not in "fiub":
         return _difference(want, have) == 0
     finite = np.where(np.isfinite(want), want, 0).astype(np.float64)
-    return _difference(want, have) <= _MOST * float(np.abs(finite).max(initial=1e-6))
+    return _difference(want, have) <= _MAX * float(np.abs(finite).max(initial=1e-6))
 
 
 def _difference(want: Array, have: Array) -> float:

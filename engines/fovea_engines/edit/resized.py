@@ -19,8 +19,8 @@ _Shape: TypeAlias = tuple[int, ...]
 _Values: TypeAlias = Iterator[tuple[int, Sized]]
 
 _STRIDES = (2, 4, 8, 16, 32, 64, 128)
-_MOST_LEVELS = 5
-_MOST_ANCHORS = 9
+_MAX_LEVELS = 5
+_MAX_ANCHORS = 9
 _ELEMENTWISE = frozenset(
     ("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Mod", "Where", "Less", "Greater", "Equal")
 )
@@ -79,7 +79,7 @@ def _lengths(size: Size, other: Size) -> Mapping[tuple[int, int | None], Length]
     """Return numbers of cells by their values at two sizes, and by the first; few levels first."""
     found: dict[tuple[int, int | None], Length] = {}
     for count, times, first in product(
-        range(1, _MOST_LEVELS + 1), range(1, _MOST_ANCHORS + 1), range(len(_STRIDES))
+        range(1, _MAX_LEVELS + 1), range(1, _MAX_ANCHORS + 1), range(len(_STRIDES))
     ):
         length = Length(_STRIDES[first : first + count], times=times)
         before, now = length.at(size), length.at(other)

@@ -22,7 +22,7 @@ from fovea_engines.repository.files import file_sha256, json_sha256
 from fovea_engines.results.new_image import NewImage
 from fovea_preprocess.errors import InvalidOption
 
-MOST_PSNR: Final = 100.0
+MAX_PSNR: Final = 100.0
 """Stands for the ratio of pictures that are equal, which is infinite."""
 
 # Of Wang et al. 2004, whose window is 11 pixels wide.
@@ -113,9 +113,9 @@ def paint_with(engine: Engine) -> Paint:
 
 
 def psnr(want: Pixels, have: Pixels) -> float:
-    """Return the peak signal-to-noise ratio of two pictures, dB, `MOST_PSNR` at most."""
+    """Return the peak signal-to-noise ratio of two pictures, dB, `MAX_PSNR` at most."""
     error = float(np.square(want.astype(np.float64) - have).mean())
-    return min(MOST_PSNR, 10 * float(np.log10(_WHITE**2 / error))) if error else MOST_PSNR
+    return min(MAX_PSNR, 10 * float(np.log10(_WHITE**2 / error))) if error else MAX_PSNR
 
 
 def ssim(want: Pixels, have: Pixels) -> float:

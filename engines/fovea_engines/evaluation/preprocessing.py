@@ -34,7 +34,7 @@ _NOISE = 80
 # Nearly nothing is found where the scores add up to less than this, and to less than this share of
 # those with another preprocessing. On the photographs yolov5n, yolov10n, yolox_nano and yolov8n-seg
 # reach 1.8 to 3.2, and .0 to .7 with ImageNet's preset; yolov8n reaches 3.4, and 2.1 with it.
-_LEAST, _LITTLE = 1.0, 0.25
+_MIN, _LITTLE = 1.0, 0.25
 
 # Shares of the area of all boxes that lies in the padding. Trained detectors have .00 to .11 there
 # on the photographs, and .14 to .37 with x and y swapped.
@@ -72,7 +72,7 @@ class _Found(NamedTuple):
 
     def contradicts(self, other: _Found) -> bool:
         """Return whether the other is nearly nothing beside this."""
-        return self.scores >= _LEAST and other.scores < min(_LEAST, _LITTLE * self.scores)
+        return self.scores >= _MIN and other.scores < min(_MIN, _LITTLE * self.scores)
 
 
 def _found_with(
@@ -163,7 +163,7 @@ def _chosen(
     if len(left) == 1:
         return next(iter(left)), f"{best}; {less}"
     choices = " or ".join(f"--preprocess {name} (it finds {one})" for name, one in left.items())
-    if best.scores < _LEAST:
+    if best.scores < _MIN:
         choices += ", or give --images that show what the model finds"
     if less:
         choices += f". It is none of the others: {less}"

@@ -18,7 +18,7 @@ from fovea_preprocess.errors import NotFinite
 # the other engines its first call is slower, and with few calls that decides.
 _CALLS, _SHORTEST_S, _LONGEST_S = 16, 0.02, 0.25
 # Rounds in each layout: as many as fit into the seconds of each engine, three for a median.
-_FEWEST, _MOST, _SECONDS = 3, 9, 1.25
+_FEWEST, _MAX, _SECONDS = 3, 9, 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _rounds(
         slices.append(min(max(calls, _SHORTEST_S), _LONGEST_S))
     rounds: list[list[float]] = []
     end = time.perf_counter() + _SECONDS * len(engines)
-    while len(rounds) < _FEWEST or (len(rounds) < _MOST and time.perf_counter() < end):
+    while len(rounds) < _FEWEST or (len(rounds) < _MAX and time.perf_counter() < end):
         rounds.append(list(map(rate, engines, slices)))
         progress.now(f"{'alone' if alone else 'in parallel'}, round {len(rounds)}")
     return list(zip(*rounds, strict=True))

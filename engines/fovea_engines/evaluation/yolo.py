@@ -30,7 +30,7 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 CLASSES_FILE = "classes.txt"
 # Values are 0 to 1, but rounding puts some slightly outside.
 _ROUNDING = 1e-3
-_MOST_CLASSES = 1_000_000
+_MAX_CLASSES = 1_000_000
 # Words of a line that has no polygon: class cx cy w h.
 _BOX = 5
 
@@ -210,7 +210,7 @@ def _class_id(where: str, word: str, names: Sequence[str] | None) -> int:
         value = float(word)
     except ValueError:
         value = math.nan
-    if not value.is_integer() or not 0 <= value < _MOST_CLASSES:
+    if not value.is_integer() or not 0 <= value < _MAX_CLASSES:
         raise InvalidOption(f"{where}: {word!r} is not a class id, a whole number from 0 up")
     if names is not None and value >= len(names):
         raise InvalidOption(

@@ -35,7 +35,7 @@ from fovea_engines.heads.evidence import (
 )
 from fovea_engines.heads.queries import (
     COCO_IDS,
-    MOST_QUERIES,
+    MAX_QUERIES,
     Queries,
     SeparateQueries,
     background_last,
@@ -47,7 +47,7 @@ from fovea_engines.heads.queries import (
     shares,
 )
 from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.heads.suppressed import MOST_CLASSES, Rows, Suppressed
+from fovea_engines.heads.suppressed import MAX_CLASSES, Rows, Suppressed
 from fovea_engines.results.detections import Detections
 from fovea_engines.results.nms import detections
 from fovea_engines.results.options import PredictOptions
@@ -62,9 +62,9 @@ _SIZES = "orig_target_sizes"
 
 _HEAD = "RTDETRDecoder"
 # Its exports have 300 queries; fewer rows are the characters of a text, for example.
-_LEAST_QUERIES = 100
+_MIN_QUERIES = 100
 # LVIS has 1203; more columns are the boxes of another family.
-_MOST_CLASSES = 1300
+_MAX_CLASSES = 1300
 
 
 class RawRtDetr(SeparateQueries):
@@ -200,7 +200,7 @@ class UltralyticsRtDetr(Detector):
             return output
         if signature.family not in ("", _HEAD):
             return f"the metadata says {signature.family}"
-        if output.shape[1] > MOST_QUERIES:
+        if output.shape[1] > MAX_QUERIES:
             return OTHERS
         strength = Strength.METADATA if signature.family else Strength.RARE
         return cls._fit(signature, output, strength)
@@ -208,7 +208,7 @@ class UltralyticsRtDetr(Detector):
     @classmethod
     def _fit(cls, signature: Signature, output: TensorSpec, strength: Strength) -> Fit | str:
         columns = output.shape[2]
-        if columns > MOST_QUERIES:
+        if columns > MAX_QUERIES:
             return OTHERS
         if columns != 6:
             return f"a row has {columns} numbers, not cx cy w h score class"
@@ -238,7 +238,7 @@ class UltralyticsRtDetr(Detector):
         """Return one image's detections."""
         rows = outputs[self.outputs[0]][row]
         few = rows[rows[:, 4] >= options.conf].astype(np.float32, copy=False)
-        few = few[(few[:, 5] >= 0) & (few[:, 5] < MOST_CLASSES)]
+        few = few[(few[:, 5] >= 0) & (few[:, 5] < MAX_CLASSES)]
         return self._detections(few, few[:, 4], few[:, 5].round().astype(np.int32), options)
 
     @np.errstate(invalid="ignore", over="ignore")
@@ -260,12 +260,12 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
         _, rows, columns = output.shape
         if isinstance(count := signature.count_classes(columns, 4), str):
             return count
-        if count > _MOST_CLASSES:
+        if count > _MAX_CLASSES:
             return OTHERS
         if strength is not Strength.METADATA:
-            if rows < _LEAST_QUERIES:
+            if rows < _MIN_QUERIES:
                 few = "as many as it finds" if rows == -1 else rows
-                return f"it has {_LEAST_QUERIES} queries at least, and the model {few}"
+                return f"it has {_MIN_QUERIES} queries at least, and the model {few}"
             if (rows, columns) == signature.size:
                 return "the output has the size of the input, as a map has"
         why = f"queries of {counted(count, 'class')} as cx cy w h and probabilities"

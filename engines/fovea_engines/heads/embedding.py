@@ -20,7 +20,7 @@ _NAMED = re.compile(
     r"|pooler_output|fc1)(?:[_./-]?\d+)?$",
     re.I,
 )
-_LEAST = 2
+_MIN = 2
 # A shorter one is seldom a vector to compare images by, whatever its name.
 _PLAUSIBLE = 16
 # The sum of a softmax in float16 is so far off 1.
@@ -85,7 +85,7 @@ def _is_vector(tensor: TensorSpec) -> bool:
     return (
         len(tensor.shape) >= 2
         and tensor.shape[2:] in ((), (1, 1))
-        and (tensor.shape[1] >= _LEAST or tensor.shape[1] == -1)
+        and (tensor.shape[1] >= _MIN or tensor.shape[1] == -1)
         and tensor.dtype.startswith("float")
     )
 

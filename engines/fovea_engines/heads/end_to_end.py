@@ -29,7 +29,7 @@ from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.heads.suppressed import Columns, Rows, Suppressed
 from fovea_engines.session import Array, TensorSpec
 
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 """Exports end in the best 100 to 1000 boxes; more rows are a grid of one class."""
 
 _LAYER = "yolonms_layer"
@@ -76,11 +76,11 @@ class YoloV10(Columns):
             return "the metadata says RTDETRDecoder"
         after = f" and {more} more" if more else ""
         if columns != 6 + more:
-            few = boxes <= MOST_ROWS and (boxes == -1 or columns <= boxes)
+            few = boxes <= MAX_ROWS and (boxes == -1 or columns <= boxes)
             row = f"a row has {columns} numbers, not {cls.order}{after}"
             return row if few else OTHERS
-        if boxes > MOST_ROWS:
-            return f"it has {MOST_ROWS} rows at most, and the model {boxes}"
+        if boxes > MAX_ROWS:
+            return f"it has {MAX_ROWS} rows at most, and the model {boxes}"
         sure = boxes > 0 or bool(signature.end_to_end)
         rows = "a dynamic number of" if boxes == -1 else str(boxes)
         return Fit(

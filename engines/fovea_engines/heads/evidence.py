@@ -23,7 +23,7 @@ _LARGEST_LOG = 10.0
 _OUTSIDE = 0.1
 # The sum of a softmax in float16 is so far off 1.
 _SHARES = 0.02
-_MOST_WRONG = 0.1
+_MAX_WRONG = 0.1
 # The median of SCRFD's distances is .5 to 2.2 strides, and 9 to 35 in pixels.
 _FAR = 5.0
 # The best class beside an objectness, for most boxes: .15 (YOLOX) and .18 (YOLOv5) in trained ones;
@@ -215,7 +215,7 @@ def no_sizes(columns: Columns, first: int) -> str | None:
     """Exclude widths and heights, [boxes, 2], of which many are negative."""
     values = np.asarray(columns, np.float32)
     wrong = (values < 0).any(axis=1)
-    if wrong.sum() > _MOST_WRONG * len(values):
+    if wrong.sum() > _MAX_WRONG * len(values):
         low = f"{wrong.mean():.0%} of the boxes have one below 0"
         return f"columns {first} and {first + 1} are no sizes: {low}"
     return None
@@ -227,7 +227,7 @@ def no_corners(boxes: Columns) -> str | None:
     wrong = (
         ((values[:, 2] < values[:, 0]) | (values[:, 3] < values[:, 1])).mean() if len(values) else 0
     )
-    if wrong > _MOST_WRONG:
+    if wrong > _MAX_WRONG:
         return f"boxes are no corners: {wrong:.0%} have the second above or left of the first"
     return None
 

@@ -28,7 +28,7 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.plural import counted
 
 # Images and thin feature maps have as many channels, or fewer.
-_MOST_CHANNELS = 8
+_MAX_CHANNELS = 8
 _STRIDES = (1, 2, 4, 8, 16)
 _DEPTH_NAMES = ("predicted_depth", "depth")
 
@@ -67,7 +67,7 @@ class Semantic(Head):
         elif output.name == "logits":
             strength = Strength.NAMES
         elif signature.num_labels is None:
-            guessed = signature.size == (height, width) and classes > _MOST_CHANNELS
+            guessed = signature.size == (height, width) and classes > _MAX_CHANNELS
             if not guessed and strength is Strength.POSSIBLE:
                 return OTHERS
             strength = strength if guessed else Strength.ASKED

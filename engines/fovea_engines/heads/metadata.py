@@ -10,7 +10,7 @@ from typing import Any
 
 from fovea_engines.results.skeleton import Skeleton, numbered
 
-MOST_KEYPOINTS = 1000
+MAX_KEYPOINTS = 1000
 RENAMED = "fovea_renamed"
 """Key of the names that outputs had before `fovea edit` gave them those that they have."""
 
@@ -104,7 +104,7 @@ def skeleton_from_metadata(metadata: Mapping[str, str]) -> tuple[Skeleton, int] 
     Ultralytics writes `kpt_shape`, and the names by class id as `kpt_names`. None without a shape.
     """
     match literal(metadata.get("kpt_shape", "")):
-        case [int(count), (2 | 3) as numbers] if 0 < count <= MOST_KEYPOINTS:
+        case [int(count), (2 | 3) as numbers] if 0 < count <= MAX_KEYPOINTS:
             pass
         case _:
             return None

@@ -32,26 +32,26 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array
 from fovea_preprocess.plural import counted
 
-MOST_QUERIES = 1000
+MAX_QUERIES = 1000
 """DETRs have 50 to 900 queries; more rows are a grid."""
 
 COCO_IDS = 91
 """COCO's category ids go up to 90 with gaps, so LibreYOLO's 80 names are not those of columns."""
 
 _ROUNDING = 1e-3
-_LEAST, _SUREST = 1e-37, 1 - 1e-7
+_MIN, _SUREST = 1e-37, 1 - 1e-7
 """The nearest to 0 and 1 that a sigmoid in float32 comes."""
 
 # A trained DETR's boxes end at the edge of the image, but for some hundredths of its side.
 _LARGEST_OVERHANG = 0.1
 # Boxes of a trained model lie all over the image; without training they can all be the same.
-_LEAST_SPREAD = 0.3
+_MIN_SPREAD = 0.3
 # Fewer boxes can all be wide, so that their sizes exceed their centres.
 _ENOUGH = 20
 # Half of all queries are less sure of each class than this: they are mostly of nothing.
 _USUAL_LOGIT = 2.2
 # The four numbers of RT-DETR's boxes differ by .4, and neighbours in a map by hundredths.
-_LEAST_DIFFERENCE = 0.05
+_MIN_DIFFERENCE = 0.05
 # Among so many columns "none" is the best or the next one for most queries, also where a query is
 # sure of a class. The last of RT-DETR's 80 never is, and its median rank is 23.
 _MANY_COLUMNS = 10
@@ -59,7 +59,7 @@ _NEARLY_ALWAYS = 0.8
 # Rounding, also to INT8, takes a sigmoid so far out of 0 to 1.
 _SIGMOID = 0.01
 # So few of a model's boxes may be wrong.
-_MOST_WRONG = 0.1
+_MAX_WRONG = 0.1
 
 
 class Queries(Detector):
@@ -102,8 +102,8 @@ class Queries(Detector):
         rows = {logits.shape[1], boxes.shape[1]} - {-1}
         if len(rows) > 1:
             return f"{logits.shape[1]} rows of logits, and {boxes.shape[1]} of boxes"
-        if max(rows, default=0) > MOST_QUERIES:
-            return f"it has {MOST_QUERIES} queries at most, and the model {max(rows)}"
+        if max(rows, default=0) > MAX_QUERIES:
+            return f"it has {MAX_QUERIES} queries at most, and the model {max(rows)}"
         columns, others = logits.shape[2], cls.first + cls.after
         if (columns - others, signature.num_labels) == (COCO_IDS, 80):
             why = "logits of COCO's 91 category ids, which the 80 names do not fit, and boxes"
@@ -123,7 +123,7 @@ class Queries(Detector):
         flat = [one.shape for one in signature.outputs if len(one.shape) == 3]
         rows = {shape[1] for shape in flat}
         others = len(signature.outputs) - len(flat)
-        if (len(flat), len(rows), others) != (2, 1, len(cls.more)) or max(rows) > MOST_QUERIES:
+        if (len(flat), len(rows), others) != (2, 1, len(cls.more)) or max(rows) > MAX_QUERIES:
             return OTHERS
         if all(shape[2] != 4 for shape in flat):
             return OTHERS
@@ -183,7 +183,7 @@ class SeparateQueries(Queries):
         """
         classes = logits[:, self.first : logits.shape[1] - self.after]
         conf = options.conf
-        least = math.log(max(conf, _LEAST)) - math.log1p(-min(conf, _SUREST)) - _ROUNDING
+        least = math.log(max(conf, _MIN)) - math.log1p(-min(conf, _SUREST)) - _ROUNDING
         passing = (classes >= least) & (classes < np.inf)
         if options.classes is not None:
             passing &= np.isin(np.arange(classes.shape[1]), options.classes)
@@ -200,11 +200,11 @@ def centred_fractions(boxes: Columns) -> str | None:
     values = finite_rows(boxes)
     if (reason := pixels(values)) is not None or not len(values):
         return reason
-    spread = np.ptp(values[:, :2], axis=0).min() > _LEAST_SPREAD
+    spread = np.ptp(values[:, :2], axis=0).min() > _MIN_SPREAD
     if len(values) < _ENOUGH:
         # Where a model has suppressed already, boxes are few, and none is centred far outside.
         beyond = np.abs(values[:, :2] - 0.5) + values[:, 2:] / 2 > 0.5 + _LARGEST_OVERHANG
-        if beyond.any(axis=1).sum() > _MOST_WRONG * len(values):
+        if beyond.any(axis=1).sum() > _MAX_WRONG * len(values):
             return "boxes are no centres and sizes: they would reach far over the image's edge"
         return None
     if spread and (values[:, 2:] >= values[:, :2]).all():
@@ -244,7 +244,7 @@ def neighbours(boxes: Columns) -> str | None:
     """
     values = finite_rows(boxes)
     values = values[values.any(axis=1)]
-    if len(values) and (middle := np.median(np.ptp(values, axis=1))) < _LEAST_DIFFERENCE:
+    if len(values) and (middle := np.median(np.ptp(values, axis=1))) < _MIN_DIFFERENCE:
         return f"boxes are no centres and sizes: most have four numbers within {middle:.2g}"
     return None
 

@@ -38,7 +38,7 @@ from fovea_engines.session import Array
 _MOVES = 0.25
 # Priors that are published have at most 2.5 times the sides of others. Further off, the boxes do
 # not follow any object: as where a model sees nothing and says the same of all cells.
-_MOST_TIMES = 4.0
+_MAX_TIMES = 4.0
 
 # Factors of the offsets, which SSD's implementation has beside its paper.
 _CENTRE_VARIANCE, _SIZE_VARIANCE = 0.1, 0.2
@@ -151,7 +151,7 @@ class RetinaFace(PriorBoxes):
         """
         moved = self.moved(outputs)
         share = None if moved is None else 1 - moved
-        if share is None or not 1 / _MOST_TIMES <= share <= _MOST_TIMES:
+        if share is None or not 1 / _MAX_TIMES <= share <= _MAX_TIMES:
             return None
         return 1 / share
 

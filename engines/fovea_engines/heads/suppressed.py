@@ -24,7 +24,7 @@ from fovea_engines.results.nms import choose, take
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array
 
-MOST_CLASSES = 2**20
+MAX_CLASSES = 2**20
 """A class id beyond this, or none at all, is a broken number."""
 
 
@@ -100,7 +100,7 @@ class Suppressed(Detector):
         found = np.flatnonzero(rows.scores >= options.conf)
         boxes, scores, class_ids = (each[found].astype(np.float32, copy=False) for each in rows)
         class_ids = class_ids - self.first_class
-        sound = (class_ids >= 0) & (class_ids < MOST_CLASSES)
+        sound = (class_ids >= 0) & (class_ids < MAX_CLASSES)
         boxes, scores, class_ids = self._x_first(boxes[sound]), scores[sound], class_ids[sound]
         if self.normalised:
             assert self.size is not None, "families of fractions are sized"

@@ -35,8 +35,8 @@ from fovea_preprocess.plural import counted
 # A pixel of text, the least side of a line, and the most lines of an image, as in the programs of
 # PaddleOCR and RapidOCR.
 _TEXT = 0.3
-_LEAST_SIDE = 3
-_MOST_LINES = 1000
+_MIN_SIDE = 3
+_MAX_LINES = 1000
 # Networks are trained on lines that are shrunk, by their area over their length, times this.
 _SHRUNK = 1.6
 # The sum of a softmax in float16 is so far off 1.
@@ -78,7 +78,7 @@ class PpOcrDetection(Head):
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's lines of text, which are not suppressed."""
         values = outputs[self.outputs[0]][row, 0].astype(np.float32, copy=False)
-        found = [each for each in _pieces(values > _TEXT) if min(each[1]) >= _LEAST_SIDE]
+        found = [each for each in _pieces(values > _TEXT) if min(each[1]) >= _MIN_SIDE]
         scores = np.array([_mean(values, each) for each in found], np.float32)
         table = [(*centre, *sides, angle) for centre, sides, angle in found]
         rotated = np.array(table, np.float32).reshape(-1, 5)
@@ -169,7 +169,7 @@ def _pieces(text: NDArray[np.bool_]) -> list[Rectangle]:
     # the corners of the piece itself.
     grown = cv2.dilate(text.astype(np.uint8), np.ones((2, 2), np.uint8))
     outlines, _ = cv2.findContours(grown, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
-    largest = sorted(outlines, key=cv2.contourArea, reverse=True)[:_MOST_LINES]
+    largest = sorted(outlines, key=cv2.contourArea, reverse=True)[:_MAX_LINES]
     return [cv2.minAreaRect(each) for each in largest]  # type: ignore[misc]
 
 

@@ -46,7 +46,7 @@ _V7_ANCHORS = (
 # median of so many pairs), and by 1.2 to 11 with other anchors than those of training (YOLOv5n on
 # 23 photographs). YOLOv7's are 1.22 times as large throughout, which shows nothing.
 _ENOUGH_PAIRS, _SURE, _SAME_SIZE = 3, 0.3, 1.15
-_MOST_COMPARED = 300
+_MAX_COMPARED = 300
 
 
 class _Levels(Detector):
@@ -136,7 +136,7 @@ class YoloRaw(_Levels):
         kinds: NDArray[np.intp],
     ) -> str | None:
         """Exclude these anchors where several find an object, each another size of it."""
-        best = np.argsort(-scores)[:_MOST_COMPARED]
+        best = np.argsort(-scores)[:_MAX_COMPARED]
         boxes, class_ids, kinds = boxes[best], class_ids[best], kinds[best]
         middle, size = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
         apart = np.abs(middle[:, None] - middle).max(axis=2)

@@ -23,7 +23,7 @@ _MULTIPLE_DB = 20.0
 # A range that ends below this share of the largest value clips values.
 _CLIPPED = 0.9
 _COMMUTE = {"Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Xor", "Equal"}
-_MOST_SHOWN = 8
+_MAX_SHOWN = 8
 _PLAIN = (int, float, str, bytes, list)  # neither a tensor nor a subgraph
 
 
@@ -156,6 +156,6 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, list):
-        more = f", ... ({len(value)})" if len(value) > _MOST_SHOWN else ""
-        return f"[{', '.join(map(_text, value[:_MOST_SHOWN]))}{more}]"
+        more = f", ... ({len(value)})" if len(value) > _MAX_SHOWN else ""
+        return f"[{', '.join(map(_text, value[:_MAX_SHOWN]))}{more}]"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

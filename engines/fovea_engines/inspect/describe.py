@@ -12,7 +12,7 @@ from fovea_engines.inspect.verdict import Comparison
 from fovea_preprocess.plural import counted
 
 _COSTLIEST = 3
-_MOST_INDICES = 6
+_MAX_INDICES = 6
 
 
 def verdict(diff: Diff) -> str:
@@ -89,8 +89,8 @@ def _wrong(one: Comparison) -> str:
 def _indices(positions: tuple[int, ...]) -> str:
     if positions[-1] - positions[0] == len(positions) - 1 and len(positions) > 1:
         return f"{positions[0]} to {positions[-1]}"
-    more = ", ..." if len(positions) > _MOST_INDICES else ""
-    return ", ".join(map(str, positions[:_MOST_INDICES])) + more
+    more = ", ..." if len(positions) > _MAX_INDICES else ""
+    return ", ".join(map(str, positions[:_MAX_INDICES])) + more
 
 
 def title(layer: Layer) -> str:

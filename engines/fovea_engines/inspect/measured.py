@@ -20,7 +20,7 @@ from fovea_engines.session import Array
 # Limit of the tensors kept from the runs of each model.
 _CHUNK_BYTES = 256 << 20
 # The orders of more dimensions are too many to try.
-_MOST_DIMENSIONS = 5
+_MAX_DIMENSIONS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ def _orders(a: Layer, b: Layer) -> list[tuple[int, ...]]:
     if a.shape == b.shape:
         return [tuple(range(len(a.shape)))]
     want, have = ([n for n in shape if n != 1] for shape in (a.shape, b.shape))
-    if "" not in (a.op, b.op) or a.is_output or len(have) > _MOST_DIMENSIONS:
+    if "" not in (a.op, b.op) or a.is_output or len(have) > _MAX_DIMENSIONS:
         return []
     places = permutations(range(len(have)))
     return [order for order in places if [have[place] for place in order] == want]

@@ -28,7 +28,7 @@ from fovea_engines.quantization.ranges import Ranges
 
 # Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
 _SMALLEST = 2.0**-20
-MOST_OF_PAIRS = 128
+MAX_OF_PAIRS = 128
 """Largest sum of two weights of a channel for CPUs that add two products of INT8 in 16 bits: 255 *
 128 is 32,640, and 32,767 is the largest there."""
 # Products of 32 columns gain nothing from integers, those of 64 on 400 rows a quarter of the time.
@@ -196,7 +196,7 @@ def encode_weight(
     """Return a weight, float32 [out, in, ...], in symmetric steps per output channel.
 
     The steps are int8 of the same shape, -127 to 127, and the scales float32 [out]. With 7 bits no
-    two steps of a channel add up to more than `MOST_OF_PAIRS`, whichever a CPU puts together; where
+    two steps of a channel add up to more than `MAX_OF_PAIRS`, whichever a CPU puts together; where
     one weight is far larger than the others, it still has nearly 8.
     """
     rows = weight.reshape(len(weight), -1)

@@ -12,7 +12,7 @@ from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.onnx_graph.wiring import Wiring, attribute, rebuild
-from fovea_engines.quantization.qdq import MOST_OF_PAIRS, pair_sums
+from fovea_engines.quantization.qdq import MAX_OF_PAIRS, pair_sums
 from fovea_preprocess.errors import UnsupportedModel
 
 _KINDS = {Encoding.SIGNED: (np.int8, 0), Encoding.UNSIGNED: (np.uint8, 128)}
@@ -84,7 +84,7 @@ def narrow_weights(model: onnx.ModelProto) -> None:
         kept = tuple(i for i, length in enumerate(along) if length != 1)
         others = tuple(i for i, length in enumerate(along) if length == 1)
         rows = steps.transpose(*kept, *others).reshape(scale.size, -1)
-        wide = pair_sums(rows) > MOST_OF_PAIRS
+        wide = pair_sums(rows) > MAX_OF_PAIRS
         if not wide.any():
             continue
         factor = (1 + wide).reshape(scale.shape).astype(scale.dtype)

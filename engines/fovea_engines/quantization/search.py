@@ -18,7 +18,7 @@ from fovea_engines.quantization.ranges import Ranges
 from fovea_preprocess.errors import InvalidOption
 
 # Fewer blocks than this hide which one is to blame; more make the search long.
-_FEWEST, _MOST = 8, 32
+_FEWEST, _MAX = 8, 32
 # Agreement below which one block more or less makes no visible difference.
 _SPOILT = 0.1
 
@@ -43,9 +43,9 @@ def blocks(layers: Sequence[str]) -> dict[str, tuple[str, ...]]:
     paths = [re.findall(r"[^/.]+", name.split("/aten::")[0]) for name in layers]
     for depth in range(1, max(map(len, paths), default=0)):
         groups = _grouped(layers, [".".join(path[:depth]) for path in paths])
-        if _FEWEST <= len(groups) <= _MOST:
+        if _FEWEST <= len(groups) <= _MAX:
             return groups
-    each = -(-len(layers) // _MOST)
+    each = -(-len(layers) // _MAX)
     starts = [layers[i - i % each] for i in range(len(layers))]
     return _grouped(layers, starts)
 

@@ -20,7 +20,7 @@ _FLAT = 2.0
 # are of one scene: JPEG at quality 20 makes 1.1, and the closest of 128 photographs are 23 apart.
 _THUMBNAIL, _COPY = 16, 2.0
 # What is enlarged more has no detail of the size that the first layers look for.
-_MOST_ENLARGED = 4.0
+_MAX_ENLARGED = 4.0
 # Share of pixels that are, but for `_NEAR`, of the most frequent colour: .87 of a page of text, and
 # more than this of 4 % of photographs.
 _PLAIN, _NEAR = 0.6, 16
@@ -43,7 +43,7 @@ class Variety:
         self._plain += _share_of_one_colour(pixels) > _PLAIN
         height, width = pixels.shape[:2]
         place = fit(self._spec, width, height)
-        if max(place.scale_x, place.scale_y) > _MOST_ENLARGED:
+        if max(place.scale_x, place.scale_y) > _MAX_ENLARGED:
             self._enlarged += 1
             self._smallest = min(self._smallest or (width, height), (width, height))
         size = _THUMBNAIL, _THUMBNAIL
@@ -75,7 +75,7 @@ class Variety:
         if self._enlarged > half and self._smallest is not None:
             width, height = self._smallest
             found.append(
-                f"{self._enlarged} of {images} are enlarged more than {_MOST_ENLARGED:g} times to "
+                f"{self._enlarged} of {images} are enlarged more than {_MAX_ENLARGED:g} times to "
                 f"{self._spec.width}x{self._spec.height} (one has {width}x{height} pixels): give "
                 "them as large as the camera takes them"
             )

@@ -14,13 +14,13 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.task_result import TaskResult
 
-LEAST_LIVE: Final = 20
+MIN_LIVE: Final = 20
 """Images of fewer of which a distance would say nothing."""
 
 _CONF = PredictOptions().conf
 _BINS = 6
 # Classes with a bin of their own, and images that have one; the rest are others.
-_MOST_CLASSES, _LEAST_OF_CLASS = 9, 5
+_MAX_CLASSES, _MIN_OF_CLASS = 9, 5
 # Between edges: the card has few digits.
 _STEP = 1e-4
 
@@ -60,8 +60,8 @@ class Distribution:
         if exact:
             ids, places = np.unique(found.values, return_inverse=True)
             images = np.bincount(places, weights)
-            frequent = np.argsort(-images, kind="stable")[:_MOST_CLASSES]
-            edges = np.sort(ids[frequent[images[frequent] >= _LEAST_OF_CLASS]])
+            frequent = np.argsort(-images, kind="stable")[:_MAX_CLASSES]
+            edges = np.sort(ids[frequent[images[frequent] >= _MIN_OF_CLASS]])
         else:
             shares = np.linspace(0, 1, _BINS + 1)
             steps = np.quantile(found.values, shares, weights=weights, method="inverted_cdf")
@@ -102,7 +102,7 @@ class Distribution:
         deviation is added. None: there are too few live images.
         """
         n, m = live.sum(), sum(self.counts)
-        if n < LEAST_LIVE:
+        if n < MIN_LIVE:
             return None
         before = np.array(self.counts)
         used = (before > 0) | (live > 0)

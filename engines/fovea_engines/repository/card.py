@@ -19,7 +19,7 @@ from fovea_engines.device import (
     sets_for,
 )
 from fovea_engines.repository.accuracy import AnyAccuracy
-from fovea_engines.repository.baseline import LEAST_LIVE as LEAST_LIVE
+from fovea_engines.repository.baseline import MIN_LIVE as MIN_LIVE
 from fovea_engines.repository.baseline import Baseline as Baseline
 from fovea_engines.repository.baseline import Distribution as Distribution
 from fovea_engines.repository.baseline import Floats as Floats

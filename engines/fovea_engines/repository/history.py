@@ -20,7 +20,7 @@ HISTORY_FILE = "history.jsonl"
 """In the model's folder: a line of JSON for each event, and lines are only added."""
 
 # So many rollbacks lead back.
-_MOST_EARLIER = 1000
+_MAX_EARLIER = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,12 @@ class History:
         if action == "promote" and event.get("built"):
             # The newest version answers until somebody promotes one, whatever is built.
             if self.current is None:
-                earlier = (*earlier, previous)[-_MOST_EARLIER:]
+                earlier = (*earlier, previous)[-_MAX_EARLIER:]
             return replace(self, earlier=earlier)
         match action:
             case "promote" | "canary_passed":
                 if previous != version:
-                    earlier = (*earlier, previous)[-_MOST_EARLIER:]
+                    earlier = (*earlier, previous)[-_MAX_EARLIER:]
             case "rollback":
                 # That of a canary ends it, and no more.
                 earlier = earlier if self.canary else earlier[:-1]

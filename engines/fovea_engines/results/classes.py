@@ -20,7 +20,7 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.plural import counted
 
 # A lower score would be written as 0.00.
-_LEAST_SCORE = 0.005
+_MIN_SCORE = 0.005
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,7 @@ class Classes(TaskResult):
         return [
             (f"{shown_name(labels, class_id)} {score:.2f}", class_id)
             for class_id, score in pairs
-            if score >= _LEAST_SCORE
+            if score >= _MIN_SCORE
         ]
 
     @property

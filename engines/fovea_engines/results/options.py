@@ -13,8 +13,8 @@ MAX_DETECTIONS = 3000
 MAX_CLASSES = 1000
 MAX_TOP_K = 1000
 MAX_LETTERS = 2000
-LEAST_SIDE = 32
-MOST_ACROSS = 64
+MIN_SIDE = 32
+MAX_ACROSS = 64
 
 _OVERLAP = 0.2
 _TOP_K = 5
@@ -222,13 +222,13 @@ def read_tile(option: str) -> tuple[int, int]:
     """Read a side in pixels, as "640", or columns and rows, as "3x2"; InvalidOption for others."""
     match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", option)
     first, second = (int(each or 0) for each in match.groups()) if match else (0, 0)
-    if match and match[2] is None and first >= LEAST_SIDE:
+    if match and match[2] is None and first >= MIN_SIDE:
         return first, first
-    if 1 <= first <= MOST_ACROSS and 1 <= second <= MOST_ACROSS:
+    if 1 <= first <= MAX_ACROSS and 1 <= second <= MAX_ACROSS:
         return first, second
     raise InvalidOption(
-        f"tile is '{option[:60]}'; it must be the side of a tile in pixels, from {LEAST_SIDE}, as "
-        f"in 640, or columns and rows, up to {MOST_ACROSS}, as in 3x2"
+        f"tile is '{option[:60]}'; it must be the side of a tile in pixels, from {MIN_SIDE}, as "
+        f"in 640, or columns and rows, up to {MAX_ACROSS}, as in 3x2"
     )
 
 

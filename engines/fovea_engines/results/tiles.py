@@ -20,9 +20,9 @@ from fovea_engines.results.options import PredictOptions, read_tile
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.letterbox import LetterboxMap
 
-MOST_TILES = 1000
+MAX_TILES = 1000
 
-MOST_SHARED = 0.5
+MAX_SHARED = 0.5
 """As SAHI's default: an object that a tile cuts lies within the whole object on the next tile."""
 
 # Share of a tile's side within which a box ends at its edge: the boxes of cut objects end some
@@ -69,17 +69,17 @@ def tiles(option: str, overlap: float, width: int, height: int) -> list[Tile]:
         height: of the image, pixels.
 
     Raises:
-        InvalidOption: there are more than `MOST_TILES`.
+        InvalidOption: there are more than `MAX_TILES`.
     """
     across, down = read_tile(option)
     if "x" in option:
         across, down = _side(width, across, overlap), _side(height, down, overlap)
     across, down = min(across, width), min(down, height)
     rows, columns = starts(height, down, overlap), starts(width, across, overlap)
-    if len(rows) * len(columns) > MOST_TILES:
+    if len(rows) * len(columns) > MAX_TILES:
         raise InvalidOption(
             f"tile={option} cuts an image of {width} x {height} pixels into "
-            f"{len(rows) * len(columns)} tiles; at most {MOST_TILES} are cut: ask for larger tiles"
+            f"{len(rows) * len(columns)} tiles; at most {MAX_TILES} are cut: ask for larger tiles"
         )
     return [Tile(left, top, across, down) for top in rows for left in columns]
 
@@ -89,7 +89,7 @@ def joined(
 ) -> Detections:
     """Join the objects on tiles of an image of (height, width) pixels, each in pixels of its tile.
 
-    Of boxes on different tiles that share more than `MOST_SHARED` of the smaller one is kept: one
+    Of boxes on different tiles that share more than `MAX_SHARED` of the smaller one is kept: one
     that no tile cuts, and then the surer one. The objects of one tile are suppressed already.
     Rotated rectangles are suppressed as by their head: side by side, they share much of their
     upright boxes.
@@ -116,7 +116,7 @@ def joined(
         table = nms.grouped(whole.boxes, groups)
 
         def over(better: Indices, worse: Indices) -> NDArray[np.bool_]:
-            shared = nms.over(table[:, better], table[:, worse], MOST_SHARED, over_smaller=True)
+            shared = nms.over(table[:, better], table[:, worse], MAX_SHARED, over_smaller=True)
             shared &= tile_of[better, None] != tile_of[worse]
             return shared
 

@@ -10,10 +10,10 @@ from fovea_preprocess.errors import FoveaError, Unauthenticated
 from fovea_server.auth.restrictions import Restrictions
 from fovea_server.settings import Settings
 from fovea_server.traffic.call import CALL, Call
-from fovea_server.traffic.principal import Holder, Scope
+from fovea_server.traffic.principal import Principal, Scope
 
 if TYPE_CHECKING:
-    from fovea_server.auth.door import KeyDoor
+    from fovea_server.auth.key_authenticator import KeyAuthenticator
 
 # Probes have no keys; and there is nothing behind a method that does not exist.
 _OPEN = frozenset(("health", ""))
@@ -33,7 +33,7 @@ class Authenticator:
         http, grpc: the secrets of the operator.
     """
 
-    def __init__(self, settings: Settings, keys: KeyDoor | None) -> None:
+    def __init__(self, settings: Settings, keys: KeyAuthenticator | None) -> None:
         self.keys = keys
         self.http = Restrictions.parse(settings.http_restricted_api, for_all=settings.no_keys)
         self.grpc = Restrictions.parse(
@@ -68,36 +68,36 @@ class Authenticator:
         if self.keys is not None and api not in _OPEN:
             needs_control = control or api == "shared-memory"
             scope = "control" if needs_control else _SCOPES.get(api)
-            call.again = partial(self._holder, self.keys, call, scope)
-            holder = call.again()
-            holder.check_model(call.model)
+            call.again = partial(self._principal, self.keys, call, scope)
+            principal = call.again()
+            principal.check_model(call.model)
             if needs_control and not call.model:
-                holder.check_whole()
+                principal.check_whole()
         elif api == "health" and self.keys is not None and call.token is not None:
             # A probe with a key is told more, and one without is answered all the same.
             with suppress(FoveaError):
-                call.holder = self.keys.holder(call.token)
+                call.principal = self.keys.principal(call.token)
         elif control or api not in _FOR_ALL:
             restrictions.check_local(api, call.client, call.header)
 
-    def _holder(self, keys: KeyDoor, call: Call, scope: Scope | None) -> Holder:
+    def _principal(self, keys: KeyAuthenticator, call: Call, scope: Scope | None) -> Principal:
         if call.token is None and call.header("authorization"):
             raise Unauthenticated(
                 "the header Authorization has no scheme that is known: write Authorization: Bearer "
                 "KEY, with the word Bearer, or X-API-Key: KEY without"
             )
         # It is in the log also where it is refused.
-        call.holder = holder = keys.holder(call.token)
+        call.principal = principal = keys.principal(call.token)
         if scope is not None:
-            holder.check_scope(scope)
-        return holder
+            principal.check_scope(scope)
+        return principal
 
     def sees(self, model: str) -> bool:
         """Return True if the client of the current request may know of a model of this name."""
         if (call := CALL.get()) is None:
             return True
-        if call.holder is not None:
-            return call.holder.takes(model)
+        if call.principal is not None:
+            return call.principal.takes(model)
         restrictions = self.grpc if call.is_rpc else self.http
         return self.keys is None and restrictions.lets_all_in(call.client, call.header)
 

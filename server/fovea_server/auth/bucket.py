@@ -9,7 +9,7 @@ from fovea_preprocess.errors import RateLimited
 from fovea_server.auth.key import Rate
 
 # The longest queue of refused clients that a wait counts in.
-_MOST_BEHIND_S = 30.0
+_MAX_BEHIND_S = 30.0
 
 
 class TokenBucket:
@@ -42,7 +42,7 @@ class TokenBucket:
             wait_s = lacking / self.rate.per_s
             # Those that were refused before come first; who does not wait makes nobody wait long.
             behind_s = self._last - self._at + needed / self.rate.per_s
-            if behind_s < _MOST_BEHIND_S:
+            if behind_s < _MAX_BEHIND_S:
                 wait_s = max(wait_s, behind_s)
             self._last = self._at + wait_s
             raise RateLimited(

@@ -21,9 +21,9 @@ _PREFIX = "fov_"
 _BYTES = 32
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE = re.compile(r"(?P<count>[0-9.]+(?:e[0-9]+)?)/(?P<unit>s|m|h)")
-_LEAST_PER_S = 1 / 3600
+_MIN_PER_S = 1 / 3600
 # Some 270 years of days: dates end in the year 9999.
-_MOST_UNITS = 100_000
+_MAX_UNITS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SPAN = re.compile(r"(?P<count>[0-9]+)(?P<unit>[smhd])")
 
@@ -56,7 +56,7 @@ class Rate(NamedTuple):
         if found is None or not 0 < count < math.inf:
             raise ValueError(f"a rate is written as 20/s, 600/m or 1e4/h, and not as {text!r}")
         per_s = count / _UNITS[found["unit"]]
-        if per_s < _LEAST_PER_S:
+        if per_s < _MIN_PER_S:
             raise ValueError(f"a rate is at least 1/h, and {text!r} is less")
         return cls(per_s, max(count, 1.0), text)
 
@@ -64,7 +64,7 @@ class Rate(NamedTuple):
 def parse_span(text: str, *, least: int = 1) -> timedelta:
     """Parse "90d", "12h", "30m" or "10s", of at least so many; ValueError says how to write it."""
     found = _SPAN.fullmatch(text)
-    if found is None or not least <= int(found["count"]) <= _MOST_UNITS:
+    if found is None or not least <= int(found["count"]) <= _MAX_UNITS:
         raise ValueError(f"a time is written as 90d, 12h, 30m or 10s, and not as {text!r}")
     return timedelta(seconds=int(found["count"]) * _UNITS[found["unit"]])
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from fovea_server.auth.bucket import TokenBucket
 from fovea_server.auth.quota import Meter
-from fovea_server.traffic.principal import Holder
+from fovea_server.traffic.principal import Principal
 
 
 @dataclass(frozen=True, slots=True)
-class LimitedHolder(Holder):
+class LimitedPrincipal(Principal):
     """A holder, and what is left of its limits.
 
     Attributes:

@@ -18,7 +18,7 @@ import jwt
 
 from fovea_preprocess.errors import InvalidOption, KeysPending, Unauthenticated
 from fovea_server.auth.key import SCOPES
-from fovea_server.traffic.principal import Holder
+from fovea_server.traffic.principal import Principal
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _REFRESH_S = 300.0
 # Of a provider that does not answer, and of tokens that name a key which it has not told.
 _AGAIN_S = 5.0
 _TIMEOUT_S = 5.0
-_MOST_TOKENS = 4096
+_MAX_TOKENS = 4096
 _UNUSUAL = re.compile(r"[^!-~]")
 
 
@@ -60,7 +60,7 @@ class Provider:
             )
         self._issuer, self._audience, self._claim = issuer, audience, claim
         self._keys: dict[str, jwt.PyJWK] = {}
-        self._holders: dict[str, Holder] = {}
+        self._principals: dict[str, Principal] = {}
         self._fetched = 0.0
         self._wake, self._closed = threading.Event(), False
         self._fetch()
@@ -70,14 +70,14 @@ class Provider:
         """Return True for what has the form of a token."""
         return token.count(".") == 2
 
-    def holder(self, token: str, digest: str) -> Holder:
+    def principal(self, token: str, digest: str) -> Principal:
         """Return who holds a token; checked once, and known by its digest from then on.
 
         Raises:
             Unauthenticated: it does not hold.
             KeysPending: it is signed with a key that the provider has not told yet.
         """
-        if (known := self._holders.get(digest)) is not None:
+        if (known := self._principals.get(digest)) is not None:
             return known
         try:
             key = self._key(jwt.get_unverified_header(token))
@@ -90,13 +90,13 @@ class Provider:
                 leeway=_SKEW_S,
                 options={"require": ["exp", "iss", "aud"]},
             )
-            found = self._holder(claims)
+            found = self._principal(claims)
         # Signed claims may be of any type.
         except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:
             raise Unauthenticated(f"this token does not hold: {error}") from None
-        if len(self._holders) >= _MOST_TOKENS:
-            self._holders.clear()
-        self._holders[digest] = found
+        if len(self._principals) >= _MAX_TOKENS:
+            self._principals.clear()
+        self._principals[digest] = found
         return found
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class Provider:
             raise jwt.InvalidKeyError("it is signed with a key that its issuer does not have")
         return key
 
-    def _holder(self, claims: Mapping[str, Any]) -> Holder:
+    def _principal(self, claims: Mapping[str, Any]) -> Principal:
         given = claims.get(self._claim)
         if given is None:
             given = claims
@@ -127,7 +127,7 @@ class Provider:
         listed = given.split() if isinstance(given, str) else listed
         names = {each.removeprefix("fovea:") for each in listed if isinstance(each, str)}
         who = claims.get("sub") or claims.get("client_id") or claims.get("azp") or "-"
-        return Holder(
+        return Principal(
             name=f"jwt:{_UNUSUAL.sub('_', str(who))[:64]}",
             label="jwt",
             scopes=frozenset(scope for scope in SCOPES if scope in names),
@@ -164,6 +164,6 @@ class Provider:
             )
         else:
             # What was checked by a key that is gone is checked again.
-            self._keys, self._holders = keys, {}
+            self._keys, self._principals = keys, {}
         finally:
             self._fetched = time.monotonic()

@@ -15,7 +15,7 @@ from fovea_server.bench.requests import image_requests, tensor_request
 from fovea_server.bench.target import Target
 from fovea_server.offline.accuracy import check_answer, read_labels, request_options
 
-MOST_IMAGES = 256
+MAX_IMAGES = 256
 
 # Statuses of /v1 for an image that is damaged, or too large: the next may be right.
 _OF_ONE_IMAGE = (400, 413)
@@ -67,14 +67,14 @@ def image_payload(target: Target, images: Path | None, data: Path | None = None)
     """
     if data is None:
         assert images is not None, "images or labels are given"
-        bodies = [file.read_bytes() for file in image_files(images, MOST_IMAGES)]
+        bodies = [file.read_bytes() for file in image_files(images, MAX_IMAGES)]
         answer = _answered(target, bodies)
         return Payload("images", image_requests(target, bodies), int(answer.version))
     labelled = read_labels(data, images)
     bodies = [path.read_bytes() for path in labelled.paths]
     answer = _answered(target, bodies)
     check_answer(labelled, answer)
-    timed = image_requests(target, bodies[:MOST_IMAGES])
+    timed = image_requests(target, bodies[:MAX_IMAGES])
     judged = image_requests(target, bodies, request_options(labelled))
     return Payload("images", timed, int(answer.version), judged, labelled)
 

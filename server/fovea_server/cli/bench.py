@@ -18,7 +18,7 @@ from fovea_engines.repository.repository import (
 from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
 from fovea_server.bench.level import Level, measured_levels
 from fovea_server.bench.load import Burst, ClosedLoop, Load, OpenLoop
-from fovea_server.bench.payload import MOST_IMAGES, image_payload, tensor_payload
+from fovea_server.bench.payload import MAX_IMAGES, image_payload, tensor_payload
 from fovea_server.bench.repository_copy import serving
 from fovea_server.bench.requests import parse_shapes
 from fovea_server.bench.server_process import ServerProcess
@@ -62,7 +62,7 @@ def bench(
         Path | None,
         _request_option(
             metavar="DIR",
-            help=f"Send the images of this folder in turn, {MOST_IMAGES} at most.",
+            help=f"Send the images of this folder in turn, {MAX_IMAGES} at most.",
             exists=True,
             file_okay=False,
         ),

@@ -54,13 +54,13 @@ _MODULES = {
 }
 """Distribution -> the module that it brings."""
 # CUDA -> the oldest branch of the driver that NVIDIA asks for (prerequisites of TensorRT 11.4).
-_LEAST_DRIVER = {12: 535, 13: 580}
+_MIN_DRIVER = {12: 535, 13: 580}
 _OF_CUDA_12 = {"tensorrt-cu12", "tensorrt-rtx-cu12-bindings"}
 # Without a GPU, cuda-bindings and TensorRT for RTX still compile for others; these do nothing.
 _IDLE = {"pycuda", "tensorrt", "tensorrt-cu12", "tensorrt-cu13"}
 _HEADERS = Path("usr/local/cuda/include/cuda.h")
-_LEAST_MEMORY = 512 * 2**20
-_LEAST_SHARED_MEMORY = 256 * 2**20
+_MIN_MEMORY = 512 * 2**20
+_MIN_SHARED_MEMORY = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +214,13 @@ def _processor_and_memory(machine: Machine) -> Iterator[str]:
             f"Only {cpu.usable} of {cpu.cores} cores may be used: raise the container's CPU limit "
             "or the affinity mask if the others are meant for Fovea."
         )
-    if memory.available < _LEAST_MEMORY:
+    if memory.available < _MIN_MEMORY:
         yield (
             f"Only {memory.available / 2**20:.0f} MiB of memory are free, and a served model "
             f"needs "
             "about 300: stop something else or serve smaller models."
         )
-    if memory.shared < _LEAST_SHARED_MEMORY:
+    if memory.shared < _MIN_SHARED_MEMORY:
         yield (
             f"/dev/shm holds {memory.shared / 2**20:.0f} MiB, too little for clients that pass "
             "tensors through shared memory: start the container with --shm-size=1g."
@@ -298,7 +298,7 @@ def _driver(
     branch = (driver or "").partition(".")[0]
     # What the extras of Fovea install is of CUDA 13.
     cuda = 12 if _OF_CUDA_12 & packages.keys() else 13
-    if branch.isdecimal() and int(branch) < (least := _LEAST_DRIVER[cuda]):
+    if branch.isdecimal() and int(branch) < (least := _MIN_DRIVER[cuda]):
         yield (
             f"NVIDIA driver {driver} is too old for TensorRT, which takes CUDA {cuda} here: "
             f"install R{least} or newer (nvidia-smi shows the driver's version)."

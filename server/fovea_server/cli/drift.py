@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fovea_engines.repository.card import LEAST_LIVE
+from fovea_engines.repository.card import MIN_LIVE
 from fovea_preprocess.plural import counted
 from fovea_server.cli.asking import SERVER, AskedModel, NameArgument, ServerOption
 from fovea_server.cli.options import AsJson, PlotOption, check_plot
@@ -72,7 +72,7 @@ def _show(report: DriftReport) -> None:
 
 def _verdict(of: DriftQuantity) -> str:
     if of.distance is None:
-        return f"under {LEAST_LIVE} images"
+        return f"under {MIN_LIVE} images"
     if of.distance < _CHANGED:
         return "as built"
     return "changed" if of.distance < _DRIFTED else "drifted"

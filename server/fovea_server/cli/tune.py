@@ -48,7 +48,7 @@ from fovea_server.cli.tune_tables import (
     table,
 )
 
-_LEAST_LIMIT_MS = 100.0
+_MIN_LIMIT_MS = 100.0
 
 _search_option = partial(typer.Option, rich_help_panel="Search")
 
@@ -132,7 +132,7 @@ def tune(
         # It says how long runs take, and what is slow for this model on this machine.
         alone = measure(start, 1, False)
         if limit_ms is None:
-            limit_ms = max(_LEAST_LIMIT_MS, math.ceil(2 * alone.p99_ms)) if alone.rate else math.inf
+            limit_ms = max(_MIN_LIMIT_MS, math.ceil(2 * alone.p99_ms)) if alone.rate else math.inf
             progress.note(
                 f"a lone image takes {alone.p99_ms:.0f} ms: 99 of 100 answers must come within "
                 f"{limit_ms:.0f} ms (--p99 sets another limit)"

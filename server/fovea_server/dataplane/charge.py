@@ -9,7 +9,7 @@ from fovea_server.tensors.messages import InferRequest
 from fovea_server.traffic.call import CALL
 
 # Of a network whose batch has no limit: a wrong shape costs no more.
-_MOST_ROWS = 1024
+_MAX_ROWS = 1024
 
 
 def charge(model: ServedModel, count: Callable[[], int]) -> None:
@@ -20,13 +20,13 @@ def charge(model: ServedModel, count: Callable[[], int]) -> None:
         RateLimited: its rate or its quota has no room for them.
     """
     call = CALL.get()
-    if call is not None and call.holder is not None:
-        call.holder.check_model(model.name)
+    if call is not None and call.principal is not None:
+        call.principal.check_model(model.name)
         images = count()
         paid = min(images, call.paid)
         call.paid -= paid
         if due := images - paid:
-            call.holder.charge(due)
+            call.principal.charge(due)
             call.images += due
 
 
@@ -40,4 +40,4 @@ def rows_of(model: ServedModel, request: InferRequest) -> int:
         # Without a batch dimension of Triton's, the first one may be the network's own.
         if tensor.shape and (most or sizes.get(tensor.name, ())[:1] == (-1,))
     ]
-    return max(1, min(max(rows, default=1), most or _MOST_ROWS))
+    return max(1, min(max(rows, default=1), most or _MAX_ROWS))

@@ -22,7 +22,7 @@ from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InvalidOption,
 from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.charge import charge, rows_of
-from fovea_server.dataplane.decode_limiter import PixelRoom
+from fovea_server.dataplane.decode_limiter import DecodeLimiter
 from fovea_server.dataplane.images import answer_of_bytes
 from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Prediction, PredictRequest
@@ -76,7 +76,7 @@ class DataPlane:
         self,
         models: Models,
         trace: TraceSettings,
-        room: PixelRoom,
+        room: DecodeLimiter,
         tiles: Tiles,
         tracks: Tracks,
         canaries: Canaries,

@@ -15,10 +15,10 @@ from fovea_server.tensors.image_messages import SentImage
 # which take seconds, some cores decode none.
 SMALL, LARGE = 24 << 20, 128 << 20
 # Clients that are gone are forgotten beyond these.
-_MOST_KINDS = 4096
+_MAX_KINDS = 4096
 
 
-class PixelRoom:
+class DecodeLimiter:
     """Counts the bytes of decoding in the budget, and bounds how many images decode at once.
 
     Clients share it by bytes, and so do small and large images of one client: each kind has its
@@ -56,7 +56,7 @@ class PixelRoom:
         """Let an image wait for its turn, or begin it."""
         place.turn = max(self._now, self._next.get(place.kind, 0))
         self._next[place.kind] = place.turn + place.size
-        if len(self._next) > _MOST_KINDS:
+        if len(self._next) > _MAX_KINDS:
             self._next = {kind: turn for kind, turn in self._next.items() if turn > self._now}
         insort(self._waiting, place, key=lambda each: each.turn)
         self._admit()
@@ -116,7 +116,7 @@ class Place:
 
     __slots__ = ("_decoded", "_room", "admitted", "held", "kind", "size", "turn")
 
-    def __init__(self, room: PixelRoom, client: str, size: int) -> None:
+    def __init__(self, room: DecodeLimiter, client: str, size: int) -> None:
         self._room, self.size = room, size
         self.kind = client, size.bit_length()
         self.held = self.turn = 0

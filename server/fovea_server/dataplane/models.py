@@ -30,7 +30,7 @@ from fovea_server.models.registry import Registry
 from fovea_server.models.slot import IndexEntry
 from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.traffic.call import CALL
-from fovea_server.traffic.principal import Holder
+from fovea_server.traffic.principal import Principal
 
 # Most threads of loads wait for others that load the same model.
 _LOAD_THREADS = 8
@@ -119,13 +119,13 @@ class Models:
     ) -> None:
         """Load a model in a thread; raises as `Registry.load`."""
         call = CALL.get()
-        holder = None if call is None else call.holder
+        principal = None if call is None else call.principal
 
         def work() -> None:
             if config is not None:
                 check_weight(config.encode())
-                if holder is not None:
-                    _check_composing(holder, config)
+                if principal is not None:
+                    _check_composing(principal, config)
             self._registry.load(name, config=config, files=files)
 
         await self._in_thread(work)
@@ -200,13 +200,13 @@ def _check_key(name: str) -> None:
     Probes of health need no key, so that any key will do.
     """
     call = CALL.get()
-    if call is not None and call.holder is not None and not call.probe:
-        call.holder.check_model(name)
+    if call is not None and call.principal is not None and not call.probe:
+        call.principal.check_model(name)
 
 
-def _check_composing(holder: Holder, config: str) -> None:
+def _check_composing(principal: Principal, config: str) -> None:
     """Raise Forbidden if a configuration runs models that its sender may not use."""
     # The registry says what is wrong with one that cannot be read.
     with suppress(InvalidModel):
         for name in parse_config(config).composing:
-            holder.check_model(name)
+            principal.check_model(name)

@@ -24,7 +24,7 @@ from fovea_server.tensors.image_messages import Cut, ImageRequest, ImageResult, 
 
 # Requests of one model at a time. Each holds the pixels of an image, or a picture that may be many
 # times as large.
-_MOST_TILED, _MOST_PICTURES = 8, 4
+_MAX_TILED, _MAX_PICTURES = 8, 4
 
 
 class Tiles:
@@ -52,7 +52,7 @@ class Tiles:
     async def _by_tiles(
         self, model: str, request: ImageRequest, run: RunParts
     ) -> list[ImageResult | FoveaError]:
-        with self._counted(model, _MOST_TILED, "requests with tiles are being answered"):
+        with self._counted(model, _MAX_TILED, "requests with tiles are being answered"):
             return [await self._on_tiles(request, run, sent) for sent in request.images]
 
     async def _on_tiles(
@@ -97,7 +97,7 @@ class Tiles:
             mosaic = engine.mosaic((image.height, image.width))
             decode_ns = time.monotonic_ns() - began
             found, times = list[NewImage](), list[StageTimes]()
-            counting = self._counted(model, _MOST_PICTURES, "pictures of many tiles are being made")
+            counting = self._counted(model, _MAX_PICTURES, "pictures of many tiles are being made")
             with counting if mosaic.tiled else nullcontext():
                 try:
                     for number, tiles in enumerate(mosaic.rows):

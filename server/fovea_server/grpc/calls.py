@@ -31,7 +31,7 @@ Handler: TypeAlias = grpc.RpcMethodHandler
 # Reading a request of this many bytes would block the event loop.
 LARGE = 262_144
 # Details are sent in a header, and clients limit its size.
-_MOST_DETAILS = 2000
+_MAX_DETAILS = 2000
 # Printable ASCII except "%" is sent unchanged, all else as three bytes for each byte of UTF-8.
 _AS_IT_IS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
@@ -75,8 +75,8 @@ class Rpc:
         """Take the request; Forbidden if the key of the call is not for its model."""
         self.message = message
         self.call.model = self._model
-        if self.call.holder is not None and not self.call.probe:
-            self.call.holder.check_model(self.call.model)
+        if self.call.principal is not None and not self.call.probe:
+            self.call.principal.check_model(self.call.model)
 
     def check_control(self, service: Service, api: str) -> None:
         """Raise Restricted if the client may not change the server by this request."""
@@ -234,9 +234,9 @@ def fault() -> FoveaError:
 
 def _cut(details: str) -> str:
     """Cut details to the size of the header."""
-    if 12 * len(details) <= _MOST_DETAILS:
+    if 12 * len(details) <= _MAX_DETAILS:
         return details
-    encoded = quote(details, safe=_AS_IT_IS, errors="replace")[:_MOST_DETAILS]
+    encoded = quote(details, safe=_AS_IT_IS, errors="replace")[:_MAX_DETAILS]
     # Drop a character that was cut.
     return unquote(encoded.rstrip("%"), errors="ignore")
 

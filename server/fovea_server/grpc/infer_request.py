@@ -34,10 +34,10 @@ _SHAPE = 3 << 3 | _DELIMITED
 _FIXED = {1: 8, 5: 4}
 _NUMBER = 0
 # Most bytes of a length.
-_MOST_VARINT = 10
+_MAX_VARINT = 10
 # More fields, or dimensions, than any honest request has. Each input of a few bytes takes a
 # kilobyte once it is parsed.
-_MOST_FIELDS = 1024
+_MAX_FIELDS = 1024
 # The datatypes that a field may hold; the type of its elements comes first.
 _TYPES = {
     "bool_contents": ("BOOL",),
@@ -95,7 +95,7 @@ def _taken_apart(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
             rest.append(data[begin:end])
             if tag in (_INPUT, _OUTPUT):
                 for inner, _, begin_of_inner, end_of_inner in _fields(data[begin_of_value:end]):
-                    if inner == _SHAPE and end_of_inner - begin_of_inner > _MOST_FIELDS:
+                    if inner == _SHAPE and end_of_inner - begin_of_inner > _MAX_FIELDS:
                         raise _too_many()
     except IndexError:
         return None
@@ -110,7 +110,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
         InvalidRequest: there are more fields than there may be.
     """
     at = 0
-    for _ in range(_MOST_FIELDS):
+    for _ in range(_MAX_FIELDS):
         if at == len(data):
             return
         begin = at
@@ -131,7 +131,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
 
 def _too_many() -> InvalidRequest:
     return InvalidRequest(
-        f"a request has at most {_MOST_FIELDS} inputs, outputs and parameters together, and an "
+        f"a request has at most {_MAX_FIELDS} inputs, outputs and parameters together, and an "
         "input as many dimensions and parameters: send fewer"
     )
 
@@ -139,7 +139,7 @@ def _too_many() -> InvalidRequest:
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """Read the number at an offset; return it and the offset of its end."""
     number = 0
-    for index in range(_MOST_VARINT):
+    for index in range(_MAX_VARINT):
         byte = data[at + index]
         number |= (byte & 0x7F) << 7 * index
         if byte < 0x80:

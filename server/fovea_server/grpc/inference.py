@@ -30,7 +30,7 @@ _LARGE_STRINGS = 64 << 10
 # Metadata of a client that wants its first error as the status of the call.
 _STRICT = ("triton_grpc_error", "true")
 # Bytes of requests and answers that a stream may hold; a single request may be larger.
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 # Time for messages that are on the way when the server stops.
 _ON_THE_WAY_S = 0.1
 
@@ -253,7 +253,7 @@ class InferStream:
         if not self._under_way:
             return True
         held = self._held + self._ahead.size
-        return self._under_way < self._most and held + size <= _MOST_BYTES
+        return self._under_way < self._most and held + size <= _MAX_BYTES
 
     def _take(self, size: int) -> FoveaError | None:
         """Count bytes as held; return the error if that exceeds the budget."""

@@ -9,7 +9,7 @@ from fovea_server.byte_budget import ByteBudget, Reservation
 
 # A share of the budget, so that a few streams whose clients do not read leave room for others.
 _SHARE = 4
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 class Ahead:
@@ -26,7 +26,7 @@ class Ahead:
         self.budget = budget
         self.waiting: deque[StreamReservation] = deque()
         self.freed = asyncio.Event()
-        self._most = min(_MOST_BYTES, budget.limit // _SHARE)
+        self._most = min(_MAX_BYTES, budget.limit // _SHARE)
 
     def next(self) -> StreamReservation:
         """Make the reservation of the next request."""

@@ -26,12 +26,12 @@ from fovea_server.tls import check_grpc_files
 log = logging.getLogger(__name__)
 
 # The largest message of protobuf, and no limit where gRPC counts.
-_MOST = 2**31 - 1
+_MAX = 2**31 - 1
 # Calls of one connection: clients keep more waiting on their side. HTTP/2 recommends no fewer. The
 # core hands calls over in the order of their arrival, so everybody waits behind all of them.
-_MOST_STREAMS = 100
+_MAX_STREAMS = 100
 # Connections: more than the clients of a server open.
-_MOST_CONNECTIONS = 4096
+_MAX_CONNECTIONS = 4096
 # Where gRPC's core for Python writes.
 _CORE_LOG = "grpc._cython.cygrpc"
 _LEVELS = ("none", "low", "medium", "high")
@@ -180,18 +180,18 @@ def _is_news(record: logging.LogRecord) -> bool:
 def _options(settings: Settings, shares_port: bool) -> list[tuple[str, int]]:
     compression = _LEVELS.index(settings.grpc_infer_response_compression_level)
     idle = int(settings.grpc_keepalive_permit_without_calls)
-    largest = min(settings.http_max_input_size, settings.max_held_bytes, _MOST)
+    largest = min(settings.http_max_input_size, settings.max_held_bytes, _MAX)
     return [
         ("grpc.max_receive_message_length", largest),
-        ("grpc.max_send_message_length", _MOST),
+        ("grpc.max_send_message_length", _MAX),
         # gRPC would cancel calls of any client, at random and without a word, when a thousand wait
         # for the event loop. `--max-queue` and `--max-held-mb` refuse instead, with a reason.
-        ("grpc.server.max_pending_requests", _MOST),
-        ("grpc.server.max_pending_requests_hard_limit", _MOST),
-        ("grpc.max_concurrent_streams", _MOST_STREAMS),
+        ("grpc.server.max_pending_requests", _MAX),
+        ("grpc.server.max_pending_requests_hard_limit", _MAX),
+        ("grpc.max_concurrent_streams", _MAX_STREAMS),
         # Otherwise gRPC refuses streams of a burst before the client knows their limit.
         ("grpc.http.overload_protection", 0),
-        ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
+        ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
         # A taken port must be an error, and not be shared by chance.
         ("grpc.so_reuseport", int(shares_port)),
         ("grpc.default_compression_level", compression),

@@ -31,7 +31,7 @@ from fovea_server.traffic.traffic import Traffic
 HEAD_TIMEOUT_S = 20.0
 
 # Bytes that are read before their turn. A connection that is not read is not seen to break.
-_MOST_AHEAD = 65_536
+_MAX_AHEAD = 65_536
 # Seconds that a client may go on sending a body whose answer is written.
 _LINGER_S = 3.0
 _NEVER = math.inf
@@ -164,7 +164,7 @@ class Connection(HttpToolsProtocol):
             self._framing.end()
             return False
         if self._is_busy:
-            if self._framing.waiting > _MOST_AHEAD:
+            if self._framing.waiting > _MAX_AHEAD:
                 self.flow.pause_reading()
             return False
         is_first = self.cycle is None

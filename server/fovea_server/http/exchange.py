@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fovea_server.http.framing import Head
 
 # Bytes of a body in chunks that the application has not taken; others are given as a whole.
-_MOST_UNTAKEN = 1 << 20
+_MAX_UNTAKEN = 1 << 20
 # Bytes up to which a piece is joined to the one before it.
 _SHORT = 1024
 # Bytes from which several writes are cheaper than a copy.
@@ -105,7 +105,7 @@ class Exchange:
             self._pieces.append(piece)
         if self._is_chunked:
             self.message_event.set()
-            if self._untaken > _MOST_UNTAKEN:
+            if self._untaken > _MAX_UNTAKEN:
                 self._connection.flow.pause_reading()
 
     def end_body(self) -> None:

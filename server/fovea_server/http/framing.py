@@ -14,11 +14,11 @@ import httptools
 from fovea_preprocess.errors import InvalidRequest
 
 MAX_HEAD_BYTES = 65_536
-MOST_HEADERS = 256
+MAX_HEADERS = 256
 
 # Each chunk takes a microsecond of the event loop: few of these may be short.
-_TINY, _MOST_TINY = 64, 4096
-_MOST_DIGITS = 20
+_TINY, _MAX_TINY = 64, 4096
+_MAX_DIGITS = 20
 
 _TOKEN = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]")
 _REQUEST_LINE = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+ [\x21-\x7e]+ HTTP/1\.[01]\r\n")
@@ -111,7 +111,7 @@ class Head:
             if name == b"host":
                 hosts += 1
             elif name == b"content-length":
-                if len(value) > _MOST_DIGITS:
+                if len(value) > _MAX_DIGITS:
                     raise InvalidRequest("the Content-Length is no size of a body")
                 # llhttp has refused what is no number, a second one, and one beside chunks.
                 self.size = int(value)
@@ -125,8 +125,8 @@ class Head:
             raise InvalidRequest(f"a request has one Host header, and this one has {hosts}")
         if codings > 1:
             raise InvalidRequest("a body has one Transfer-Encoding, and that is chunked")
-        if len(self.headers) > MOST_HEADERS:
-            raise InvalidRequest(f"a request has at most {MOST_HEADERS} headers")
+        if len(self.headers) > MAX_HEADERS:
+            raise InvalidRequest(f"a request has at most {MAX_HEADERS} headers")
 
 
 class Framing:
@@ -261,9 +261,9 @@ class Framing:
         if chunk := int(found[1], 16):
             self._part, self._left = _CHUNK, chunk + len(_CRLF)
             self._tiny_chunks += 1 if chunk < _TINY else -1
-            if self._tiny_chunks > _MOST_TINY:
+            if self._tiny_chunks > _MAX_TINY:
                 raise InvalidRequest(
-                    f"a body has at most {_MOST_TINY} chunks of less than {_TINY} bytes"
+                    f"a body has at most {_MAX_TINY} chunks of less than {_TINY} bytes"
                 )
         else:
             self._part, self._trailer_bytes = _TRAILERS, 0

@@ -15,14 +15,14 @@ from fovea_server.dataplane.prediction import Encode, Prediction, PredictRequest
 from fovea_server.http.v1.body import Source
 from fovea_server.http.v1.head import timeout_of
 from fovea_server.http.v1.route import call_of, fetched, parsed, service_of
-from fovea_server.json_text import MOST, MOST_OF_STRANGERS
+from fovea_server.json_text import MAX_OF_STRANGERS, MOST
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult
 
 T = TypeVar("T")
 
 # Bodies that are read before their key is known hold a small part of the memory for all.
-_MOST_OF_STRANGERS, _MOST_STRANGERS = 16 << 20, 8
+_MAX_OF_STRANGERS, _MAX_STRANGERS = 16 << 20, 8
 
 
 def errors_as(write: Callable[[FoveaError], bytes]) -> Any:
@@ -58,12 +58,12 @@ def by_body(*admissions: Any) -> Any:
             service_of(request).authenticator.keys is None or call_of(request).token is not None
         )
         size = request.headers.get("content-length", "")
-        late = not has_key and size.isdigit() and 0 < int(size) <= _MOST_OF_STRANGERS
+        late = not has_key and size.isdigit() and 0 < int(size) <= _MAX_OF_STRANGERS
         state = request.app.state
         strangers = state.strangers = getattr(state, "strangers", 0) + late
         request.state.admit = admit if late else None
         try:
-            if strangers > _MOST_STRANGERS and late:
+            if strangers > _MAX_STRANGERS and late:
                 raise QueueFull(
                     "too many requests send their key in the body: send it as X-API-Key", 1.0
                 )
@@ -78,7 +78,7 @@ def by_body(*admissions: Any) -> Any:
 
 async def parsed_late(request: Request, body: bytes, work: Callable[[bytes, int], T]) -> T:
     """Await `work`, which parses a body; of a client without a key it may be a small one alone."""
-    most = MOST if request.state.admit is None else MOST_OF_STRANGERS
+    most = MOST if request.state.admit is None else MAX_OF_STRANGERS
     return await parsed(request, body, work, most)
 
 

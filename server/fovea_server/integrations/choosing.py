@@ -30,13 +30,13 @@ def default_model(
     if (named := service.apis[api]) is not None:
         service.models.check_ready(named)
         return service.models.get(named)
-    holder = call.holder
+    principal = call.principal
     ready = [model for model in service.models if model.state is State.READY]
     names = sorted(
         {
             model.name
             for model in ready
-            if model.task in tasks and (holder is None or holder.takes(model.name))
+            if model.task in tasks and (principal is None or principal.takes(model.name))
         }
     )
     if len(names) == 1:

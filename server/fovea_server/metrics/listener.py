@@ -104,9 +104,9 @@ class MetricsServer:
             answer = PlainTextResponse(str(error), refusal.status, headers)
         else:
             # In a thread: with many models it would block the event loop.
-            holder = scope["state"]["call"].holder
+            principal = scope["state"]["call"].principal
             text = await asyncio.get_running_loop().run_in_executor(
-                self._thread, metrics_text, self._service, self._features, self._machine, holder
+                self._thread, metrics_text, self._service, self._features, self._machine, principal
             )
             answer = PlainTextResponse(text)
         await answer(scope, receive, send)

@@ -25,7 +25,7 @@ from fovea_server.observability.family import Family, Labels, gauge, label_name,
 from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
 from fovea_server.observability.stages import stage_family
 from fovea_server.scheduling.cache import ResponseCache
-from fovea_server.traffic.principal import Holder
+from fovea_server.traffic.principal import Principal
 
 # Rows of executions, of a histogram.
 _BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -96,7 +96,7 @@ def metrics_text(
     service: Service,
     features: Iterable[Feature],
     machine: MachineMetrics,
-    holder: Holder | None,
+    principal: Principal | None,
 ) -> str:
     """Write the metrics of a service, its process and its machine in Prometheus' text format.
 
@@ -113,16 +113,16 @@ def metrics_text(
         *process_families(),
         *machine.families(),
     ]
-    if holder is not None and holder.models:
+    if principal is not None and principal.models:
         for family in families:
-            family.samples = [each for each in family.samples if _is_for(holder, each[1])]
+            family.samples = [each for each in family.samples if _is_for(principal, each[1])]
     return render(families)
 
 
-def _is_for(holder: Holder, labels: Labels) -> bool:
+def _is_for(principal: Principal, labels: Labels) -> bool:
     if (model := labels.get("model")) is not None:
-        return holder.takes(model)
-    return "stream" not in labels and labels.get("key", holder.label) == holder.label
+        return principal.takes(model)
+    return "stream" not in labels and labels.get("key", principal.label) == principal.label
 
 
 def model_families(models: Iterable[ServedModel]) -> list[Family]:

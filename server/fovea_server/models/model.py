@@ -33,7 +33,7 @@ from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.ensemble import CompositeScheduler, Results
 from fovea_server.scheduling.make import make_scheduler
-from fovea_server.scheduling.model_io import Contract
+from fovea_server.scheduling.model_io import ModelIO
 from fovea_server.settings import Settings
 from fovea_server.tensors.image_messages import ImageRequest
 from fovea_server.tensors.messages import InputTensor
@@ -46,7 +46,7 @@ FindModel = Callable[[str, int | None], "ServedModel"]
 
 
 # Ensembles that run two of the level below double them with each level.
-_MOST_EXECUTIONS = 256
+_MAX_EXECUTIONS = 256
 
 
 class State(StrEnum):
@@ -247,10 +247,10 @@ class ServedModel:
         if self.config.composing:
             self._members = self._found_members()
             self.executions += sum(member.executions for member in self._members)
-            if self.executions > _MOST_EXECUTIONS:
+            if self.executions > _MAX_EXECUTIONS:
                 raise InvalidModel(
                     f"a request to it would run {self.executions} models and ensembles, and "
-                    f"{_MOST_EXECUTIONS} are the most: give it fewer steps, or ensembles that have "
+                    f"{_MAX_EXECUTIONS} are the most: give it fewer steps, or ensembles that have "
                     "fewer"
                 )
             self._labels = self._member_labels()
@@ -299,8 +299,8 @@ class ServedModel:
         engines = {each.name: each.engine for each in self._members if each.engine is not None}
         most = self._settings.max_queue
         predict = pipeline.bind(engines, self._ask, most)
-        contract = Contract(self.name, self.version, self.signature)
-        return CompositeScheduler(contract, predict, self.statistics, most)
+        model_io = ModelIO(self.name, self.version, self.signature)
+        return CompositeScheduler(model_io, predict, self.statistics, most)
 
     async def _ask(self, name: str, request: ImageRequest) -> tuple[Engine, Results]:
         """Have a model of this composite answer, as it is served now."""

@@ -16,7 +16,7 @@ _BOUNDS_S = (
 )
 _SUCCESS = (200, "OK")  # as HTTP and gRPC name it
 # Each costs memory and time of every scrape, and models may come and go under any name.
-_MOST_HISTOGRAMS = 4096
+_MAX_HISTOGRAMS = 4096
 
 
 class Histogram:
@@ -66,7 +66,7 @@ class Durations:
         if histogram is None:
             key = (model if model in self._models else "", status)
             histogram = self._histograms.setdefault(key, Histogram(_BOUNDS_S))
-            if len(self._histograms) > _MOST_HISTOGRAMS:
+            if len(self._histograms) > _MAX_HISTOGRAMS:
                 del self._histograms[next(iter(self._histograms))]
         histogram.observe(seconds)
 

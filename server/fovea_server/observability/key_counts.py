@@ -7,7 +7,7 @@ from collections import Counter
 from fovea_server.observability.family import Family
 
 # Each label costs memory and time of every scrape.
-_MOST = 100
+_MAX = 100
 _OTHERS = "others"
 
 
@@ -32,7 +32,7 @@ class KeyCounts:
         self._images[self._label(name)] += images
 
     def _label(self, name: str) -> str:
-        if name not in self._names and len(self._names) < _MOST:
+        if name not in self._names and len(self._names) < _MAX:
             self._names.add(name)
         return name if name in self._names else _OTHERS
 

@@ -45,7 +45,7 @@ _PARENT = re.compile(
 _FAULTS = {
     *("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"),
 }
-_MOST_SECONDS_AT_EXIT = 5.0
+_MAX_SECONDS_AT_EXIT = 5.0
 
 
 class OtelTracer:
@@ -126,12 +126,12 @@ class OtelTracer:
         """Send the rest, for a limited time; blocks."""
         sending = Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
         sending.start()
-        sending.join(0 if self._failures.down else _MOST_SECONDS_AT_EXIT)
+        sending.join(0 if self._failures.down else _MAX_SECONDS_AT_EXIT)
         if sending.is_alive():
             self._failures.report("there was no time for the last spans")
             # Ends its wait for another attempt.
             self._exporter.shutdown()
-            sending.join(_MOST_SECONDS_AT_EXIT)
+            sending.join(_MAX_SECONDS_AT_EXIT)
         for logger in _REPORTING:
             logger.removeHandler(self._failures)
             logger.propagate = True

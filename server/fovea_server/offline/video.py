@@ -23,7 +23,7 @@ _USUAL_RATE = 25.0
 # Containers round; sound may be a little longer than the images.
 _TOLERANCE_S = 1.0
 # After so many frames in a row that cannot be decoded, the video is over.
-_MOST_BROKEN = 100
+_MAX_BROKEN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def read_frames(path: Path, every: int) -> Iterator[VideoFrame]:
 
 def _broken_before(capture: cv2.VideoCapture) -> int | None:
     """Go on to the next frame, and return the number of those that were skipped; None: the end."""
-    return next((broken for broken in range(_MOST_BROKEN) if capture.grab()), None)
+    return next((broken for broken in range(_MAX_BROKEN) if capture.grab()), None)
 
 
 def _pixels(capture: cv2.VideoCapture) -> Pixels | None:

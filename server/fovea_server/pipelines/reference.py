@@ -23,8 +23,8 @@ REFERENCE_FILE = "reference.json"
 # Directions of vectors that are equal differ by the rounding of float32.
 _SHOWN = 0.9995
 
-_MOST = float(np.finfo(np.float32).max)
-_Number = Annotated[float, Field(ge=-_MOST, le=_MOST, allow_inf_nan=False)]
+_MAX = float(np.finfo(np.float32).max)
+_Number = Annotated[float, Field(ge=-_MAX, le=_MAX, allow_inf_nan=False)]
 _Id = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 

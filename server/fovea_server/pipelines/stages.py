@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from fovea_server.pipelines.recipe import StageTable
 
 # Of an image, that crops of it may have together.
-_MOST_PIXELS = 2
+_MAX_PIXELS = 2
 # Values of crops that are read as they are; of more, those from which a model's input is made by
 # far are cut out of a smaller image, whose sides are still so many times the input's.
-_MOST_READ, _FINER = 1 << 30, 2
+_MAX_READ, _FINER = 1 << 30, 2
 _FINDS = ("detect", "segment", "pose", "obb", "text")
 # Task of a stage's model -> where its answer may go, the usual place first.
 _PLACES: Mapping[str, tuple[str, ...]] = {
@@ -109,7 +109,7 @@ class BoundStage:
                     found.rotated[wanted, 2:4].prod(axis=1).sum()
                     * (1 + 2 * self.table.padding) ** 2
                 )
-                scale = min(1.0, math.sqrt(_MOST_PIXELS * pixels[..., 0].size / max(1.0, area)))
+                scale = min(1.0, math.sqrt(_MAX_PIXELS * pixels[..., 0].size / max(1.0, area)))
                 cut = partial(rotated_crop, padding=self.table.padding, scale=scale)
             case "keypoints":
                 cut = partial(point_crop, size=self.size, order=self.order)
@@ -118,7 +118,7 @@ class BoundStage:
         if self.table.crop == "box" and size <= pixels.size:
             # The image, which views of it would keep, takes more.
             return {index: crop.copy() for index, crop in crops.items()}
-        if self.table.crop == "box" and size > _MOST_READ:
+        if self.table.crop == "box" and size > _MAX_READ:
             return self._coarser(crops, pixels, found)
         return crops
 

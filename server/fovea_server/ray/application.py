@@ -27,7 +27,7 @@ from fovea_server.settings import Settings
 # Fovea's log has its own lines, and the calls of Serve are none of clients.
 _LOGGING = LoggingConfig(enable_access_log=False)
 # More than any cluster has.
-_MOST_NODES = 1000
+_MAX_NODES = 1000
 # Serve waits so long before it ends a replica that has left, so that all fronts know of it.
 _LEAVING_S = 2.0
 
@@ -119,7 +119,7 @@ def fronts() -> serve.Application:
         autoscaling_config=AutoscalingConfig(
             min_replicas=1,
             initial_replicas=max(1, len(alive_nodes())),
-            max_replicas=_MOST_NODES,
+            max_replicas=_MAX_NODES,
             upscale_delay_s=0.0,
             # Else Serve waits ten minutes for a place for the front of a node that has gone.
             downscale_delay_s=0.0,

@@ -27,7 +27,7 @@ _CONNECT_S = 5.0
 _LOOK_S = 0.5
 # Looks without progress, after which the user is told where to look, and after which it ends.
 _QUIET_LOOKS = 60
-_MOST_LOOKS = 1200
+_MAX_LOOKS = 1200
 _FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
 _EVERYWHERE = ("0.0.0.0", "::", NODE)
 
@@ -104,10 +104,10 @@ def _follow(application: str, say: Say) -> None:
             if found.status in _FAILED and (reasons := lasting_failures(found)):
                 raise Unavailable("; ".join(reasons))
         looks += 1
-        if looks == _MOST_LOOKS:
+        if looks == _MAX_LOOKS:
             message = "" if found is None else found.message.strip()
             raise Unavailable(
-                f"there was no progress for {_MOST_LOOKS * _LOOK_S / 60:.0f} minutes"
+                f"there was no progress for {_MAX_LOOKS * _LOOK_S / 60:.0f} minutes"
                 f"{f' ({message})' if message else ''}: see in `ray "
                 "status` what the cluster lacks, and in `serve status` what waits for it; Ray goes "
                 "on with the deployment once it is there"
@@ -120,7 +120,7 @@ def _follow(application: str, say: Say) -> None:
 def _wait_for_fronts(deployed: str) -> None:
     """Wait until every front serves what is deployed; Unavailable where one says why it cannot."""
     handle = serve.get_deployment_handle(FRONT, FRONTS)
-    for _ in range(_MOST_LOOKS):
+    for _ in range(_MAX_LOOKS):
         try:
             told = handle.broadcast("serving").results()
         except (RayError, RayServeException):

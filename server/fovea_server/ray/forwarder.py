@@ -20,7 +20,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 # A request that kills its replica must not kill them all.
-_MOST_DEATHS = 2
+_MAX_DEATHS = 2
 # Time until a replica that was out of reach is tried again.
 _SHUN_S = 1.0
 # A waiting request checks this often that its model can still start.
@@ -61,7 +61,7 @@ class Forwarder:
         self.name = name
         self.fault = ""
         self._handle = handle
-        self._most_deaths = 1 if keeps_state else _MOST_DEATHS
+        self._most_deaths = 1 if keeps_state else _MAX_DEATHS
         self._most_waiting, self._waiting = most_waiting, 0
         self._leaving_s = leaving_s
         self._links: dict[str, Link] = {}

@@ -27,7 +27,7 @@ from fovea_server.traffic.call import REQUEST_ID_HEADER
 
 _CONNECT_S = 2.0
 # Of an answer's head; beyond it, of its body, the connection is not read.
-_MOST_AHEAD = 1 << 20
+_MAX_AHEAD = 1 << 20
 # A machine that has died is found after 11 seconds without a sign of life.
 _ALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 2, socket.TCP_KEEPCNT: 3}
 # The front writes these itself.
@@ -115,7 +115,7 @@ class Link:
             writer.close()
         try:
             async with asyncio.timeout(_CONNECT_S):
-                made = await asyncio.open_connection(self._host, self._port, limit=_MOST_AHEAD)
+                made = await asyncio.open_connection(self._host, self._port, limit=_MAX_AHEAD)
         except OSError as error:
             raise Lost(sent=False) from error
         sock = made[1].get_extra_info("socket")

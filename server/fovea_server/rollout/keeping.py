@@ -13,4 +13,4 @@ def may_keep(call: Call | None) -> bool:
         return True
     if call.header(NO_CAPTURE) is not None:
         return False
-    return call.holder is None or "capture" in call.holder.scopes
+    return call.principal is None or "capture" in call.principal.scopes

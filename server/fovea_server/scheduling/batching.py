@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # loop blocks all other requests meanwhile.
 QUICK_NS, QUICK_IMAGE_NS = 200_000, 600_000
 # Largest batch; larger ones are rarely quick.
-_MOST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 # Weight of the newest call on the event loop. One call of half a second ends inline execution.
 _SMOOTHING = 1 / 256
 # Neighbours on the machine take the caches, and the processor itself: on two cores that four others
@@ -27,7 +27,7 @@ _SMOOTHING = 1 / 256
 _SLACK, _PATIENCE = 2, 4
 # Calls in threads that are measured before calls run inline; doubled whenever fewer than `_LONG`
 # calls ran inline.
-_FEWEST, _MOST = 16, 1 << 16
+_FEWEST, _MAX = 16, 1 << 16
 _LONG = 1000
 # A call of so many times the CPU time that opens it, to which interruptions do not add, ends inline
 # execution: its time depends on the inputs' contents. Not for good, because some systems count CPU
@@ -122,7 +122,7 @@ class InlineExecution:
         size = 0
         for job in batch:
             size += job.source.nbytes(job)
-        return size <= _MOST_BYTES
+        return size <= _MAX_BYTES
 
     def learn(self, cpu_ns: int, call_ns: int | None = None) -> None:
         """Record the CPU time of a call, and its wall time if it ran on the event loop."""
@@ -136,7 +136,7 @@ class InlineExecution:
         counted_ns = max(spent_ns, call_ns / _PATIENCE)
         self._mean_ns += _SMOOTHING * (counted_ns - self._mean_ns)
         if spent_ns > _HEAVY * self._quick_ns or self._mean_ns > _SLACK * self._quick_ns:
-            self._needed = _FEWEST if self._calls > _LONG else min(2 * self._needed, _MOST)
+            self._needed = _FEWEST if self._calls > _LONG else min(2 * self._needed, _MAX)
             self._turn(opened=False)
 
     def _turn(self, *, opened: bool) -> None:

@@ -22,7 +22,7 @@ from fovea_preprocess.image import DecodedImage
 from fovea_server.observability.model_statistics import Duration, ModelStatistics
 from fovea_server.observability.stages import NO_TIMES
 from fovea_server.scheduling.base import Scheduler, SchedulerWrapper
-from fovea_server.scheduling.model_io import Contract
+from fovea_server.scheduling.model_io import ModelIO
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
 from fovea_server.tensors.wire import wire
@@ -152,12 +152,12 @@ class CachedScheduler(SchedulerWrapper):
     def __init__(
         self,
         inside: Scheduler,
-        contract: Contract,
+        model_io: ModelIO,
         cache: ResponseCache,
         statistics: ModelStatistics,
     ) -> None:
         super().__init__(inside)
-        self._contract = contract
+        self._model_io = model_io
         self._cache = cache
         self._statistics = statistics
 
@@ -169,7 +169,7 @@ class CachedScheduler(SchedulerWrapper):
     def close(self, timeout_s: float) -> None:
         """Finish accepted requests, then stop."""
         super().close(timeout_s)
-        self._cache.forget(self._contract.identity)
+        self._cache.forget(self._model_io.identity)
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
         """Answer images from the cache, and run the others and keep their answers."""
@@ -194,7 +194,7 @@ class CachedScheduler(SchedulerWrapper):
 
     async def _answer(self, request: InferRequest) -> InferResponse:
         arrived_ns = time.monotonic_ns()
-        await self._contract.checked(request)
+        await self._model_io.checked(request)
         size = sum(tensor.data.nbytes for tensor in request.inputs)
         key = await _digested(partial(_key, self._inside.identity, request), size)
         found, lookup_ns = self._look_up(key, arrived_ns)
@@ -218,7 +218,7 @@ class CachedScheduler(SchedulerWrapper):
 
     def _keep(self, key: bytes, answer: InferResponse | ImageResult, lookup_ns: int) -> None:
         keeping_ns = time.monotonic_ns()
-        self._cache.keep(self._contract.identity, key, answer)
+        self._cache.keep(self._model_io.identity, key, answer)
         self._statistics.missed(lookup_ns + time.monotonic_ns() - keeping_ns)
 
 

@@ -19,7 +19,7 @@ from fovea_preprocess.plural import counted
 from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
 from fovea_server.observability.stages import StageTimes
 from fovea_server.scheduling.base import Scheduler
-from fovea_server.scheduling.model_io import Contract, Outputs
+from fovea_server.scheduling.model_io import ModelIO, Outputs
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 from fovea_server.tensors.messages import (
     InferRequest,
@@ -41,14 +41,14 @@ class EnsembleScheduler(Scheduler):
 
     def __init__(
         self,
-        contract: Contract,
+        model_io: ModelIO,
         inputs: Iterable[str],
         steps: Sequence[EnsembleStep],
         statistics: ModelStatistics,
         find: FindScheduler,
     ) -> None:
         super().__init__()
-        self._contract = contract
+        self._model_io = model_io
         self._inputs = frozenset(inputs)
         self._steps = steps
         self._statistics = statistics
@@ -57,7 +57,7 @@ class EnsembleScheduler(Scheduler):
     @property
     def identity(self) -> bytes:
         """Identify the loaded model."""
-        identities = [self._contract.identity]
+        identities = [self._model_io.identity]
         for step in self._steps:
             # Without one of the models nothing is answered, so no identity is needed.
             with suppress(FoveaError):
@@ -68,7 +68,7 @@ class EnsembleScheduler(Scheduler):
         """Answer a request by running all steps."""
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
-            checked = await self._contract.checked(request)
+            checked = await self._model_io.checked(request)
             began_ns = time.monotonic_ns()
             parts: list[StageTimes] = []
             try:
@@ -85,7 +85,7 @@ class EnsembleScheduler(Scheduler):
         self._statistics.succeeded(checked.rows, time.monotonic_ns() - arrived_ns, times)
         if request.times is not None:
             request.times.append(times)
-        return self._contract.respond(request, outputs)
+        return self._model_io.respond(request, outputs)
 
     async def _outputs(self, request: InferRequest) -> Outputs:
         """Run all steps."""
@@ -138,7 +138,7 @@ class EnsembleScheduler(Scheduler):
         try:
             response = await self._find(step.model_name, step.version).infer(part)
         except FoveaError as error:
-            raise error.with_text(f"in ensemble '{self._contract.name}', {error}") from error
+            raise error.with_text(f"in ensemble '{self._model_io.name}', {error}") from error
         return [
             InputTensor(step.output_map[made.name], made.datatype, made.shape, made.array.ravel())
             for made in response.outputs
@@ -155,13 +155,13 @@ class CompositeScheduler(Scheduler):
 
     def __init__(
         self,
-        contract: Contract,
+        model_io: ModelIO,
         predict: Callable[[ImageRequest], Awaitable[Results]],
         statistics: ModelStatistics,
         most: int,
     ) -> None:
         super().__init__()
-        self._contract = contract
+        self._model_io = model_io
         self._predict = predict
         self._statistics = statistics
         self._most = most
@@ -170,7 +170,7 @@ class CompositeScheduler(Scheduler):
     @property
     def identity(self) -> bytes:
         """Identify the loaded model."""
-        return self._contract.identity
+        return self._model_io.identity
 
     @property
     def accepted(self) -> int:
@@ -179,9 +179,9 @@ class CompositeScheduler(Scheduler):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Refuse tensors, which later stages could not be cut from."""
-        name, [image, *_] = self._contract.name, self._contract.inputs
+        name, [image, *_] = self._model_io.name, self._model_io.inputs
         for tensor in request.inputs:
-            if tensor.name not in self._contract.inputs:
+            if tensor.name not in self._model_io.inputs:
                 raise InvalidRequest(
                     f"model '{name}' has no input '{tensor.name}': send encoded images to "
                     f"'{image}', as BYTES"

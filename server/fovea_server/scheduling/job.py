@@ -29,7 +29,7 @@ from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place
 from fovea_server.tensors.messages import InferRequest
 
 # Largest file whose header is read on the event loop; a larger one is no small image.
-_MOST_SCANNED = 16 << 10
+_MAX_SCANNED = 16 << 10
 
 
 class Job:
@@ -313,7 +313,7 @@ class ImageSource(Source):
         sent = job.image.sent
         if isinstance(sent, DecodedImage):
             return sent.pixels.nbytes
-        return sys.maxsize if len(sent) > _MOST_SCANNED else decoded_bytes(sent)
+        return sys.maxsize if len(sent) > _MAX_SCANNED else decoded_bytes(sent)
 
     def fits(self, job: Job, other: Job) -> bool:
         """Return True for rows of the same size."""

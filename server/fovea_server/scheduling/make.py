@@ -15,7 +15,7 @@ from fovea_server.scheduling.cache import CachedScheduler, ResponseCache
 from fovea_server.scheduling.ensemble import EnsembleScheduler, FindScheduler
 from fovea_server.scheduling.job import ImageSource, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
-from fovea_server.scheduling.model_io import Contract
+from fovea_server.scheduling.model_io import ModelIO
 from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
 from fovea_server.tensors.signature import ImageSides, ModelSignature
@@ -53,16 +53,16 @@ def make_scheduler(
     specs = () if session is None else (*session.inputs, *session.outputs)
     scalars = {spec.name for spec in specs if not spec.shape}
     signature = ModelSignature.of(config, _sides(images), scalars)
-    contract = Contract(config.name, version, signature)
+    model_io = ModelIO(config.name, version, signature)
     rows: RowScheduler | None = None
     if session is None:
         inputs = [tensor.name for tensor in config.input]
-        made: Scheduler = EnsembleScheduler(contract, inputs, config.steps, statistics, find)
+        made: Scheduler = EnsembleScheduler(model_io, inputs, config.steps, statistics, find)
     else:
         side_by_side = _side_by_side(config, session)
         policies = config.dynamic_batching or ModelDynamicBatching()
         rows = RowScheduler(
-            contract,
+            model_io,
             JobQueue(policies, limit=max_queue, side_by_side=side_by_side),
             statistics,
             tensors=TensorSource(session, _batching(config)),
@@ -75,7 +75,7 @@ def make_scheduler(
         made = _wrapped(rows, config)
     # The answers of a sequence depend on more than one request.
     if cache is not None and config.response_cache.enable and config.sequence_batching is None:
-        made = CachedScheduler(made, contract, cache, statistics)
+        made = CachedScheduler(made, model_io, cache, statistics)
     # Last: what fails above leaves no thread behind.
     if rows is not None:
         rows.start()

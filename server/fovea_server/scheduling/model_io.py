@@ -20,7 +20,7 @@ Outputs = dict[str, Array]
 """An array per output of the engine."""
 
 
-class Contract:
+class ModelIO:
     """One version of one model, as clients see it; each loading has another identity."""
 
     def __init__(self, name: str, version: int, signature: ModelSignature) -> None:

@@ -15,7 +15,7 @@ from fovea_server.scheduling.batch import prepare
 from fovea_server.scheduling.executor import Executor
 from fovea_server.scheduling.job import ImageSource, Job, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
-from fovea_server.scheduling.model_io import Contract, Outputs
+from fovea_server.scheduling.model_io import ModelIO, Outputs
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place, SentImage
 from fovea_server.tensors.messages import InferRequest, InferResponse
@@ -33,7 +33,7 @@ class RowScheduler(Scheduler):
 
     def __init__(
         self,
-        contract: Contract,
+        model_io: ModelIO,
         queue: JobQueue,
         statistics: ModelStatistics,
         *,
@@ -44,12 +44,12 @@ class RowScheduler(Scheduler):
         offloads: bool,
     ) -> None:
         super().__init__()
-        self.contract = contract
+        self.model_io = model_io
         self._queue = queue
         self._tensors = tensors
         self._images = images
         self._executor = Executor(
-            contract.name,
+            model_io.name,
             queue,
             statistics,
             executing=executing,
@@ -61,7 +61,7 @@ class RowScheduler(Scheduler):
     @property
     def identity(self) -> bytes:
         """Identify the loaded model."""
-        return self.contract.identity
+        return self.model_io.identity
 
     @property
     def failure(self) -> str | None:
@@ -91,9 +91,9 @@ class RowScheduler(Scheduler):
         """Answer tensors."""
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
-            checked = await self.contract.checked(request)
+            checked = await self.model_io.checked(request)
             outputs = await self.run(request, checked, arrived_ns)
-        return self.contract.respond(request, outputs)
+        return self.model_io.respond(request, outputs)
 
     async def run(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Outputs:
         """Run the engine for a request that fits the model; raises as `infer`."""
@@ -172,7 +172,7 @@ class RowScheduler(Scheduler):
         """Prepare a large image in a thread of its own, once it may be decoded."""
         async with place as turn:
             try:
-                error = await in_thread(partial(prepare, self.contract.name, job))
+                error = await in_thread(partial(prepare, self.model_io.name, job))
             except RuntimeError as fault:  # of Python, at a limit on threads
                 error = Unavailable(f"no thread could be started ({fault}): send it again later")
             assert job.future is not None, "it has entered"

@@ -71,11 +71,11 @@ class SequenceScheduler(SchedulerWrapper):
         """Answer a request after those before it in its sequence."""
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
-            checked = await self._rows.contract.checked(request)
+            checked = await self._rows.model_io.checked(request)
             sequence = self._sequence(request, checked, arrived_ns)
             async with self._turn_of(sequence):
                 outputs = await self._run(request, checked, sequence, arrived_ns)
-        return self._rows.contract.respond(request, outputs)
+        return self._rows.model_io.respond(request, outputs)
 
     def holds(self, sequence: int | str) -> bool:
         """Return True if a sequence has begun here, and not ended."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from fovea_server.http.v1.openapi import described_images
 from fovea_server.http.v1.schemas import Absent, ErrorDetail, TimingMs
-from fovea_server.search.index import DEFAULT, MOST_MATCHES
+from fovea_server.search.index import DEFAULT, MAX_MATCHES
 
 MATCHES = 10
 """As many as are answered if a request does not say."""
@@ -47,7 +47,7 @@ _PARAMETERS = [
         "name": "k",
         "in": "query",
         "required": False,
-        "schema": {"type": "integer", "minimum": 1, "maximum": MOST_MATCHES},
+        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_MATCHES},
         "description": f"most matches of an image; default {MATCHES}",
     },
     {

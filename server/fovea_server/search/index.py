@@ -22,11 +22,11 @@ from fovea_engines.repository.files import write_file
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 from fovea_preprocess.plural import counted
 from fovea_server.search.identity import ModelIdentity
-from fovea_server.search.reading import MOST_BYTES, read_arrays
+from fovea_server.search.reading import MAX_BYTES, read_arrays
 from fovea_server.search.thumbnails import Thumbnails
 
 DEFAULT = "index"
-MOST_MATCHES = 1000
+MAX_MATCHES = 1000
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SUFFIXES = (".npz", ".npy")
@@ -120,9 +120,9 @@ class VectorIndex:
             arrays["model"] = np.array(self.model.parts)
         if self.thumbnails is not None:
             arrays |= {"thumbnails": self.thumbnails.files, "ends": self.thumbnails.ends}
-        if (size := sum(array.nbytes for array in arrays.values())) > MOST_BYTES:
+        if (size := sum(array.nbytes for array in arrays.values())) > MAX_BYTES:
             raise InvalidOption(
-                f"the index would have {size:,} bytes, and {MOST_BYTES:,} are the most that are "
+                f"the index would have {size:,} bytes, and {MAX_BYTES:,} are the most that are "
                 "read: index fewer images, or leave out --thumbnails"
             )
         np.savez(content, **arrays)

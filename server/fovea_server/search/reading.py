@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fovea_preprocess.plural import counted
 
 # A million vectors of 512 numbers.
-MOST_BYTES = 2 << 30
+MAX_BYTES = 2 << 30
 
 # Forms of an array's header, by the version that its first bytes name.
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -31,7 +31,7 @@ def read_arrays(path: Path, forms: Mapping[str, tuple[str, int]]) -> dict[str, N
     A form is the kind of a dtype, as NumPy's `dtype.kind`, and a number of dimensions.
 
     Raises:
-        ValueError: an array has another form, or the file more than `MOST_BYTES`.
+        ValueError: an array has another form, or the file more than `MAX_BYTES`.
         OSError, LookupError, EOFError, ArithmeticError, RuntimeError, MemoryError,
             zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError: it is damaged.
     """
@@ -40,7 +40,7 @@ def read_arrays(path: Path, forms: Mapping[str, tuple[str, int]]) -> dict[str, N
             return {"vectors": _read(file, "vectors", forms, os.fstat(file.fileno()).st_size)}
     with zipfile.ZipFile(path) as archive:
         found: dict[str, NDArray[Any]] = {}
-        left = MOST_BYTES
+        left = MAX_BYTES
         for name in forms:
             if f"{name}.npy" not in archive.namelist():
                 continue
@@ -64,7 +64,7 @@ def _member(archive: zipfile.ZipFile, name: str, most: int) -> Iterator[tuple[IO
 def _read(
     file: IO[bytes], name: str, forms: Mapping[str, tuple[str, int]], size: int
 ) -> NDArray[Any]:
-    _check_size(size, MOST_BYTES)
+    _check_size(size, MAX_BYTES)
     version = npy.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"{name} has the header of another version of NumPy's format")
@@ -94,4 +94,4 @@ def _read(
 
 def _check_size(size: int, most: int) -> None:
     if size > most:
-        raise ValueError(f"it has more than {MOST_BYTES:,} bytes, the most that are read")
+        raise ValueError(f"it has more than {MAX_BYTES:,} bytes, the most that are read")

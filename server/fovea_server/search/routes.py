@@ -35,7 +35,7 @@ from fovea_server.search.documents import MATCHES, described_search, described_w
 from fovea_server.search.identity import ModelIdentity
 from fovea_server.search.index import (
     DEFAULT,
-    MOST_MATCHES,
+    MAX_MATCHES,
     VectorIndex,
     check_name,
     command_for,
@@ -189,8 +189,8 @@ def _options(given: Mapping[str, str]) -> tuple[str, int, bool]:
     text = given.get("k", str(MATCHES))
     # Python refuses to read numbers of thousands of digits.
     most = int(text.lstrip("0")[:5] or 0) if text.isascii() and text.isdigit() else 0
-    if not 1 <= most <= MOST_MATCHES:
-        raise InvalidOption(f"k is '{text[:60]}'; it must be a whole number, 1 to {MOST_MATCHES}")
+    if not 1 <= most <= MAX_MATCHES:
+        raise InvalidOption(f"k is '{text[:60]}'; it must be a whole number, 1 to {MAX_MATCHES}")
     pictures = _FLAGS.get(given.get("thumbnails", "false").lower())
     if pictures is None:
         raise InvalidOption(f"thumbnails is '{given['thumbnails'][:60]}'; it must be true or false")

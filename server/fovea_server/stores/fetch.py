@@ -29,10 +29,10 @@ _SILENCE_S = 5.0
 _PATIENCE_S = 0.2
 # One file in this time. Of a store that is read by ranges only whole chunks of 4 MiB count, so
 # a line is too slow for four files at once below 140 kB/s.
-_WINDOW_S, _LEAST_BYTES = 120.0, 1 << 20
-_SLOWEST = f"{size_text(_LEAST_BYTES)} in {_WINDOW_S:g} s"
+_WINDOW_S, _MIN_BYTES = 120.0, 1 << 20
+_SLOWEST = f"{size_text(_MIN_BYTES)} in {_WINDOW_S:g} s"
 # Models that a store fails to give, one after the other, before it counts as one that is away.
-_MOST_FAILURES = 8
+_MAX_FAILURES = 8
 _numbers = itertools.count()
 
 
@@ -137,7 +137,7 @@ class Fetch:
             self._waiting = deque(
                 each for each in self._waiting if _model_of(each) not in self._failed
             )
-            if len(self._failed) >= _MOST_FAILURES:
+            if len(self._failed) >= _MAX_FAILURES:
                 self._error = Unavailable(reason)
 
     def _attempt(self, file: RemoteFile, worker: _Worker) -> None:
@@ -223,7 +223,7 @@ class _Worker(Thread):
         if self.file is None or now - self._since < _WINDOW_S:
             return False
         got, self._seen, self._since = self.bytes - self._seen, self.bytes, now
-        return got < _LEAST_BYTES
+        return got < _MIN_BYTES
 
 
 def _model_of(file: RemoteFile) -> str:

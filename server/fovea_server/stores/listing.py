@@ -17,7 +17,7 @@ from fovea_preprocess.size import size_text
 _LONGEST_NAME = 255
 # They are read as a whole, and describe a model.
 _TEXTS = (".json", ".pbtxt", ".txt")
-_MOST_OF_TEXT = 16 << 20
+_MAX_OF_TEXT = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,9 @@ def _check_files(files: Iterable[RemoteFile]) -> None:
     for file in files:
         if file.problem:
             raise InvalidModel(file.problem)
-        if file.size > _MOST_OF_TEXT and PurePosixPath(file.key).name.endswith(_TEXTS):
+        if file.size > _MAX_OF_TEXT and PurePosixPath(file.key).name.endswith(_TEXTS):
             raise InvalidModel(
-                f"{file.key} has {size_text(file.size)}, and may have {size_text(_MOST_OF_TEXT)}"
+                f"{file.key} has {size_text(file.size)}, and may have {size_text(_MAX_OF_TEXT)}"
             )
 
 

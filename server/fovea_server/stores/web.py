@@ -22,9 +22,9 @@ Listed = Mapping[str, object]
 
 # Indexes may link in circles, and never end.
 _DEEPEST = 6
-_MOST_PAGES = 2_000
-_MOST_FILES = 20_000
-_MOST_OF_A_PAGE = 4 << 20
+_MAX_PAGES = 2_000
+_MAX_FILES = 20_000
+_MAX_OF_A_PAGE = 4 << 20
 _LONGEST_LINK = 2_000
 _AT_ONCE = 16
 # Of all that is asked for at once; a store has 30 s to be listed.
@@ -124,9 +124,9 @@ class _Listing:
                 seen.update(new)
                 pages += (link for link in new if link.endswith("/"))
                 files |= {link: {} for link in new if not link.endswith("/")}
-            if len(seen) > _MOST_FILES or len(pages) > _MOST_PAGES:
+            if len(seen) > _MAX_FILES or len(pages) > _MAX_PAGES:
                 raise Unavailable(
-                    f"{root} lists over {_MOST_FILES} files or {_MOST_PAGES} folders, more than a "
+                    f"{root} lists over {_MAX_FILES} files or {_MAX_PAGES} folders, more than a "
                     "repository has: give the folder that holds the models"
                 )
         return files
@@ -155,9 +155,9 @@ class _Listing:
                 return []
             for piece in answer.iter_raw():
                 content += piece
-                if len(content) > _MOST_OF_A_PAGE:
+                if len(content) > _MAX_OF_A_PAGE:
                     raise Unavailable(
-                        f"the index page has over {size_text(_MOST_OF_A_PAGE)}, more than one that "
+                        f"the index page has over {size_text(_MAX_OF_A_PAGE)}, more than one that "
                         "lists a folder"
                     )
         parser = _Links()

@@ -58,7 +58,7 @@ class Streams(Feature):
         call = CALL.get()
         if call is not None and call.again is not None:
             try:
-                call.holder = call.again()
+                call.principal = call.again()
                 self._table.get(stream)
             except FoveaError:
                 return True

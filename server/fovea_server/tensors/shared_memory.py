@@ -31,7 +31,7 @@ T = TypeVar("T")
 # The folder of POSIX shared memory in Linux; no other file can be registered.
 _FOLDER = "/dev/shm"
 # Objects that are mapped at a time; each holds a descriptor.
-_MOST_OBJECTS = 1024
+_MAX_OBJECTS = 1024
 # Names that Triton's Python backend uses, which may run on the same machine.
 _RESERVED = "triton_python_backend_shm_region_"
 
@@ -135,9 +135,9 @@ class MappedObjects:
         mapped = self._maps.get(key)
         # The object may have grown since.
         if mapped is None or len(mapped) < end:
-            if len(self._all) >= _MOST_OBJECTS:
+            if len(self._all) >= _MAX_OBJECTS:
                 raise RegionFailed(
-                    f"{_MOST_OBJECTS} shared memory objects are registered already: unregister "
+                    f"{_MAX_OBJECTS} shared memory objects are registered already: unregister "
                     "some, or put more regions into one object"
                 )
             mapped = self._maps[key] = mmap.mmap(descriptor, found.st_size)

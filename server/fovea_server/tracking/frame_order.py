@@ -10,7 +10,7 @@ GAP_S = 0.2
 """A frame waits so long for those that are missing before it: they may be on another connection."""
 
 # Of frames that failed before those in front of them arrived: more are as if they were missing.
-_MOST_FAILED = 64
+_MAX_FAILED = 64
 
 
 class FrameOrder:
@@ -77,7 +77,7 @@ class FrameOrder:
         """End a request, whether its frames have passed or not."""
         del self._under_way[frames.start]
         self._waiting.pop(frames.start, None)
-        if frames.start >= self._next and len(self._failed) < _MOST_FAILED:
+        if frames.start >= self._next and len(self._failed) < _MAX_FAILED:
             self._failed.update(frames)
             self._go_on_from(self._next)
         if self._under_way:

@@ -18,7 +18,7 @@ from fovea_server.tracking.frame_order import FrameOrder
 from fovea_server.tracking.tracker import SEES_PIXELS, Tracker, Tuning, check
 from fovea_server.traffic.call import CALL
 
-MOST_STREAMS = 1000
+MAX_STREAMS = 1000
 LONGEST_ID = 200
 
 Key = tuple[str, str, str, str]
@@ -72,8 +72,8 @@ class Tracks:
         if frame is not None and frame < 0:
             raise InvalidOption(f"frame is {frame}; it must be a whole number from 0 up")
         call = CALL.get()
-        holder = "" if call is None or call.holder is None else call.holder.name
-        key = holder, model, stream_id, name
+        principal = "" if call is None or call.principal is None else call.principal.name
+        key = principal, model, stream_id, name
         return TrackTurn(self, key, frame, images, Tuning.of(options))
 
     def track(self, key: Key) -> Track:
@@ -81,9 +81,9 @@ class Tracks:
         self._forget_idle()
         track = self._tracks.get(key)
         if track is None:
-            if len(self._tracks) >= MOST_STREAMS:
+            if len(self._tracks) >= MAX_STREAMS:
                 raise QueueFull(
-                    f"{MOST_STREAMS} streams are tracked already: stop sending to some, and their "
+                    f"{MAX_STREAMS} streams are tracked already: stop sending to some, and their "
                     f"ids are forgotten after {self._idle_s:g} s (--track-idle-s)",
                     retry_after_s=self._idle_s,
                 )

@@ -18,7 +18,7 @@ from fovea_server.log_lines import REQUEST_ID
 from fovea_server.observability.spans import SPAN, RequestSpan
 
 if TYPE_CHECKING:
-    from fovea_server.traffic.principal import Holder
+    from fovea_server.traffic.principal import Principal
     from fovea_server.traffic.traffic import Traffic
 
 Header = Callable[[str], str | None]
@@ -94,8 +94,8 @@ class Call:
 
     __slots__ = (
         *("_traffic", "method", "path", "client", "header", "id", "began", "model", "operation"),
-        *("probe", "control", "secret", "span", "is_rpc", "holder", "images", "paid", "field_key"),
-        "again",
+        *("probe", "control", "secret", "span", "is_rpc", "principal", "images", "paid"),
+        *("field_key", "again"),
     )
 
     def __init__(
@@ -116,10 +116,10 @@ class Call:
         self.probe = False
         self.secret: str | None = None
         self.span: RequestSpan | None = None
-        self.holder: Holder | None = None
+        self.principal: Principal | None = None
         self.images = self.paid = 0
         self.field_key: str | None = None
-        self.again: Callable[[], Holder] | None = None
+        self.again: Callable[[], Principal] | None = None
 
     def infers(self, operation: str) -> None:
         """Measure it as a request that asks a model to infer; it may be traced."""
@@ -134,7 +134,7 @@ class Call:
     def enter(self) -> None:
         """Let the current task know the request: its log lines, its place in queues, its span."""
         REQUEST_ID.set(self.id)
-        CLIENT.set((self.client or "") if self.holder is None else self.holder.called)
+        CLIENT.set((self.client or "") if self.principal is None else self.principal.called)
         SPAN.set(self.span)
         CALL.set(self)
 
@@ -171,9 +171,9 @@ class Call:
             self._traffic, self.method, self.path, self.client, self.header, is_rpc=self.is_rpc
         )
         part.id, part.again = self.id, self.again
-        part.holder = self.holder
+        part.principal = self.principal
         if admitted and self.again is not None:
-            part.holder = self.again()
+            part.principal = self.again()
         return part
 
     def measure(self, status: int | str, error: FoveaError | None = None) -> None:

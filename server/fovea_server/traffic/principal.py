@@ -13,7 +13,7 @@ Scope = Literal["predict", "control", "metrics", "capture", "cameras"]
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Principal:
     """The holder of a key of the file, or of a token of the company's provider.
 
     Attributes:

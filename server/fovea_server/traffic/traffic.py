@@ -63,15 +63,15 @@ class Traffic:
         """Measure and trace a call that asked a model to infer; others are not."""
         if not call.operation:
             return
-        holder = call.holder
-        if holder is not None:
-            self.keys.count(holder.label, status, call.images)
+        principal = call.principal
+        if principal is not None:
+            self.keys.count(principal.label, status, call.images)
         elif isinstance(error, Unauthenticated):
             self.keys.count("", status, 0)
         if call.span is not None and self.tracer is not None:
             call.span.name, call.span.id = call.operation, call.id
-            if holder is not None:
-                call.span.attributes["fovea.key"] = holder.name
+            if principal is not None:
+                call.span.attributes["fovea.key"] = principal.name
             self.tracer.end(call.span, cut(call.model), status, call.began, error)
         self.durations.observe(call.model, status, time.monotonic() - call.began)
         # A client over its rate is no sign of a server that is too small.
@@ -83,7 +83,7 @@ class Traffic:
         if call.control:
             self._log_control(call, status)
         if self.access_log is not None:
-            key = "" if call.holder is None else call.holder.name
+            key = "" if call.principal is None else call.principal.name
             asked = call.client or "-", call.method, call.shown, call.model
             access = Access(*asked, status, size, call.began, call.id, key)
             self.access_log.add(access, probe=call.probe)
@@ -100,8 +100,8 @@ class Traffic:
         done = status in ("OK", 200)
         by = call.client or "-"
         origin = None if call.is_rpc else call.header("origin")
-        if call.holder is not None:
-            by += f" with key {call.holder.name}"
+        if call.principal is not None:
+            by += f" with key {call.principal.name}"
         elif call.secret is not None and done:
             by += f" with {call.secret}"
         page = f", from a page of {origin!r}" if origin else ""

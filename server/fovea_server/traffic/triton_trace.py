@@ -25,7 +25,7 @@ from fovea_server.tensors.triton_json import as_list, as_string, leading_number
 log = logging.getLogger(__name__)
 
 _LEVELS = ("TIMESTAMPS", "TENSORS")
-_MOST_SIGNED, _MOST_UNSIGNED = 2**31 - 1, 2**32 - 1
+_MAX_SIGNED, _MAX_UNSIGNED = 2**31 - 1, 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +189,11 @@ def _levels(name: str, value: object) -> tuple[str, ...] | None:
 
 
 def _whole(name: str, value: object) -> int:
-    return _number(name, value, 0, _MOST_UNSIGNED)
+    return _number(name, value, 0, _MAX_UNSIGNED)
 
 
 def _count(name: str, value: object) -> int:
-    number = _number(name, value, -_MOST_SIGNED, _MOST_SIGNED, shown_least=-1)
+    number = _number(name, value, -_MAX_SIGNED, _MAX_SIGNED, shown_least=-1)
     if number < -1:
         raise InvalidRequest(f"Unable to parse '{name}'. Expecting value >= -1, got:{value}")
     return number
@@ -203,7 +203,7 @@ def _number(name: str, value: object, least: int, most: int, shown_least: int = 
     number = leading_number(as_string(value))
     if number is None:
         raise InvalidRequest(f"Unable to parse '{name}', got: {value}")
-    if not least <= number <= _MOST_SIGNED:
+    if not least <= number <= _MAX_SIGNED:
         raise InvalidRequest(
             f"Unable to parse '{name}', value is out of range [ {shown_least}, {most} ], "
             f"got: {value}"

@@ -12,12 +12,12 @@ import re
 import sys
 
 
-def walk(holder, prefix, surface):
+def walk(principal, prefix, surface):
     # A module holds imports too, which are not its own; a class is given what it inherits.
-    for name in dir(holder):
+    for name in dir(principal):
         if name.startswith("_") and name != "__version__":
             continue
-        member = inspect.getattr_static(holder, name)
+        member = inspect.getattr_static(principal, name)
         path = f"{prefix}{name}"
         if inspect.isclass(member):
             surface[path] = {"type": path, "parameters": parameters(member.__init__.__doc__)}

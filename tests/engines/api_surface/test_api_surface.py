@@ -43,13 +43,13 @@ def missing(uses: list[Use], surface: Surface) -> list[str]:
 
 
 def test_the_bindings_are_the_real_ones(surfaces):
-    def holders(member: str) -> list[str]:
+    def principals(member: str) -> list[str]:
         return [version for version, surface in surfaces.items() if member in surface]
 
-    assert holders("BuilderFlag.TF32") == ["10.16", "11.4", "rtx"]
-    assert holders("BuilderFlag.FP16") == ["10.16"]
-    assert holders("BuilderFlag.VERSION_COMPATIBLE") == ["10.16", "11.4", "rtx"]
-    assert holders("ComputeCapability.SM89") == ["rtx"]
+    assert principals("BuilderFlag.TF32") == ["10.16", "11.4", "rtx"]
+    assert principals("BuilderFlag.FP16") == ["10.16"]
+    assert principals("BuilderFlag.VERSION_COMPATIBLE") == ["10.16", "11.4", "rtx"]
+    assert principals("ComputeCapability.SM89") == ["rtx"]
 
 
 @pytest.mark.parametrize("version", BINDINGS)

@@ -197,16 +197,16 @@ class _Reader(ast.NodeVisitor):
 
     def _member(self, node: ast.expr) -> str | None:
         """Dotted name of the member that an expression names."""
-        if not isinstance(node, ast.Attribute) or (holder := self._type(node.value)) is None:
+        if not isinstance(node, ast.Attribute) or (principal := self._type(node.value)) is None:
             return None
-        return f"{holder}.{node.attr}".lstrip(".")
+        return f"{principal}.{node.attr}".lstrip(".")
 
     def _looked_up(self, node: ast.Call) -> str | None:
         """What `hasattr` or `getattr` names."""
         if isinstance(node.func, ast.Name) and node.func.id in {"hasattr", "getattr"}:
             match node.args:
-                case [holder, ast.Constant(value=str(name)), *_]:
-                    kind = self._type(holder)
+                case [principal, ast.Constant(value=str(name)), *_]:
+                    kind = self._type(principal)
                     return None if kind is None else f"{kind}.{name}".lstrip(".")
         return None
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fovea_engines.backends.latency_layout import LoneCall
+from fovea_engines.backends.latency_layout import LatencyLayout
 from fovea_engines.backends.registry import open_session
 
 pytestmark = pytest.mark.slow
@@ -15,7 +15,7 @@ class Machine:
     """Calls in a row, each as long as its layout takes at that time."""
 
     def __init__(self):
-        self.lone = LoneCall()
+        self.lone = LatencyLayout()
         self.now = 0.0
         self.cold = False
 

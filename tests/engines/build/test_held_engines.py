@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_of_large_engines_two_are_open_at_a_time(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("fovea_engines.build.assemble._MOST_BYTES", 0)
+    monkeypatch.setattr("fovea_engines.build.assemble._MAX_BYTES", 0)
     pretend_bfloat16(monkeypatch)
     opened = []
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fovea_engines.repository.baseline import LEAST_LIVE, Baseline, compared
+from fovea_engines.repository.baseline import MIN_LIVE, Baseline, compared
 from fovea_engines.results.classes import Classes
 from fovea_engines.results.detections import Detections
 
@@ -47,7 +47,7 @@ def test_others_of_the_same_kind_stay_near_and_of_another_kind_are_far(count, ne
 def test_few_images_say_nothing_or_little():
     for seed in range(20):
         baseline = Baseline.of("val", *images(seed, 60))
-        found, brightness = images(seed + 100, LEAST_LIVE - 1, mean=50)
+        found, brightness = images(seed + 100, MIN_LIVE - 1, mean=50)
         few = distances(baseline, found, brightness)
         assert set(few.values()) == {None}
         few = distances(baseline, *images(seed + 100, 60))

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 import pytest
 from tests.keyed import until
 
-from fovea_server.auth.door import KeyDoor
 from fovea_server.auth.key import digest_of
+from fovea_server.auth.key_authenticator import KeyAuthenticator
 from fovea_server.auth.key_file import read_keys
 
 pytestmark = pytest.mark.slow
@@ -139,7 +139,7 @@ def test_a_key_is_taken_back_on_a_full_disk(fovea, full_disk):
     keys = folder / "keys.json"
     for name in ("gate", "yard"):
         assert fovea("key", "add", name, "--keys", keys, "--scope", "predict,control")[0] == 0
-    door = KeyDoor(keys)
+    door = KeyAuthenticator(keys)
     (folder / ".keys.json.lock").unlink()
     fill()
     before = keys.read_bytes()
@@ -152,7 +152,7 @@ def test_a_key_is_taken_back_on_a_full_disk(fovea, full_disk):
     assert (code, out) == (0, f"gate is removed from {keys}.\n"), err
     [left] = read_keys(keys).keys
     assert (left.name, left.scopes) == ("yard", ("predict",))
-    until(lambda: list(door._holders) == ["yard"])
+    until(lambda: list(door._principals) == ["yard"])
     door.close()
     assert {path.name for path in folder.iterdir()} == {".keys.json.lock", "fill", "keys.json"}
 

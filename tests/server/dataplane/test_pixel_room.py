@@ -6,7 +6,7 @@ import io
 from PIL import Image
 
 from fovea_server.byte_budget import ByteBudget
-from fovea_server.dataplane.decode_limiter import LARGE, SMALL, PixelRoom
+from fovea_server.dataplane.decode_limiter import LARGE, SMALL, DecodeLimiter
 
 MEDIUM, HUGE = SMALL + 1, LARGE + 1
 
@@ -16,7 +16,7 @@ class Visits:
 
     def __init__(self, limit: int = 1 << 40, cores: int = 2) -> None:
         self.budget = ByteBudget(limit)
-        self.room = PixelRoom(self.budget, cores=cores, most_pixels=64_000_000)
+        self.room = DecodeLimiter(self.budget, cores=cores, most_pixels=64_000_000)
         self.inside: list[str] = []
         self.seen: list[str] = []
         self._over: dict[str, asyncio.Event] = {}
@@ -55,7 +55,7 @@ class Visits:
 
 
 def test_small_images_need_no_place():
-    room = PixelRoom(ByteBudget(1), cores=1, most_pixels=64_000_000)
+    room = DecodeLimiter(ByteBudget(1), cores=1, most_pixels=64_000_000)
     assert room.place_for("one", SMALL) is None
     for side in (100, 3000):
         out = io.BytesIO()

@@ -13,7 +13,7 @@ from tests.serving import start_server
 
 from fovea_client import Client
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.evaluation.pictures import MOST_PSNR, psnr, ssim
+from fovea_engines.evaluation.pictures import MAX_PSNR, psnr, ssim
 from fovea_engines.repository.accuracy import PictureAccuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import InvalidOption
@@ -64,7 +64,7 @@ def test_figures_are_those_of_scikit_image(size):
     for have in (noisy(want, 1), 255 - want, np.full_like(want, 90)):
         assert (ssim(want, have), psnr(want, have)) == pytest.approx(of_skimage(want, have))
     assert ssim(want, want) == pytest.approx(1)
-    assert psnr(want, want) == MOST_PSNR
+    assert psnr(want, want) == MAX_PSNR
 
 
 def test_an_engine_and_a_server_have_the_same_figures(place, fovea, tmp_path):

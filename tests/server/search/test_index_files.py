@@ -174,7 +174,7 @@ def test_thumbnails_of_other_images_are_refused(tmp_path, ends):
 
 
 def test_an_index_that_could_not_be_read_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("fovea_server.search.index.MOST_BYTES", 6000)
+    monkeypatch.setattr("fovea_server.search.index.MAX_BYTES", 6000)
     with pytest.raises(InvalidOption, match="8,800 bytes, and 6,000 are the most"):
         VectorIndex.of(VECTORS, NAMES.tolist()).write(tmp_path / "index.npz")
     assert [*tmp_path.iterdir()] == []

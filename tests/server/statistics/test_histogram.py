@@ -11,7 +11,7 @@ class Everything:
 
 
 def test_models_that_come_and_go_leave_no_endless_histograms(monkeypatch):
-    monkeypatch.setattr(histogram, "_MOST_HISTOGRAMS", 10)
+    monkeypatch.setattr(histogram, "_MAX_HISTOGRAMS", 10)
     measured = Durations(Everything())
     for number in range(100):
         measured.observe(f"model-{number}", 200, 0.1)

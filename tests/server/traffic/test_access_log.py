@@ -80,7 +80,7 @@ def test_a_log_that_is_read_late_is_whole_and_in_order(log, tmp_path):
 
 
 def test_what_waits_is_bounded_in_bytes_and_the_rest_is_counted(log, tmp_path, monkeypatch):
-    monkeypatch.setattr(logs, "_MOST_WAITING", 100_000)
+    monkeypatch.setattr(logs, "_MAX_WAITING", 100_000)
     requests = AccessLog(log)
     with unread(log, tmp_path) as read_all:
         for number in range(1000):

@@ -173,7 +173,7 @@ def _run_after_refusal(stream: Stream, enqueue: Callable[[], None]) -> None:
         stream.synchronize()
 
 
-class Lane:
+class BatchContext:
     """Runs batches of one size from fixed addresses to fixed addresses.
 
     A graph is bound to the state of the context it was recorded from, so there is one context per

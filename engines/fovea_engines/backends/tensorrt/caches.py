@@ -24,7 +24,7 @@ from fovea_engines.backends.tensorrt.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
-_MOST_BUILDS = 256
+_MAX_BUILDS = 256
 _DURATIONS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
@@ -126,7 +126,7 @@ def record_duration(builds: Path, key: str, seconds: float) -> None:
     newest = {key: round(seconds, 1)}
     others = [(other, took) for other, took in _durations(builds).items() if other != key]
     with suppress(OSError):
-        write_whole(builds, json.dumps(newest | dict(others[: _MOST_BUILDS - 1])).encode())
+        write_whole(builds, json.dumps(newest | dict(others[: _MAX_BUILDS - 1])).encode())
 
 
 def _durations(builds: Path) -> dict[str, float]:

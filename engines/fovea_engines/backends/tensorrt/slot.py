@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, suppress
 
 import numpy as np
 
-from fovea_engines.backends.tensorrt.batch_context import Bucket, Contexts, Lane, Recorder
+from fovea_engines.backends.tensorrt.batch_context import BatchContext, Bucket, Contexts, Recorder
 from fovea_engines.backends.tensorrt.cuda.driver import Device, megabytes
 from fovea_engines.backends.tensorrt.cuda.letterbox import LetterboxKernel, packed_size
 from fovea_engines.backends.tensorrt.cuda.quiet import QUIET
@@ -21,7 +21,7 @@ from fovea_preprocess.spec import PreprocessSpec
 
 _FULL_HD = 1920 * 1080 * 3
 # Enough for 43 images of full HD; those of larger batches must be smaller.
-_MOST_IMAGE_BYTES = 256 << 20
+_MAX_IMAGE_BYTES = 256 << 20
 
 
 class _Staging:
@@ -99,7 +99,7 @@ class ImageBuffer(_Staging):
 def most_image_bytes(spec: PreprocessSpec, rows: int) -> int:
     """Return the size in bytes of the largest image that fits into each row of the batch."""
     own = spec.height * spec.width * 3
-    return max(own, min(_FULL_HD, _MOST_IMAGE_BYTES // rows))
+    return max(own, min(_FULL_HD, _MAX_IMAGE_BYTES // rows))
 
 
 def staging_bytes(spec: PreprocessSpec, rows: int) -> int:
@@ -158,7 +158,7 @@ class Slot:
         self._contexts = contexts
         self._recorder = recorder
         self._buckets = buckets
-        self._lanes: dict[Bucket, Lane] = {}
+        self._lanes: dict[Bucket, BatchContext] = {}
         rows = buckets[-1].rows
         with ExitStack() as made:
             self._stream = made.enter_context(closing(device.stream()))
@@ -228,7 +228,7 @@ class Slot:
         for buffer in self._outputs:
             buffer.fetch(rows, self._stream)
 
-    def _open(self, bucket: Bucket) -> Lane:
+    def _open(self, bucket: Bucket) -> BatchContext:
         context = self._contexts.make(bucket, self._stream)
         context.set_device_memory(self._activations.address, self._activations.size)
         for buffer in (*self._inputs, *self._outputs):
@@ -237,7 +237,7 @@ class Slot:
                     f"TensorRT does not take the memory of tensor {buffer.tensor.name!r}; the log "
                     "says why"
                 )
-        return Lane(context, self._stream, self._recorder)
+        return BatchContext(context, self._stream, self._recorder)
 
     def _drain(self, *buckets: Bucket) -> None:
         """Wait for enqueued work, and drop lanes: the next batch of that size creates another."""

@@ -35,7 +35,7 @@ _ROUNDING = float(np.finfo(np.float32).eps)
 
 # Compared is what scores over this, and on an image without much to find the best few.
 _CONF = 0.05
-_AT_LEAST = 20
+_AT_MIN = 20
 # From this score on, the default threshold of a request, a box counts in full.
 _FULL_WEIGHT = 0.25
 
@@ -76,7 +76,7 @@ class IdentityCheck:
     def _check(self, sample: Sample, have: Outputs) -> None:
         output_error = _output_error(sample, have)
         if self.head is not None:
-            best = _candidates(self.head, sample.want, 0.0, _AT_LEAST).scores
+            best = _candidates(self.head, sample.want, 0.0, _AT_MIN).scores
             conf = min(_CONF, float(best.min(initial=_CONF)))
             # Lower than compared: the partner of what just reaches the threshold may not.
             lowest = conf - min(MAX_SCORE, conf / 5)
@@ -120,7 +120,7 @@ def _check_masks(name: str, head: Detector, want: Outputs, have: Outputs) -> Non
     """Compare the masks of the best objects, which may come in an order that is not fixed."""
     best, other = (
         head.decode(outputs, 0, PredictOptions(conf=_CONF, iou=1.0, max_det=most))
-        for outputs, most in ((want, _AT_LEAST), (have, 2 * _AT_LEAST))
+        for outputs, most in ((want, _AT_MIN), (have, 2 * _AT_MIN))
     )
     if best.masks is None or not len(best) or not len(other):
         return

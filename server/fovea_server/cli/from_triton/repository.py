@@ -22,7 +22,7 @@ _BACKENDS = {"onnxruntime": "onnx", "onnxruntime_onnx": "onnx", "tensorrt": "pla
 _BACKENDS |= {"tensorrt_plan": "plan", "python": "python", "dali": "dali", "ensemble": "ensemble"}
 # Files of DALI's pipeline as it was written, which Triton serialises itself.
 _DALI_SOURCES = ("dali.py", "pipeline.py")
-_MOST_STEPS = 100
+_MAX_STEPS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ def _order(
 ) -> list[str]:
     model = models.get(name)
     visits.append(name)
-    if len(visits) > _MOST_STEPS:
-        raise InvalidModel(f"ensemble {(*above, name)[0]} is too long: over {_MOST_STEPS} steps")
+    if len(visits) > _MAX_STEPS:
+        raise InvalidModel(f"ensemble {(*above, name)[0]} is too long: over {_MAX_STEPS} steps")
     if name in above:
         raise InvalidModel(f"ensemble {name} runs itself: {' -> '.join((*above, name))}")
     if model is None or model.kind != "ensemble":

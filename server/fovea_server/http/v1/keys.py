@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from fovea_preprocess.errors import NotFound
-from fovea_server.auth.limited import LimitedHolder
+from fovea_server.auth.limited import LimitedPrincipal
 from fovea_server.http.v1.openapi import described
 from fovea_server.http.v1.route import call_of, restricted
 
@@ -33,17 +33,17 @@ router = APIRouter(tags=["keys"], prefix="/v1/keys", dependencies=[restricted("m
 @router.get("/self", **described("own_key", OwnKey, 403, 404))
 async def own_key(request: Request) -> OwnKey:
     """Tell what the key of this request allows, and what it has left."""
-    holder = call_of(request).holder
-    if holder is None:
+    principal = call_of(request).principal
+    if principal is None:
         raise NotFound("this server asks for no keys: it was started without --keys")
     bucket = meter = None
-    if isinstance(holder, LimitedHolder):
-        bucket, meter = holder.bucket, holder.meter
+    if isinstance(principal, LimitedPrincipal):
+        bucket, meter = principal.bucket, principal.meter
     return OwnKey(
-        name=holder.name,
-        scopes=sorted(holder.scopes),
-        models=list(holder.models),
-        expires=holder.expires,
+        name=principal.name,
+        scopes=sorted(principal.scopes),
+        models=list(principal.models),
+        expires=principal.expires,
         images_per_s=None if bucket is None else bucket.rate.per_s,
         images_left=None if bucket is None else round(max(bucket.left, 0.0), 3),
         quota=None if meter is None else meter.quota.images,

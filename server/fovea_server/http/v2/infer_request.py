@@ -9,7 +9,7 @@ from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest, MalformedJson
 from fovea_server.http.v2.tensor_json import elements_of
-from fovea_server.json_text import MOST_OF_TENSORS
+from fovea_server.json_text import MAX_OF_TENSORS
 from fovea_server.tensors.messages import InferRequest, InputTensor, Parameter, RequestedOutput
 from fovea_server.tensors.regions import RegionPlace, RegionSlice, SharedRegions
 from fovea_server.tensors.triton_json import (
@@ -59,7 +59,7 @@ class BodyReader:
 
     def read(self) -> None:
         """Fill in the request and the encoding; errors have Triton's text."""
-        document = _members(parse_json(self._text, MOST_OF_TENSORS))
+        document = _members(parse_json(self._text, MAX_OF_TENSORS))
         request, encoding = self._request, self.encoding
         if "id" in document:
             request.id = read("id", as_string, document["id"])

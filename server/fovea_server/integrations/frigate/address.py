@@ -15,7 +15,7 @@ from fovea_server.settings import Settings
 S = TypeVar("S", bound="zmq.Socket[Any]")
 
 _FORM = re.compile(r"ipc://(?P<path>.+)|tcp://(?P<host>\*|\[[^]]+\]|[^]:/[]+):(?P<port>\d+|\*)")
-_MOST_PORT = 65535
+_MAX_PORT = 65535
 # A frame that one detector sends, and the one after it.
 _WAITING = 2
 # Of a message, as ZeroMQ has no bound for all its parts: 4K in uint8, 1600 x 1600 in float32.
@@ -32,7 +32,7 @@ def check_address(address: str) -> bool:
         InvalidOption: it is none that ZeroMQ can listen on.
     """
     form = _FORM.fullmatch(address)
-    if form is None or (form["port"] not in (None, "*") and int(form["port"]) > _MOST_PORT):
+    if form is None or (form["port"] not in (None, "*") and int(form["port"]) > _MAX_PORT):
         raise InvalidOption(
             f"--frigate-address is '{address}': write it as tcp://127.0.0.1:5555, or as "
             "ipc:///tmp/cache/zmq_detector for a Frigate that shares this folder"

@@ -39,13 +39,13 @@ API = "frigate-zmq"
 # Frigate waits half a minute for the answer about a model, and never asks again.
 _PATIENCE_S, _LOOK_S = 25.0, 0.1
 # Messages that are answered at once; the others wait in ZeroMQ, and then at their senders.
-_MOST_OPEN = 256
+_MAX_OPEN = 256
 # Requests that wait for a model beside them; more are answered with what is known.
-_MOST_WAITING = 64
+_MAX_WAITING = 64
 # The sender, REQ's empty part, header and tensor; and one that shows there were too many.
-_MOST_PARTS = 5
+_MAX_PARTS = 5
 # Each detector of Frigate is one sender, and a new one whenever it has lost patience.
-_MOST_SENDERS = 4096
+_MAX_SENDERS = 4096
 
 
 class FrigateListener(Feature):
@@ -65,7 +65,7 @@ class FrigateListener(Feature):
         self._service = service
         self._plane = service.plane
         self._wanted: OrderedDict[bytes, str] = OrderedDict()
-        self._free = asyncio.Semaphore(_MOST_OPEN)
+        self._free = asyncio.Semaphore(_MAX_OPEN)
         self._open: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[Any] | None] = set()
 
@@ -102,7 +102,7 @@ class FrigateListener(Feature):
         while more:
             part = await self._socket.recv(copy=False)
             more = part.more
-            if len(message) < _MOST_PARTS:
+            if len(message) < _MAX_PARTS:
                 message.append(part)
         return message
 
@@ -184,7 +184,7 @@ class FrigateListener(Feature):
             return self._refused(call, error, document(**said, message=str(error)))
         call.model = model.name
         self._wanted[sender] = name
-        if len(self._wanted) > _MOST_SENDERS:
+        if len(self._wanted) > _MAX_SENDERS:
             self._wanted.popitem(last=False)
         call.end(200)
         message = f"model '{model.name}' answers"
@@ -212,7 +212,7 @@ class FrigateListener(Feature):
         """Leave one's place to the next message; False if enough requests wait already."""
         task = asyncio.current_task()
         if task not in self._waiting:
-            if len(self._waiting) == _MOST_WAITING:
+            if len(self._waiting) == _MAX_WAITING:
                 return False
             self._waiting.add(task)
             self._free.release()

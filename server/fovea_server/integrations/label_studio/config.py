@@ -21,7 +21,7 @@ TASKS = {
 }
 """The controls that a model can fill in, and the tasks of such models."""
 
-_LEAST = 0.25
+_MIN = 0.25
 _SHOWN = 10
 _LONGEST = 1_000_000
 _OPTIONS = {"Choices": "Choice"}
@@ -53,7 +53,7 @@ class Control:
     @property
     def threshold(self) -> float:
         """The least score that is drawn."""
-        return _LEAST if self.least is None else self.least
+        return _MIN if self.least is None else self.least
 
     @property
     def value_key(self) -> str:

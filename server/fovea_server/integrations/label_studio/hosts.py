@@ -12,7 +12,7 @@ from fovea_server.http.base64_text import base64_image
 from fovea_server.http.v1.body import Source, Url
 from fovea_server.settings import Settings
 
-_MOST_PROJECTS = 1000
+_MAX_PROJECTS = 1000
 _CLOUDS = ("s3", "s3s", "gs", "azure-blob")
 
 
@@ -52,7 +52,7 @@ class Hosts:
         """Remember the host of a project; the least recent is forgotten where they are many."""
         self._told.pop(project, None)
         self._told[project] = Host(checked(url), token)
-        if len(self._told) > _MOST_PROJECTS:
+        if len(self._told) > _MAX_PROJECTS:
             self._told.popitem(last=False)
 
     def source(self, project: str, task_id: object, address: str) -> Source:

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 _TASKS = tuple(sorted({task for tasks in TASKS.values() for task in tasks}))
 _JSON = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
 # All their results are held until the answer; and Label Studio does not wait for more.
-_MOST_TASKS = 1000
+_MAX_TASKS = 1000
 
 Given = dict[str, Any]
 
@@ -232,9 +232,9 @@ def _sources(request: Request, given: Given, key: str) -> list[Source]:
     tasks = given.get("tasks")
     if not isinstance(tasks, list):
         raise InvalidRequest("the request must have a list of tasks")
-    if len(tasks) > _MOST_TASKS:
+    if len(tasks) > _MAX_TASKS:
         raise InvalidRequest(
-            f"the request has {len(tasks)} tasks and the limit is {_MOST_TASKS}: mark fewer at once"
+            f"the request has {len(tasks)} tasks and the limit is {_MAX_TASKS}: mark fewer at once"
         )
     hosts, project = _hosts(request), str(given.get("project"))
     sources = []

@@ -18,7 +18,7 @@ from fovea_server.http.v1.body import Source, Url, json_object, read_form
 from fovea_server.integrations.asking import share
 
 # The defaults of the server whose API this is.
-_CONFIDENCE, _OVERLAP, _MOST = 0.4, 0.3, 300
+_CONFIDENCE, _OVERLAP, _MAX = 0.4, 0.3, 300
 _IMAGE = '{"type": "base64" or "url", "value": TEXT}'
 
 
@@ -128,7 +128,7 @@ def _options(given: Mapping[str, Any], overlap: object) -> PredictOptions:
         if confidence in (None, "best", "default")
         else share("confidence", confidence),
         iou=_OVERLAP if overlap is None else share("iou_threshold", overlap),
-        max_det=_whole("max_detections", given.get("max_detections", _MOST), MAX_DETECTIONS),
+        max_det=_whole("max_detections", given.get("max_detections", _MAX), MAX_DETECTIONS),
         agnostic=given.get("class_agnostic_nms") is True,
         classes=tuple(map(str, classes)) if isinstance(classes, list) and classes else None,
     )

@@ -57,9 +57,9 @@ _IGNORED = (
     "ensemble_scheduling.max_inflight_requests",
 )
 # Threads that wait cost 130 KB each, and help no engine.
-_LEAST_INSTANCES, _INSTANCES_PER_CORE = 64, 16
-_MOST_WARMUP_RUNS = 10_000
-_MOST_OF_A_STATE = 1 << 24
+_MIN_INSTANCES, _INSTANCES_PER_CORE = 64, 16
+_MAX_WARMUP_RUNS = 10_000
+_MAX_OF_A_STATE = 1 << 24
 _PLATFORMS = ("", "onnxruntime_onnx", "tensorrt_plan", "ensemble")
 # Names of formats and of platforms, in the place of those of backends, and the other way round.
 _MEANT_BACKENDS = {
@@ -85,23 +85,23 @@ def check_config(config: ModelConfig, name: str) -> None:
 
 def check_amounts(config: ModelConfig) -> None:
     """Raise InvalidModel for a number that would cost the server more than a model may."""
-    name, most = config.name, max(_LEAST_INSTANCES, _INSTANCES_PER_CORE * usable_cores())
+    name, most = config.name, max(_MIN_INSTANCES, _INSTANCES_PER_CORE * usable_cores())
     if config.instances > most:
         raise InvalidModel(
             f"instance_group of {name} asks for {config.instances} instances, and {most} are the "
             "most on this machine: lower the count; one a core is enough on a CPU"
         )
     runs = sum(max(1, sample.count) for sample in config.model_warmup)
-    if runs > _MOST_WARMUP_RUNS:
+    if runs > _MAX_WARMUP_RUNS:
         raise InvalidModel(
-            f"model_warmup of {name} asks for {runs} runs, and {_MOST_WARMUP_RUNS} are the most: "
+            f"model_warmup of {name} asks for {runs} runs, and {_MAX_WARMUP_RUNS} are the most: "
             "lower the count of its samples"
         )
     for state in config.sequence_batching.state if config.sequence_batching else ():
-        if (elements := prod(max(1, size) for size in state.dims)) > _MOST_OF_A_STATE:
+        if (elements := prod(max(1, size) for size in state.dims)) > _MAX_OF_A_STATE:
             raise InvalidModel(
                 f"state '{state.input_name}' of {name} has {elements} elements, and each sequence "
-                f"holds one: {_MOST_OF_A_STATE} are the most; correct its dims"
+                f"holds one: {_MAX_OF_A_STATE} are the most; correct its dims"
             )
 
 

@@ -41,7 +41,7 @@ _LATENCIES = 5000
 _ENOUGH, _FEWEST = 100, 20
 _BEYOND = 0.01
 # Images that are compared at most, of what nobody has time to wait for, and at least.
-_MOST_COMPARED, _ENOUGH_COMPARED = 1_000_000, 50
+_MAX_COMPARED, _ENOUGH_COMPARED = 1_000_000, 50
 
 
 class VersionFigures:
@@ -105,7 +105,7 @@ class RunningCanary:
             return
         try:
             request = ShadowRequest(
-                version=self.version, share=1, images=_MOST_COMPARED, max_disagreement=limit
+                version=self.version, share=1, images=_MAX_COMPARED, max_disagreement=limit
             )
             self.shadow = await shadows.begin(name, request, self.event["previous"])
         except FoveaError as error:

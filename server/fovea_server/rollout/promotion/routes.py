@@ -27,7 +27,7 @@ def promotion_routes(promoter: Promoter) -> APIRouter:
     async def changed(request: Request, name: str, kind: type[Rollback]) -> Response:
         async def work(given: Rollback) -> str:
             call = call_of(request)
-            who = call.holder.name if call.holder is not None else (given.who or "")[:100]
+            who = call.principal.name if call.principal is not None else (given.who or "")[:100]
             # A client that leaves does not stop it half-way, with a version loaded for nobody.
             await asyncio.shield(promoter.change(name, given, who or call.client or ""))
             return (await promoter.history(name)).model_dump_json(exclude_none=True)

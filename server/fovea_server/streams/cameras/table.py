@@ -364,7 +364,7 @@ class StreamTable:
 def _sees(given: Mapping[str, Any]) -> bool:
     """Return True if the key of the current request takes the model of a stream."""
     call = CALL.get()
-    return call is None or call.holder is None or call.holder.takes(model_in(given))
+    return call is None or call.principal is None or call.principal.takes(model_in(given))
 
 
 def model_in(given: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from fovea_preprocess.plural import counted
 
 log = logging.getLogger(__name__)
 
-MOST_HELD = 4096
+MAX_HELD = 4096
 """Events that wait in memory for room on the disk."""
 
 
@@ -82,7 +82,7 @@ class EventLog:
         one = LoggedEvent(number, orjson.dumps({"event": number, **event}))
         self._held.append(one)
         self.write()
-        if len(self._held) > MOST_HELD:
+        if len(self._held) > MAX_HELD:
             self._held.popleft()
             self.lost += 1
         self.wake()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiomqtt import Client
 
 _TIMEOUT_S = 10.0
-_MOST_TRIES = 5
+_MAX_TRIES = 5
 Counts = Mapping[str, Mapping[str, int]]
 
 
@@ -114,7 +114,7 @@ class Mqtt:
             await self._publish(f"{self._base}/events", event.text, retain=False)
         except SinkFailed as error:
             # A broker may end the connection at a message that it does not take.
-            raise SinkFailed(str(error), _MOST_TRIES) from None
+            raise SinkFailed(str(error), _MAX_TRIES) from None
 
     async def beat(self) -> None:
         """Say whether the stream is live, which also notices that the broker is not there."""

@@ -17,7 +17,7 @@ from fovea_server.streams.events.log import LoggedEvent
 from fovea_server.streams.events.sender import SinkFailed
 
 _TIMEOUT_S = 30.0
-_MOST_TRIES, _MOST_TRIES_OF_BUSY = 5, 60
+_MAX_TRIES, _MAX_TRIES_OF_BUSY = 5, 60
 # What servers, and proxies before them, answer while they are busy, or away for a moment.
 _BUSY = frozenset((408, 425, 429, 502, 503, 504))
 _MUCH = 1 << 16
@@ -89,10 +89,10 @@ class Webhook:
             away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             raise SinkFailed(
                 f"the receiver does not answer ({type(error).__name__})",
-                None if away else _MOST_TRIES,
+                None if away else _MAX_TRIES,
             ) from None
         if not 200 <= status < 300:
-            tries = _MOST_TRIES_OF_BUSY if status in _BUSY else _MOST_TRIES
+            tries = _MAX_TRIES_OF_BUSY if status in _BUSY else _MAX_TRIES
             raise SinkFailed(f"the receiver answers {status}", tries)
 
     async def beat(self) -> None:

@@ -15,7 +15,7 @@ from fovea_server.dataplane.reach import OURS, Reach
 
 Kind = Literal["rtsp", "http", "file", "device"]
 
-MOST_REDIRECTS = 3
+MAX_REDIRECTS = 3
 _SCHEMES: dict[str, Kind] = {"rtsp": "rtsp", "rtsps": "rtsp", "http": "http", "https": "http"}
 RTSP_PORTS = {"rtsp": 554, "rtsps": 322}
 _DEVICE = re.compile(r"/dev/video[0-9]+|[0-9]{1,3}")
@@ -175,7 +175,7 @@ def _behind_redirects(address: SourceAddress, reach: Reach) -> SourceAddress:
     # It takes a tenth of a second, which most servers need not pay.
     import httpx
 
-    for _ in range(MOST_REDIRECTS + 1):
+    for _ in range(MAX_REDIRECTS + 1):
         pinned = address.at(_checked_host(address, reach))
         try:
             with (
@@ -198,7 +198,7 @@ def _behind_redirects(address: SourceAddress, reach: Reach) -> SourceAddress:
             address = SourceAddress.parse(str(target))
         except InvalidOption as error:
             raise FetchRefused(f"the address redirects to none: {error}") from None
-    raise FetchRefused(f"the address redirects more than {MOST_REDIRECTS} times")
+    raise FetchRefused(f"the address redirects more than {MAX_REDIRECTS} times")
 
 
 async def opened_at(address: SourceAddress, reach: Reach) -> SourceAddress:

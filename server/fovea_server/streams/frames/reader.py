@@ -48,7 +48,7 @@ _PLAYLISTS = frozenset(("concat", "dash", "hls", "imf", "rtp", "rtsp", "sap", "s
 _FORMATS = "mpjpeg,mjpeg,jpeg_pipe,mov,mp4,matroska,webm,mpegts,avi,flv"
 _USUAL_RATE = 25.0
 # So many broken packets one after the other are more than a camera sends until its next key frame.
-_MOST_BROKEN = 250
+_MAX_BROKEN = 250
 _PROTOCOLS = {
     "rtsp": "rtsp,rtp,srtp,udp,tcp,tls",
     "http": "http,https,httpproxy,tcp,tls",
@@ -241,7 +241,7 @@ class FrameReader(threading.Thread):
             except av.FFmpegError as error:
                 fault, in_a_row = error, in_a_row + 1
                 self._skipped()
-                if self._address.live and in_a_row > _MOST_BROKEN:
+                if self._address.live and in_a_row > _MAX_BROKEN:
                     raise
                 continue
             if pictures:

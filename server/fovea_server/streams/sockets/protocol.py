@@ -29,7 +29,7 @@ _LINGER_S, _CLOSE_S, _LAST_S = 3.0, 5.0, 2.0
 # client that sends thousands of pings, or pieces of a byte, leaves the loop to others.
 _SLICE = 512
 _FRAMES, _REST_S = 64, 0.01
-_MOST_REASON = 120
+_MAX_REASON = 120
 
 _INVALID_TEXT, _TOO_SLOW, _TRY_LATER = 1007, 1008, 1013
 
@@ -260,7 +260,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def _fail(self, code: int, reason: str) -> None:
         if not self._failed:
             # A close frame has no room for more.
-            self.conn.fail(code, reason.encode()[:_MOST_REASON].decode(errors="ignore"))
+            self.conn.fail(code, reason.encode()[:_MAX_REASON].decode(errors="ignore"))
             self.handle_parser_exception()
 
     def handle_parser_exception(self) -> None:

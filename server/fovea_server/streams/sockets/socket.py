@@ -31,7 +31,7 @@ from fovea_server.http.envelope import begin
 from fovea_server.http.guard import Guard
 from fovea_server.http.messages import error_headers
 from fovea_server.http.v1.answers import error_json
-from fovea_server.json_text import MOST_OF_STRANGERS, parse_json
+from fovea_server.json_text import MAX_OF_STRANGERS, parse_json
 from fovea_server.observability.family import Family
 from fovea_server.traffic.call import CLIENT_LEFT, Call, fields
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_SOCKETS = 500
+MAX_SOCKETS = 500
 # A client opens no more while it has as many as are free: so one alone has half of all, and others
 # always find a place.
-MOST_KEYLESS = 50
+MAX_KEYLESS = 50
 """Sockets whose client has shown no key yet: strangers must not take the places of others."""
 KEY_WAIT_S = 5.0
 RESTART = 1012
@@ -154,16 +154,16 @@ class Sockets:
     @contextmanager
     def _place(self, kind: str, call: Call, admitted: bool) -> Iterator[None]:
         """Take one of the places; QueueFull: the client, or all without a key, have their share."""
-        client = (call.client or "") if call.holder is None else call.holder.called
+        client = (call.client or "") if call.principal is None else call.principal.called
         mine = self._of_clients[client]
-        if mine >= MOST_SOCKETS - self._open.total():
+        if mine >= MAX_SOCKETS - self._open.total():
             raise QueueFull(
                 f"{mine} WebSockets of this client are open already, and as many are left for "
                 f"others: close some",
                 retry_after_s=10.0,
             )
-        if not admitted and self._keyless >= MOST_KEYLESS:
-            raise QueueFull(f"{MOST_KEYLESS} WebSockets wait for a key already", retry_after_s=10.0)
+        if not admitted and self._keyless >= MAX_KEYLESS:
+            raise QueueFull(f"{MAX_KEYLESS} WebSockets wait for a key already", retry_after_s=10.0)
         places = (self._open, kind), (self._of_clients, client)
         for counter, name in places:
             counter[name] += 1
@@ -237,7 +237,7 @@ def key_in(content: Content) -> str | None:
     if not isinstance(content, str) or len(content) > _LONGEST_KEY:
         return None
     try:
-        found = parse_json(content.encode(), MOST_OF_STRANGERS)
+        found = parse_json(content.encode(), MAX_OF_STRANGERS)
     except (orjson.JSONDecodeError, BodyTooLarge):
         return None
     key = found.get("api_key") if isinstance(found, dict) else None

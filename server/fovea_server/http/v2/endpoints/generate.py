@@ -19,7 +19,7 @@ from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import refuse_encoding
 from fovea_server.http.v2.infer_request import parameter
 from fovea_server.http.v2.tensor_json import ELEMENT, MANY, data_json, elements_of, refuse_long
-from fovea_server.json_text import MOST_OF_TENSORS
+from fovea_server.json_text import MAX_OF_TENSORS
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.tensors.signature import ModelTensor
 from fovea_server.tensors.triton_json import as_string, parse_json, read
@@ -47,7 +47,7 @@ async def _generated(service: Service, request: Request) -> bytes:
     version = None if request.names["version"] is None else model.version
     asked = InferRequest(model.name, version, [])
     work = partial(_read, request.body, asked, model.signature.inputs)
-    await service.json.run(request.body, work, MOST_OF_TENSORS)
+    await service.json.run(request.body, work, MAX_OF_TENSORS)
     response = await service.plane.infer(model, asked, request.reservation)
     elements = sum(tensor.array.size for tensor in response.outputs)
     refuse_long(elements)
@@ -61,7 +61,7 @@ async def _generated(service: Service, request: Request) -> bytes:
 def _read(body: bytes | bytearray, asked: InferRequest, signature: Sequence[ModelTensor]) -> None:
     """Fill in a request; errors have Triton's text."""
     inputs = {tensor.name: tensor for tensor in signature}
-    given = parse_json(body, MOST_OF_TENSORS)
+    given = parse_json(body, MAX_OF_TENSORS)
     if type(given) is not dict:
         raise MalformedJson("attempt to get members of a non-object")
     _set(asked, inputs, given)

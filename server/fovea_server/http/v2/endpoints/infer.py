@@ -20,7 +20,7 @@ from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import compress, decompressed
 from fovea_server.http.v2.infer_request import BodyReader, OutputEncoding
 from fovea_server.http.v2.tensor_json import ELEMENT, MANY, data_json, refuse_long
-from fovea_server.json_text import MOST_OF_TENSORS
+from fovea_server.json_text import MAX_OF_TENSORS
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.tensors.triton_json import leading_number
@@ -39,7 +39,7 @@ async def infer(service: Service, request: Request) -> Response:
         return error_answer(error, TEXT)
     text = body if header_size == len(body) else body[:header_size]
     work = partial(_asked, service, model, request, text, body)
-    asked, encoding = await service.json.run(text, work, MOST_OF_TENSORS)
+    asked, encoding = await service.json.run(text, work, MAX_OF_TENSORS)
     response = await service.plane.infer(model, asked, request.reservation)
     try:
         if elements := _long_json(response, encoding):

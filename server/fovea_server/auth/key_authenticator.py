@@ -15,9 +15,9 @@ from fovea_preprocess.plural import counted
 from fovea_server.auth.bucket import TokenBucket
 from fovea_server.auth.key import Key, Rate, Secret, digest_of
 from fovea_server.auth.key_file import Keys, read_keys
-from fovea_server.auth.limited import LimitedHolder
+from fovea_server.auth.limited import LimitedPrincipal
 from fovea_server.auth.quota import Meter, Quota, UsageFile, usage_of
-from fovea_server.traffic.principal import Holder
+from fovea_server.traffic.principal import Principal
 
 if TYPE_CHECKING:
     from fovea_server.auth.provider import Provider
@@ -33,7 +33,7 @@ _LAST_S = 2.0
 _HINT = "send it as Authorization: Bearer KEY or X-API-Key: KEY; `fovea key add` makes one"
 
 
-class KeyDoor:
+class KeyAuthenticator:
     """Knows the keys of a file, and what they have used.
 
     The file is read again when it changes. What cannot be read, or is gone, changes nothing: the
@@ -57,8 +57,8 @@ class KeyDoor:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._file, self._provider, self._now = file, provider, now
-        self._holders: dict[str, LimitedHolder] = {}
-        self._by_digest: dict[str, tuple[Holder, Secret]] = {}
+        self._principals: dict[str, LimitedPrincipal] = {}
+        self._by_digest: dict[str, tuple[Principal, Secret]] = {}
         self._stamp: tuple[int, ...] = ()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -75,7 +75,7 @@ class KeyDoor:
             raise InvalidOption(
                 f"{file} is no file of keys ({error}): name another, or mend it"
             ) from None
-        log.info("%s of %s hold", counted(len(self._holders), "key"), file)
+        log.info("%s of %s hold", counted(len(self._principals), "key"), file)
         self._usage = UsageFile(usage or usage_of(file))
         if not self._share() and usage is not None:
             raise InvalidOption(
@@ -84,7 +84,7 @@ class KeyDoor:
         self._thread = threading.Thread(target=self._follow, args=[file], name="keys", daemon=True)
         self._thread.start()
 
-    def holder(self, token: str | None) -> Holder:
+    def principal(self, token: str | None) -> Principal:
         """Return the holder of a key.
 
         Raises:
@@ -97,15 +97,15 @@ class KeyDoor:
         found, now = self._by_digest.get(digest), self._now()
         # The time of a look-up tells of the digest alone, which nobody can choose by its bytes.
         if found is not None and hmac.compare_digest(found[1].sha256, digest):
-            holder, until = found[0], found[1].until
+            principal, until = found[0], found[1].until
         elif self._provider is not None and self._provider.issues(token):
-            holder, until = self._provider.holder(token, digest), None
+            principal, until = self._provider.principal(token, digest), None
         else:
             raise Unauthenticated(f"this key is not known here: {_HINT}")
-        for end, happened in ((holder.expires, "has expired"), (until, "was replaced")):
+        for end, happened in ((principal.expires, "has expired"), (until, "was replaced")):
             if end is not None and now >= end:
-                raise Unauthenticated(f"{holder.called} {happened}: ask for a new one")
-        return holder
+                raise Unauthenticated(f"{principal.called} {happened}: ask for a new one")
+        return principal
 
     def close(self) -> None:
         """Stop looking at the file, and write what is used of the quotas."""
@@ -118,20 +118,22 @@ class KeyDoor:
             self._provider.close()
 
     def _share(self) -> bool:
-        holders = list(self._holders.values())
+        principals = list(self._principals.values())
         return self._usage.share(
-            (each.name, each.meter) for each in holders if each.meter is not None
+            (each.name, each.meter) for each in principals if each.meter is not None
         )
 
     def _take(self, keys: Keys) -> None:
-        holders = {key.name: _holder(key, self._holders.get(key.name)) for key in keys.keys}
+        principals = {
+            key.name: _principal(key, self._principals.get(key.name)) for key in keys.keys
+        }
         # Replaced as a whole: the event loop sees the keys from before, or those from now on.
         self._by_digest = {
-            secret.sha256: (holders[key.name], secret)
+            secret.sha256: (principals[key.name], secret)
             for key in keys.keys
             for secret in key.secrets
         }
-        self._holders = holders
+        self._principals = principals
 
     def _follow(self, file: Path) -> None:
         reported, looks = "", 0
@@ -153,7 +155,7 @@ class KeyDoor:
                 continue
             self._share()
             self._stamp, reported = stamp, ""
-            log.info("%s of %s hold from now on", counted(len(self._holders), "key"), file)
+            log.info("%s of %s hold from now on", counted(len(self._principals), "key"), file)
 
 
 def _stamp_of(file: Path) -> tuple[int, ...]:
@@ -162,7 +164,7 @@ def _stamp_of(file: Path) -> tuple[int, ...]:
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
-def _holder(key: Key, before: LimitedHolder | None) -> LimitedHolder:
+def _principal(key: Key, before: LimitedPrincipal | None) -> LimitedPrincipal:
     """Make the holder of a key; a change of something else fills no bucket, and no quota."""
     bucket, meter = (None, None) if before is None else (before.bucket, before.meter)
     rate = None if key.rate is None else Rate.parse(key.rate)
@@ -174,6 +176,6 @@ def _holder(key: Key, before: LimitedHolder | None) -> LimitedHolder:
     elif meter is None or meter.quota != quota:
         used = meter.count if meter is not None and meter.quota.unit == quota.unit else None
         meter = Meter(quota, used=used)
-    return LimitedHolder(
+    return LimitedPrincipal(
         *(key.name, key.name, frozenset(key.scopes), key.models, key.expires, bucket, meter)
     )
