@@ -163,7 +163,10 @@ class RunningCanary:
                 return found
         if call is not None:
             call.paid += call.images - charged
-        return await answer(self._models.get(model.name))
+        began = time.monotonic()
+        found = await answer(self._models.get(model.name))
+        self.others.add(time.monotonic() - began, failed=_lost(found))
+        return found
 
     def _chosen(self, model: ServedModel) -> ServedModel:
         """Return the canary as often as its share says, and where it can answer."""
