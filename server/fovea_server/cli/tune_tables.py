@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich import box
@@ -60,7 +61,8 @@ def notes(
 
 def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str:
     """Draw rate against latency of each setting under each load, and the frontier, as SVG."""
-    good = [run for run in folded(search.runs) if run.failure is None]
+    runs = folded(search.runs)
+    good = [run for run in runs if run.failure is None and math.isfinite(run.p99_ms)]
     edge = list(frontier(good))
     series = [
         Series("no other beats these", [(run.p99_ms, run.rate) for run in edge]),
@@ -72,7 +74,7 @@ def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str
             )
             for version, title in titles.items()
         ),
-        Series("chosen", [(best.p99_ms, best.rate)], joined=False),
+        Series("chosen", [(best.p99_ms, best.rate)] if best in good else [], joined=False),
     ]
     most_ms = max((run.p99_ms for run in good), default=1.0)
     limit_ms = search.limit_ms if search.limit_ms < most_ms else None

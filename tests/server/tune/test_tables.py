@@ -1,9 +1,11 @@
 """The table and the notes of a search: each setting once, and nothing claimed that is noise."""
 
+import math
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import psutil
 import pytest
@@ -15,7 +17,7 @@ from fovea_server.bench.tune.candidates import find_candidates
 from fovea_server.bench.tune.run import Run, compared, fold
 from fovea_server.bench.tune.search import Search
 from fovea_server.bench.tune.setting import Setting
-from fovea_server.cli.tune_tables import busy_note, notes, table
+from fovea_server.cli.tune_tables import busy_note, draw, notes, table
 
 pytestmark = pytest.mark.slow
 
@@ -110,3 +112,10 @@ def test_cores_that_others_take_are_measured_and_those_of_children_are_not():
     foreign.communicate(b"\n")
     own.communicate(b"\n")
     assert 0.4 < foreign_s < every_s - 0.4
+
+
+def test_a_run_without_answers_is_not_drawn():
+    silent, answered = Run(THIRD, 4, 0.0, math.inf), Run(NOW, 4, 20.0, 90.0)
+    for runs, best in [((silent, answered), answered), ((silent,), silent)]:
+        drawing = ElementTree.fromstring(draw("digits", {2: "fp32"}, search_of(*runs), best))
+        assert "inf" not in ElementTree.tostring(drawing, "unicode")
