@@ -26,7 +26,7 @@ class LabelledImage:
         class_ids: int32 [n].
         crowd: bool [n]; finding a crowd counts neither for nor against a detector.
         areas: float32 [n], square pixels: of the object where the labels have it, else of its box.
-        rotated: float32 [n, 5], regular rows of `detect.rotated`; None where the labels have boxes
+        rotated: float32 [n, 5], regular rows of `rotated.py`; None where the labels have boxes
             only.
         outlines: of each object, None where the labels do not have all.
         keypoints: float32 [n, k, 3], x y in pixels and COCO's visibility, 0 where it is not marked;
