@@ -59,8 +59,7 @@ class Tiles:
         self, request: ImageRequest, run: RunParts, sent: SentImage
     ) -> ImageResult | FoveaError:
         """Find the objects on all tiles of an image."""
-        began = time.monotonic_ns()
-        async with self._decoded(request, sent) as image:
+        async with self._decoded(request, sent) as (image, began):
             if isinstance(image, FoveaError):
                 return image
             size = image.height, image.width
@@ -90,8 +89,7 @@ class Tiles:
         self, model: str, engine: Engine, request: ImageRequest, run: RunParts, sent: SentImage
     ) -> ImageResult | FoveaError:
         """Make a picture of an image."""
-        began = time.monotonic_ns()
-        async with self._decoded(request, sent) as image:
+        async with self._decoded(request, sent) as (image, began):
             if isinstance(image, FoveaError):
                 return image
             mosaic = engine.mosaic((image.height, image.width))
@@ -128,9 +126,13 @@ class Tiles:
     @asynccontextmanager
     async def _decoded(
         self, request: ImageRequest, sent: SentImage
-    ) -> AsyncIterator[DecodedImage | FoveaError]:
-        """Decode an image once there is room, which is held until it is answered."""
+    ) -> AsyncIterator[tuple[DecodedImage | FoveaError, int]]:
+        """Decode an image once there is room, which is held until it is answered.
+
+        Yields it with the time, `time.monotonic_ns`, at which its decoding began.
+        """
         async with request.place_of(sent) or nullcontext() as place:
+            began = time.monotonic_ns()
             image: DecodedImage | FoveaError
             try:
                 image = await in_thread(partial(self._decode, sent))
@@ -139,7 +141,7 @@ class Tiles:
             else:
                 if place is not None:
                     place.decoded(image.pixels.nbytes)
-            yield image
+            yield image, began
 
     def _decode(self, sent: SentImage) -> DecodedImage:
         return sent if isinstance(sent, DecodedImage) else decode_image(sent, self._limits)
