@@ -21,6 +21,8 @@ from fovea_preprocess.plural import counted
 
 # A lower score would be written as 0.00.
 _MIN_SCORE = 0.005
+# No model has so many classes; tables of names are as long as the largest id.
+_MAX_CLASSES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +129,8 @@ def scored(
     """Read the ids and the scores of what an answer lists; raises as `TaskResult.from_json`."""
     pairs = [(row["class_id"], row["score"]) for row in rows]
     ids, scores = zip(*pairs, strict=True) if pairs else ((), ())
+    if wrong := [each for each in ids if not 0 <= each < _MAX_CLASSES]:
+        raise ValueError(f"no model has a class {wrong[0]}")
     return np.array(ids, np.int32), np.array(scores, np.float32)
 
 

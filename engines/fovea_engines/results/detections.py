@@ -51,7 +51,7 @@ class Detections(TaskResult):
         masks: of the objects; None without the task, or where the request wants none.
         keypoints: float32 [n, k, 3], x y in pixels and a score of 0 to 1; None without the task.
         rotated: float32 [n, 5], cx cy w h in pixels and the angle in radians, regular as
-            `detect.rotated` defines it; None without the task.
+            `rotated.py` defines it; None without the task.
         track_ids: int32 [n], from 1. A negative one is the id that an object gets once the tracker
             is sure of it, and 0 is for boxes of no track; None where no tracker has seen them.
         findings: what the later stages of a pipeline say of each; None for a model alone.
@@ -131,11 +131,12 @@ class Detections(TaskResult):
         first = objects[0] if objects else {}
         findings = tuple(tuple(read_findings(each)) for each in objects)
         tracks = [each.get("track_id") or 0 for each in objects]
+        masks = [each.get("mask") for each in objects]
         return cls(
             _numbers(objects, "box", ("x1", "y1", "x2", "y2")),
             scores,
             class_ids,
-            read_masks([each.get("mask") for each in objects]),
+            read_masks(masks, (answer["height"], answer["width"])) if any(masks) else None,
             _read_points(objects) if "keypoints" in first else None,
             _numbers(objects, "rotated", ("cx", "cy", "w", "h", "angle"))
             if "rotated" in first

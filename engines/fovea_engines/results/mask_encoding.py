@@ -110,14 +110,13 @@ def mask_file(bitmap: Bitmap, size: tuple[int, int]) -> MaskFile:
     return {"size": list(size), "left": bitmap.left, "top": bitmap.top, "png": png}
 
 
-def read_masks(encoded: Sequence[Mapping[str, Any] | None]) -> Masks | None:
-    """Read the masks of all objects on an image; None where no object has one.
+def read_masks(encoded: Sequence[Mapping[str, Any] | None], size: tuple[int, int]) -> Masks:
+    """Read the masks of all objects on an image of (height, width); some may have none.
 
-    LookupError, TypeError or ValueError where a mask is in none of the forms.
+    LookupError, TypeError or ValueError where a mask is in none of the forms, or of another size.
     """
-    size = next((_size(each) for each in encoded if each is not None), None)
-    if size is None:
-        return None
+    if any(each is not None and _size(each) != size for each in encoded):
+        raise ValueError(f"a mask is not of {size[1]}x{size[0]} pixels, as its image is")
     bitmaps = [_EMPTY if each is None else read_bitmap(each) for each in encoded]
     places = np.array(
         [(left, top, left + part.shape[1], top + part.shape[0]) for left, top, part in bitmaps],
@@ -130,7 +129,19 @@ def read_masks(encoded: Sequence[Mapping[str, Any] | None]) -> Masks | None:
 def read_bitmap(mask: Mapping[str, Any]) -> Bitmap:
     """Read a mask in any form; raises as `read_masks`."""
     if "png" in mask:
-        return Bitmap(mask["left"], mask["top"], (read_levels(mask["png"]) > 0).view(np.uint8))
+        levels, left, top = read_levels(mask["png"]), int(mask["left"]), int(mask["top"])
+        height, width = _size(mask)
+        # A mask without a pixel is written as one that is 0.
+        if (
+            levels.ndim != 2
+            or min(left, top) < 0
+            or (
+                levels.size > 1
+                and (left + levels.shape[1] > width or top + levels.shape[0] > height)
+            )
+        ):
+            raise ValueError("the file of a mask does not lie in its image")
+        return Bitmap(left, top, (levels > 0).view(np.uint8))
     if "counts" in mask:
         whole = _decoded(mask["counts"], _size(mask))
     else:
@@ -142,11 +153,15 @@ def read_bitmap(mask: Mapping[str, Any]) -> Bitmap:
     return Bitmap(left, top, np.ascontiguousarray(whole[top : top + height, left : left + width]))
 
 
+# A JPEG file has no longer side.
+_MAX_SIDE = 65_535
 _EMPTY = Bitmap(0, 0, np.zeros((0, 0), np.uint8))
 
 
 def _size(mask: Mapping[str, Any]) -> tuple[int, int]:
     height, width = mask["size"]
+    if not (0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE):
+        raise ValueError(f"no image is {width} x {height} pixels large")
     return int(height), int(width)
 
 

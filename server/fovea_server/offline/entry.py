@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import cv2
+from PIL.Image import DecompressionBombError
+
 from fovea_client import ImageError, as_json
 from fovea_engines.results.detections import Detections
 from fovea_engines.results.skeleton import Skeleton, named
@@ -16,6 +19,12 @@ from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import InvalidRequest
 from fovea_preprocess.image import DecodedImage, decode_image
 from fovea_server.offline.sources import Source, Stamp, printable
+
+# What reading an answer may raise, whoever has written it.
+_DAMAGED = (
+    *(AttributeError, LookupError, MemoryError, OSError, OverflowError, TypeError, ValueError),
+    *(cv2.error, DecompressionBombError),
+)
 
 
 class InputImage:
@@ -73,7 +82,7 @@ class Result:
         """
         try:
             return read_result(self.json, words)
-        except (LookupError, TypeError, ValueError) as error:
+        except _DAMAGED as error:
             raise InvalidRequest(
                 f"the result of an image is damaged, or lacks its map ({error!r}): predict it anew"
             ) from error

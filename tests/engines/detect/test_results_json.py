@@ -3,9 +3,11 @@
 Pixels are rounded to a hundredth, scores and angles to 1e-5, foregrounds to 8 bits, depths to 16.
 """
 
+import base64
 from itertools import starmap
 from typing import Any
 
+import cv2
 import numpy as np
 import orjson
 import pytest
@@ -179,6 +181,8 @@ def written(result: TaskResult, options: PredictOptions) -> dict[str, Any]:
     match result:
         case ClassMap(ids=ids):
             size = dict(zip(size, ids.shape, strict=True))
+        case Detections(masks=Masks(size=shape)):
+            size = dict(zip(size, shape, strict=True))
     return orjson.loads(orjson.dumps(size | result.to_json(WORDS, options)))
 
 
@@ -294,9 +298,28 @@ def test_outlines_of_a_mask_are_outlines_of_what_they_enclose(bitmap):
     assert read.to_json(WORDS, options)["detections"] == answer["detections"]
 
 
+def png_of(shape):
+    return base64.b64encode(cv2.imencode(".png", np.full(shape, 255, np.uint8))[1]).decode()
+
+
+DOT, SQUARE = png_of((1, 1)), png_of((2, 2))
+
+
+def object_with(**fields):
+    box = {"x1": 0, "y1": 0, "x2": 1, "y2": 1}
+    return {"detections": [{"box": box, "class_id": 0, "score": 0.5} | fields], "height": 2,
+            "width": 2}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
+        (object_with(class_id=2_000_000_000), "no model has a class 2000000000"),
+        (object_with(class_id=-1), "no model has a class -1"),
+        (object_with(mask={"size": [100_000, 100_000], "counts": "0"}), "100000 x 100000"),
+        (object_with(mask={"size": [3, 2], "counts": "6"}), "as its image is"),
+        (object_with(mask={"size": [2, 2], "left": -1, "top": 0, "png": DOT}), "lie in its"),
+        (object_with(mask={"size": [2, 2], "left": 1, "top": 1, "png": SQUARE}), "lie in its"),
         ({"depth": {"min": 0, "max": 1, "unit": None}}, "png"),
         ({"saliency": {"share": 0.5, "png": "no base64"}}, "."),
         ({"picture": {"width": 1, "height": 1, "png": "AAAA"}}, "no image"),
