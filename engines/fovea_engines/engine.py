@@ -239,7 +239,7 @@ class Engine(Closing):
         return self._predict_whole(pixels, options, alone)
 
     def mosaic(self, size: tuple[int, int]) -> Mosaic:
-        """Return how an image of (height, width) is cut, of which the model makes a picture."""
+        """Return how an image of (height, width) is cut for a model that makes pictures."""
         spec = self.card.preprocess
         assert spec is not None, "the model takes images"
         return Mosaic(size, (spec.height, spec.width))

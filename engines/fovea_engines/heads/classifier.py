@@ -149,10 +149,10 @@ class YoloClassifier(Classifier):
 
 
 class AttributesHead(Head):
-    """Decodes outputs of which each has classes of its own.
+    """Decodes several outputs; each has classes of its own.
 
     Attributes:
-        exclusive: each is a softmax; else a sigmoid for each class, of which any number hold.
+        exclusive: each output is a softmax; else it has a sigmoid for each class.
         logits: the softmax is still to be computed; metadata or the user say so.
     """
 

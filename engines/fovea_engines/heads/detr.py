@@ -58,7 +58,7 @@ _NAMES = (("pred_logits", "pred_boxes"), ("logits", "pred_boxes"))
 """The names that the models themselves and LibreYOLO use, and those that Hugging Face does."""
 
 _SIZES = "orig_target_sizes"
-"""The input beside the image, by which the graph scales its boxes."""
+"""The input beside the image; the graph scales its boxes by it."""
 
 _HEAD = "RTDETRDecoder"
 # Its exports have 300 queries; fewer rows are the characters of a text, for example.
@@ -101,7 +101,7 @@ class RawRtDetr(SeparateQueries):
 
 
 class Detr(Queries):
-    """Decodes DETR and YOLOS: a softmax, of which the last class is "none"."""
+    """Decodes DETR and YOLOS: a softmax whose last class is "none"."""
 
     family = "detr"
     preprocess: ClassVar[Mapping[str, Any]] = {

@@ -92,7 +92,7 @@ class YoloV10(Columns):
 
 
 class ImageRows(Columns):
-    """Decodes rows [k, 7] of all images of a batch, of which the first column has the number.
+    """Decodes rows [k, 7] of all images of a batch; the first column numbers the image.
 
     Attributes:
         order: of the columns, for people, and as `spelled` has it.

@@ -156,7 +156,7 @@ class Scrfd(ScoredBoxes):
         return reason or no_distances(np.concatenate(distances)) or moving(self.moved(outputs))
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield all outputs, of which some exports have no batch."""
+        """Yield all outputs; some exports lack the axis of the batch."""
         for name in self.outputs:
             tensor = outputs[name]
             yield f"output {name}", tensor if tensor.ndim == 2 else tensor[row]

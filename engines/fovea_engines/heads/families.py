@@ -71,7 +71,7 @@ _ORDER = (
     "rfdetr-keypoints-background-first", "movenet", "movenet-multipose", "yolo-nas-obb",
     "semantic", "deeplab", "class-map", "u2net", "isnet", "depth", "yolo-depth", "ppocr-det",
 )  # fmt: skip
-"""The families in the order in which reasons and choices list them."""
+"""All families; reasons and choices list them in this order."""
 
 HEADS = tuple(sorted(_HEADS, key=lambda head: _ORDER.index(head.family)))
 """The heads of all families; the tables of lineages in the order of `_ORDER`."""

@@ -34,7 +34,7 @@ _ON_THE_OBJECT = 0.5
 
 
 class MmDeploy(Suppressed):
-    """Decodes rows, of which those of score 0, or of class -1, fill up."""
+    """Decodes rows; a row of score 0 or of class -1 is padding."""
 
     family = "mmdeploy"
     preprocess: ClassVar[Mapping[str, Any]] = {
@@ -119,7 +119,7 @@ class Torchvision(Suppressed):
 
 
 class Paddle(Columns):
-    """Decodes rows, of which those of class -1 fill up.
+    """Decodes rows; a row of class -1 is padding.
 
     The graph divides boxes by the input `scale_factor`, so that of 1 leaves them in pixels of the
     input.

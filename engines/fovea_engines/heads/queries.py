@@ -170,7 +170,7 @@ class SeparateQueries(Queries):
     """Decodes classes that a sigmoid scores each for itself: a query may be of several classes."""
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude logits of which most queries would be sure of a class, and other boxes."""
+        """Exclude logits that make most queries sure of a class, and other boxes."""
         logits = outputs[self.outputs[0]][0]
         return separate_classes(logits) or super().contradiction(outputs)
 
@@ -202,7 +202,7 @@ def centred_fractions(boxes: Columns) -> str | None:
         return reason
     spread = np.ptp(values[:, :2], axis=0).min() > _MIN_SPREAD
     if len(values) < _ENOUGH:
-        # Where a model has suppressed already, boxes are few, and none is centred far outside.
+        # A model with suppression returns few boxes, and centres none far outside.
         beyond = np.abs(values[:, :2] - 0.5) + values[:, 2:] / 2 > 0.5 + _LARGEST_OVERHANG
         if beyond.any(axis=1).sum() > _MAX_WRONG * len(values):
             return "boxes are no centres and sizes: they would reach far over the image's edge"
@@ -238,7 +238,7 @@ def no_queries(rows: Columns) -> str | None:
 
 
 def neighbours(boxes: Columns) -> str | None:
-    """Exclude centres and sizes, [boxes, 4], of which most have much the same number four times.
+    """Exclude centres and sizes, [boxes, 4], if most rows repeat nearly one number four times.
 
     So have the neighbouring places of a map.
     """
@@ -256,7 +256,7 @@ def shares(columns: Columns) -> bool:
 
 
 def separate_classes(logits: Columns) -> str | None:
-    """Exclude logits of a softmax, [queries, classes], of which the largest says "none".
+    """Exclude logits of a softmax, [queries, classes], if the largest class is "none".
 
     Where each class has a sigmoid, most queries are of no class, and say so of each. The logarithms
     of a softmax's probabilities are excluded, too.

@@ -186,7 +186,7 @@ class RetinaFaceSlim(RetinaFace):
 
     family = "retinaface-slim"
     strides = (8, 16, 32, 64)
-    per_cell = 1  # of the levels together, of which none is a multiple
+    per_cell = 1  # for all levels together; none is a multiple of another
     priors = (
         *((10, 16, 24), (32, 48)),
         *((64, 96), (128, 192, 256)),
