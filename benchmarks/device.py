@@ -39,7 +39,7 @@ from fovea_server.models.opening import images_of
 from fovea_server.observability.model_statistics import ModelStatistics
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult
+from fovea_server.tensors.messages import ImageRequest, ImageResult
 
 COPY, ROWS = 0.1, 8
 CLIENTS = 16

@@ -44,8 +44,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.image import DecodedImage, brightness
 from fovea_server.app import build_app
 from fovea_server.dataplane.prediction import PredictRequest
-from fovea_server.monitoring.drift.watch import Drift
-from fovea_server.monitoring.drift.window import LiveWindow
+from fovea_server.monitoring.drift import Drift, LiveWindow
 from fovea_server.settings import Settings
 
 Pixels = NDArray[np.uint8]

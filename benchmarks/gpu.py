@@ -21,10 +21,10 @@ import numpy as np
 from fovea_engines.backends.tensorrt.cuda.driver import Device, open_device
 from fovea_engines.backends.tensorrt.cuda.letterbox import (
     LetterboxKernel,
+    compile_cuda,
     compile_letterbox,
     packed_size,
 )
-from fovea_engines.backends.tensorrt.cuda.nvrtc import compile_cuda
 from fovea_engines.backends.tensorrt.cuda.resources import Kernel, Stream
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_preprocess.letterbox import LetterboxMap, fit

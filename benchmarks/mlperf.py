@@ -54,9 +54,8 @@ from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError
 from fovea_preprocess.image import decode_image
-from fovea_server.bench.connection import Connection
 from fovea_server.bench.requests import image_requests
-from fovea_server.bench.sender import error_of
+from fovea_server.bench.sender import Connection, error_of
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
 

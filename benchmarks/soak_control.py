@@ -23,7 +23,7 @@ from soak_requests import (
 )
 from soak_tally import Tally
 
-from fovea_server.bench.connection import Connection
+from fovea_server.bench.sender import Connection
 
 PAUSE_S = 0.4
 """Between one and the next, so that there is time to ask too."""

@@ -14,7 +14,7 @@ from soak_requests import Request, grpc_requests, sequence_part
 from soak_tally import Tally
 from tritonclient.grpc import service_pb2
 
-from fovea_server.bench.connection import Connection
+from fovea_server.bench.sender import Connection
 
 CALL = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"

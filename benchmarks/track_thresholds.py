@@ -49,8 +49,8 @@ from fovea_engines.engine import Engine  # noqa: E402
 from fovea_engines.results.detections import Detections  # noqa: E402
 from fovea_engines.results.options import PredictOptions  # noqa: E402
 from fovea_server.streams.frames.reader import Due  # noqa: E402
-from fovea_server.streams.zones.scene import Scene  # noqa: E402
-from fovea_server.streams.zones.shape import Shape  # noqa: E402
+from fovea_server.streams.scene import Scene  # noqa: E402
+from fovea_server.streams.zones import Shape  # noqa: E402
 from fovea_server.tracking.tracker import Tracker, Tuning  # noqa: E402
 
 SHARED = ROOT.parent / "shared"

@@ -26,15 +26,15 @@ from fovea_server.dataplane.reach import Reach
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.feature import Feature
-from fovea_server.http.v1.key_feature import KeyRoute
+from fovea_server.http.v1.keys import KeyRoute
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.json_text import JsonThread
 from fovea_server.models.opening import image_limits
 from fovea_server.models.registry import Registry
-from fovea_server.monitoring.drift.watch import Drift
-from fovea_server.rollout.promotion.promoter import Promoter
-from fovea_server.rollout.shadow.shadows import Shadows
-from fovea_server.search.embedding_feature import Texts
+from fovea_server.monitoring.drift import Drift
+from fovea_server.rollout.promoter import Promoter
+from fovea_server.rollout.shadows import Shadows
+from fovea_server.search.embedding import Texts
 from fovea_server.search.feature import Search
 from fovea_server.settings import Settings
 from fovea_server.streams.feature import Streams
@@ -45,7 +45,7 @@ from fovea_server.ui.feature import Page
 if TYPE_CHECKING:
     from fovea_server.auth.key_authenticator import KeyAuthenticator
     from fovea_server.dataplane.fetch import Fetcher
-    from fovea_server.monitoring.capture.capturer import Capture
+    from fovea_server.monitoring.capturer import Capture
     from fovea_server.observability.otel import OtelTracer
 
 
@@ -177,8 +177,8 @@ def _capture(settings: Settings, models: Models) -> list[Capture]:
     if settings.capture is None:
         return []
     from fovea_server.models.config.capture_rules import parse_rule
-    from fovea_server.monitoring.capture.capturer import Capture
-    from fovea_server.monitoring.capture.store import CaptureStore
+    from fovea_server.monitoring.capturer import Capture
+    from fovea_server.monitoring.captures import CaptureStore
 
     for text in settings.capture_rule:
         parse_rule(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fovea_server.observability.family import Family
+from fovea_server.observability.histogram import Family
 
 if TYPE_CHECKING:
     from fastapi import APIRouter

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fovea_server.integrations.label_studio.brush import packed
+from fovea_server.integrations.label_studio.regions import packed
 
 pytestmark = pytest.mark.real
 

@@ -27,7 +27,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.image import decode_image
 from fovea_server.app import build_app
 from fovea_server.dataplane.prediction import PredictRequest
-from fovea_server.monitoring.capture.store import captures
+from fovea_server.monitoring.captures import captures
 from fovea_server.settings import ModelControlMode, Settings
 
 pytestmark = pytest.mark.slow

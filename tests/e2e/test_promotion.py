@@ -21,8 +21,8 @@ from tests.serving import start_server
 from tritonclient import grpc
 
 from fovea_engines.repository.repository import ModelRepository
-from fovea_server.rollout.promotion.documents import Promotion
-from fovea_server.rollout.promotion.record import HistoryRecord
+from fovea_server.rollout.promotion_documents import Promotion
+from fovea_server.rollout.record import HistoryRecord
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from tests.serving import start_server
 from fovea_client import Client, ServerError
 from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.image import decode_image
-from fovea_server.search.documents import SearchAnswer
+from fovea_server.search.feature import SearchAnswer
 
 pytestmark = pytest.mark.slow
 

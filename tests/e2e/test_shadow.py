@@ -28,11 +28,9 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.results.vocabulary import WORDLESS
 from fovea_server.cli import shadow as command
-from fovea_server.rollout.shadow import shadow
-from fovea_server.rollout.shadow.documents import ShadowRequest
-from fovea_server.rollout.shadow.markdown import stalled
-from fovea_server.rollout.shadow.messages import ShadowCandidate
-from fovea_server.rollout.shadow.shadow import Shadow
+from fovea_server.rollout.shadow import Shadow, shadow
+from fovea_server.rollout.shadow_messages import ShadowCandidate
+from fovea_server.rollout.shadow_report import ShadowRequest, stalled
 from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -108,7 +106,7 @@ def workers(server):
         each
         for each in psutil.Process(server.process.pid).children(recursive=True)
         if each.status() == psutil.STATUS_ZOMBIE
-        or "fovea_server.rollout.shadow.worker" in each.cmdline()
+        or "fovea_server.rollout.shadow_worker" in each.cmdline()
     ]
 
 

@@ -6,7 +6,7 @@ from time import monotonic
 import numpy as np
 
 from fovea_engines.backends.tensorrt.cuda.driver import Device
-from fovea_engines.backends.tensorrt.cuda.nvrtc import compile_cuda
+from fovea_engines.backends.tensorrt.cuda.letterbox import compile_cuda
 from fovea_engines.backends.tensorrt.cuda.resources import driver_call
 
 PATIENCE_S = 60

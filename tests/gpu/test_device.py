@@ -5,7 +5,7 @@ import pytest
 from tests.device_contract import DeviceContract
 
 from fovea_engines.backends.tensorrt.cuda.driver import open_device
-from fovea_engines.backends.tensorrt.cuda.nvrtc import compile_cuda
+from fovea_engines.backends.tensorrt.cuda.letterbox import compile_cuda
 from fovea_preprocess.errors import InferenceFailed
 
 pytestmark = pytest.mark.real

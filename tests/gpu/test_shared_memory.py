@@ -8,7 +8,7 @@ import pytest
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.metrics.machine import read_gpus
-from fovea_server.tensors.cuda_shared_memory import CudaSharedMemory
+from fovea_server.tensors.shared_memory import CudaSharedMemory
 
 pytestmark = pytest.mark.real
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.keys.test_door import admit
 
 from fovea_preprocess.errors import RateLimited
+from fovea_server.auth.bucket import LimitedPrincipal
 from fovea_server.auth.key import digest_of, new_token
 from fovea_server.auth.key_authenticator import KeyAuthenticator
-from fovea_server.auth.limited import LimitedPrincipal
 from fovea_server.auth.quota import Meter, Quota, UsageFile
 
 NOON = datetime(2026, 11, 26, 12, 30, tzinfo=UTC)

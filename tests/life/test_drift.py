@@ -19,9 +19,7 @@ from fovea_server.dataplane.decode_limiter import DecodeLimiter
 from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.models.opening import image_limits
-from fovea_server.monitoring.drift.report import _bin_names
-from fovea_server.monitoring.drift.watch import Drift
-from fovea_server.monitoring.drift.window import IMAGES, LiveWindow
+from fovea_server.monitoring.drift import IMAGES, Drift, LiveWindow, _bin_names
 from fovea_server.settings import Settings
 from fovea_server.tracking.tracks import Tracks
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fovea_server.monitoring.capture.store import Captured
+from fovea_server.monitoring.captures import Captured
 from fovea_server.offline.capture_export import export
 
 BOX = {"box": {"x1": 2.0, "y1": 1.0, "x2": 6.0, "y2": 5.0}, "score": 0.5}

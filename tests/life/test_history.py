@@ -14,18 +14,18 @@ from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
 from fovea_server.cli.asking import parse_share
 from fovea_server.cli.promote import _seconds
-from fovea_server.models.config.checked import checked
-from fovea_server.rollout.promotion.canary import RunningCanary, _tail
-from fovea_server.rollout.promotion.documents import FILE, CanaryPlan, Promotion, Rollback
-from fovea_server.rollout.promotion.record import HistoryRecord
+from fovea_server.models.config.config_check import checked
+from fovea_server.rollout.canary import RunningCanary, _tail
+from fovea_server.rollout.promotion_documents import FILE, CanaryPlan, Promotion, Rollback
+from fovea_server.rollout.record import HistoryRecord
 
 # Each promotion that is done is told.
 WRITER = """
 import itertools, sys
 from pathlib import Path
 from fovea_engines.repository.repository import ModelRepository
-from fovea_server.rollout.promotion.documents import Promotion
-from fovea_server.rollout.promotion.record import HistoryRecord
+from fovea_server.rollout.promotion_documents import Promotion
+from fovea_server.rollout.record import HistoryRecord
 models = ModelRepository(Path(sys.argv[1]))
 for version in itertools.cycle((1, 2)):
     with HistoryRecord(models, "m") as record:

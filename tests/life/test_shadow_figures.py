@@ -9,9 +9,8 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.maps import SoftMask
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import UnsupportedModel
-from fovea_server.rollout.shadow.clustered_share import ClusteredShare
-from fovea_server.rollout.shadow.compare import compare
-from fovea_server.rollout.shadow.tally import WORST, ShadowTally
+from fovea_server.rollout.shadow_compare import compare
+from fovea_server.rollout.shadow_tally import WORST, ClusteredShare, ShadowTally
 
 LOW = PredictOptions(conf=0.2)
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fovea_preprocess.errors import NotFound
-from fovea_server.monitoring.capture.store import CaptureStore, captures
+from fovea_server.monitoring.captures import CaptureStore, captures
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +106,7 @@ def test_a_capture_that_is_too_large_or_fails_leaves_nothing(tmp_path):
 WRITES = """
 import sys
 from pathlib import Path
-from fovea_server.monitoring.capture.store import CaptureStore
+from fovea_server.monitoring.captures import CaptureStore
 store = CaptureStore(Path(sys.argv[1]), 1_000_000, 30)
 def write(folder):
     (folder / "image.jpg").write_bytes(b"x" * 9_000)

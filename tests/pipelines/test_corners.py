@@ -13,7 +13,7 @@ from tests.serving import start_server
 from fovea_client import Client
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.heads.grid import grid
-from fovea_server.pipelines.crops import corner_order
+from fovea_server.pipelines.stages import corner_order
 
 PLATES = '[[stages]]\nmodel = "{}"\n[[stages]]\nmodel = "reader"\ncrop = "keypoints"\n'
 

@@ -6,7 +6,7 @@ from tests.streams.walks import FPS, HEIGHT, LENGTH, WIDTH, frame_of, walks
 
 from fovea_server.streams.events.config import EventConfig
 from fovea_server.streams.events.feed import EventFeed
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 
 DOOR = "door=0.5,0,0.5,1"
 

@@ -7,8 +7,8 @@ from tests.streams.mot import COUNTS, OF_NO_MATTER, figures, row, rows_of
 
 from fovea_engines.engine import Engine
 from fovea_engines.results.options import PredictOptions
-from fovea_server.streams.zones.scene import Scene
-from fovea_server.streams.zones.shape import Shape
+from fovea_server.streams.scene import Scene
+from fovea_server.streams.zones import Shape
 from fovea_server.tracking.tracker import Tracker, Tuning
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from fovea_server.streams.events import log as log_module
 from fovea_server.streams.events import sender, webhook
 from fovea_server.streams.events.config import EventConfig, shown
 from fovea_server.streams.events.log import EventLog
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 
 SENDING = [sys.executable, "-m", "tests.streams.sending"]
 

@@ -17,8 +17,8 @@ from fovea_server.dataplane.reach import EVERYWHERE
 from fovea_server.streams.frames.address import SourceAddress
 from fovea_server.streams.frames.camera import Camera
 from fovea_server.streams.frames.reader import Reading
-from fovea_server.streams.zones.scene import Scene
-from fovea_server.streams.zones.shape import Shape
+from fovea_server.streams.scene import Scene
+from fovea_server.streams.zones import Shape
 from fovea_server.tracking.tracker import Tracker, Tuning
 
 pytestmark = pytest.mark.real

@@ -21,7 +21,7 @@ from tests.streams.conftest import write_moving_scene
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_server.streams.cameras.overlay import draw_counts, draw_shapes, draw_trails
-from fovea_server.streams.zones.shape import Shape
+from fovea_server.streams.zones import Shape
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from tests.streams.mot import figures, row, rows_of
 from fovea_engines.results.detections import Detections
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, OutOfOrder, QueueFull
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 from fovea_server.tracking import tracker as packages
 from fovea_server.tracking import tracks as module
 from fovea_server.tracking.tracker import Tracker, Tuning

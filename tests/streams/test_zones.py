@@ -11,8 +11,8 @@ from tests.streams.walks import FPS, HEIGHT, LENGTH, WIDTH, frame_of, walks
 from fovea_engines.results.detections import Detections
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.streams.events.config import EventConfig
-from fovea_server.streams.zones.scene import Scene
-from fovea_server.streams.zones.shape import ANCHORS, Shape
+from fovea_server.streams.scene import Scene
+from fovea_server.streams.zones import ANCHORS, Shape
 
 LABELS = ("person", "dog")
 DEBOUNCE_S = 0.2

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from fovea_engines.backends.backend import CompilePlan
-from fovea_engines.build.baseline import measure_baseline
 from fovea_engines.build.choose import open_chosen
 from fovea_engines.build.gate import objection
 from fovea_engines.build.graphs import save
@@ -19,6 +21,7 @@ from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.build.prompts import split_texts
 from fovea_engines.build.report import write_report
+from fovea_engines.engine import Engine
 from fovea_engines.evaluation.labels import (
     Labels,
     check_task,
@@ -29,16 +32,59 @@ from fovea_engines.evaluation.labels import (
 from fovea_engines.evaluation.samples import MAX_IMAGES, image_files, images_sha256
 from fovea_engines.heads.base import Detector
 from fovea_engines.progress import Progress
+from fovea_engines.repository.baseline import Baseline, Found, compared
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
 from fovea_engines.repository.files import file_sha256, write_file
 from fovea_engines.repository.history import HISTORY_FILE, append_event, locked_history
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
-from fovea_preprocess.errors import BuildError, Disagreement, InvalidModel, InvalidOption, NotFound
+from fovea_preprocess.errors import (
+    BuildError,
+    Disagreement,
+    FoveaError,
+    InvalidModel,
+    InvalidOption,
+    NotFound,
+)
+from fovea_preprocess.image import brightness, decode_image
+
+# Of more, a distance would hardly be surer; of fewer, chance would explain most of what differs.
+_MAX, _MIN = 256, 50
 
 CheckServable = Callable[[Path, int], None]
 """Loads a version of a model's folder as a server does; raises InvalidModel where that cannot."""
+
+
+def measure_baseline(
+    plan: BuildPlan, engine: Engine, labelled: Labels | None, progress: Progress
+) -> Baseline | None:
+    """Run an engine on labelled images, or on those of the check; None if there are too few."""
+    files, source = _files(plan, labelled)
+    if engine.head is None or len(files) < _MIN:
+        return None
+    chosen = np.linspace(0, len(files) - 1, min(len(files), _MAX)).round().astype(int)
+    found: list[Found] = []
+    bright: list[float] = []
+    with progress.phase("baseline"):
+        for file in progress.each([files[i] for i in chosen.tolist()], len(chosen)):
+            data = file.read_bytes()
+            try:
+                image = decode_image(data)
+                result = engine.predict(image.pixels)
+            except FoveaError:  # what is no image, or gives no numbers, is not what it should be
+                continue
+            bright.append(brightness(data))
+            if (one := compared(result, image.width * image.height)) is not None:
+                found.append(one)
+    return Baseline.of(source, found, bright)
+
+
+def _files(plan: BuildPlan, labelled: Labels | None) -> tuple[Sequence[Path], str]:
+    if labelled is not None:
+        return labelled.paths, labelled.path.name
+    folder = plan.check_images
+    return ((), "") if folder is None else (image_files(folder, sys.maxsize), folder.name)
 
 
 def build(

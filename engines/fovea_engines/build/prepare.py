@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+from onnx.numpy_helper import to_array
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.edit.any_size import any_size
@@ -24,12 +26,11 @@ from fovea_engines.heads.recognition import TENSORS, Recognition, outputs_text
 from fovea_engines.heads.signature import image_layout, image_sides
 from fovea_engines.onnx_graph.as_written import as_written
 from fovea_engines.onnx_graph.batch_axis import NO_BATCH, add_batch
-from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.load import load, plugin_operators
 from fovea_engines.onnx_graph.normalise import control_flow, normalise, open_size
 from fovea_engines.onnx_graph.own_normalisation import own_normalisation
-from fovea_engines.onnx_graph.plugin_operators import plugin_operators
-from fovea_engines.onnx_graph.quantised import step_of
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.onnx_graph.wiring import constants_of
 from fovea_engines.progress import Progress
 from fovea_engines.repository.labels import set_of
 from fovea_engines.results.options import PredictOptions
@@ -38,11 +39,28 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
 
+# Their numbers are those of their first input.
+_SAME = {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Flatten"}
+
 # A score may be off by half a step. Exporters that quantise boxes and scores together have 2 to 3.
 _COARSE = 0.1
 _WITH_BOXES = ("detect", "segment", "pose", "obb", TENSORS)
 # A row of a lower score may be padding.
 _MIN_SCORE = 0.05
+
+
+def step_of(model: onnx.ModelProto, output: int) -> float | None:
+    """Return the step between the numbers of an output; None where it is not quantised as one."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    node = makers.get(model.graph.output[output].name)
+    while node is not None and node.op_type in _SAME:
+        node = makers.get(node.input[0])
+    if node is None or node.op_type != "DequantizeLinear":
+        return None
+    scale = constants_of(model).get(node.input[1])
+    if scale is None or (steps := to_array(scale)).size != 1:
+        return None
+    return float(np.float32(steps.item()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

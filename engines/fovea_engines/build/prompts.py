@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.helper import set_model_props
+from onnx.utils import Extractor
 
 from fovea_engines.backends.registry import CPU_BACKENDS, REFERENCE_BACKEND, open_session
-from fovea_engines.build.clip_halves import halves, length_of, vectors_of
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.clip.texts import (
+    LONGEST,
     MAX_ROWS,
     PROMPTS,
     PROMPTS_FILE,
@@ -26,15 +28,274 @@ from fovea_engines.clip.texts import (
     Tokens,
     Words,
     WordsSpec,
+    takes_tokens,
+    told_beside,
 )
 from fovea_engines.heads.metadata import labels_from_metadata
+from fovea_engines.heads.signature import image_layout
 from fovea_engines.onnx_graph.load import load
-from fovea_engines.onnx_graph.tensors import graph_inputs, metadata_of
+from fovea_engines.onnx_graph.plain_session import (
+    cannot_load,
+    cannot_run,
+    onnxruntime_errors,
+    open_plain,
+)
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.progress import Progress
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+
+# CLIP's, to which its training keeps the scale, and the length of its texts.
+_SCALE = 100.0
+_LENGTH = 77
+_LARGEST = (2 << 30) - (64 << 20)
+# How far logits may be from a scale times a cosine: they are computed in float32.
+_ROUNDING = 1e-3
+_CLIP: Mapping[str, Any] = {
+    "fit": "center-crop",
+    "resample": "bicubic",
+    "channels": "RGB",
+    "scale": 1 / 255,
+    "mean": (0.48145466, 0.4578275, 0.40821073),
+    "std": (0.26862954, 0.26130258, 0.27577711),
+}
+_SIGLIP: Mapping[str, Any] = {
+    "fit": "stretch",
+    "resample": "bicubic",
+    "channels": "RGB",
+    "scale": 1 / 255,
+    "mean": (0.5, 0.5, 0.5),
+    "std": (0.5, 0.5, 0.5),
+}
+# Texts that differ in all their tokens, so that their cosines differ.
+_TRIED = ("a photo of a cat", "red", "7 8 9 0", "the sea at night", "zebra crossing", "up", "Qx!")
+
+
+class _Logits(NamedTuple):
+    scale: float
+    bias: float | None
+
+
+@contextmanager
+def halves(
+    plan: BuildPlan, tokenizer: Path, progress: Progress
+) -> Iterator[tuple[BuildPlan, Mapping[str, Path]]]:
+    """Yield the plan of the half that takes images, and the files that are published beside it.
+
+    For a network of images alone it is the plan itself, and no file.
+
+    Raises:
+        InvalidOption: the plan has a tokenizer, and no network of texts.
+        UnsupportedModel: the halves cannot be told apart, or do not fit each other.
+        NotFound, InvalidModel: of a file.
+    """
+    source = load(plan.source).proto
+    if plan.text is None and not any(map(takes_tokens, graph_inputs(source))):
+        if plan.tokenizer is not None:
+            raise InvalidOption(
+                "--tokenizer is of networks that take texts, and this one takes none: leave it "
+                "out, or name its other half with --text"
+            )
+        yield plan, {}
+        return
+    with temporary_folder("halves") as folder:
+        with progress.phase("halves"):
+            made = _halves(plan, source, tokenizer, folder, progress)
+        yield made, {TEXT_FILE: folder / TEXT_FILE, TOKENIZER_FILE: tokenizer}
+
+
+def _halves(
+    plan: BuildPlan,
+    source: onnx.ModelProto,
+    tokenizer: Path,
+    folder: Path,
+    progress: Progress,
+) -> BuildPlan:
+    if sum(len(tensor.raw_data) for tensor in source.graph.initializer) > _LARGEST:
+        raise UnsupportedModel(
+            "the network has more than 2 GB, which no ONNX file holds in one: export its halves in "
+            "float16, or each as a file of its own (--text)"
+        )
+    whole = source
+    if plan.text is None:
+        text, image = _cut(source, tokens=True), _cut(source, tokens=False)
+    else:
+        text, image = load(plan.text).proto, source
+    output = vectors_of(text).name
+    length = length_of(text, tokenizer)
+    tokens = Tokens(tokenizer, length)
+    onnx.save(text, folder / TEXT_FILE)
+    read = _run(folder / TEXT_FILE, tokens.feeds(_TRIED, graph_inputs(text)), [output])[0]
+    _check_vectors(read, vectors_of(image))
+    told = None if plan.text is not None else _told(whole, image, text, tokens, folder)
+    if told is None:
+        said = metadata_of(text)
+        bias = float(said["logit_bias"]) if "logit_bias" in said else None
+        told = _Logits(float(said.get("logit_scale", _SCALE)), bias)
+        if "logit_scale" not in said:
+            progress.note(
+                f"no logits say how scores are scaled, so they are a softmax of {_SCALE:g} times "
+                "the cosines, as CLIP's: logit_scale and logit_bias in the metadata of the "
+                "network of texts say otherwise"
+            )
+    spec = WordsSpec(
+        length,
+        tokens.pad,
+        output,
+        *told,
+        tower=file_sha256(folder / TEXT_FILE),
+        tokenizer=file_sha256(tokenizer),
+    )
+    set_model_props(image, metadata_of(image) | {WORDS: spec.text})
+    onnx.save(image, folder / "image.onnx")
+    kind, usual = ("CLIP", _CLIP) if told.bias is None else ("SigLIP", _SIGLIP)
+    origin = f"that of {kind}, as it is trained on images and texts"
+    return replace(
+        plan,
+        source=folder / "image.onnx",
+        family="embedding",
+        family_from="its half for images",
+        preprocess={**usual, **(plan.preprocess or {})},
+        preprocess_from=f"{plan.preprocess_from}, and {origin}" if plan.preprocess else origin,
+        text=None,
+        tokenizer=None,
+    )
+
+
+def _cut(model: onnx.ModelProto, *, tokens: bool) -> onnx.ModelProto:
+    """Return the part from the image, or from the tokens, to its vectors."""
+    inputs = [spec for spec in graph_inputs(model) if takes_tokens(spec) == tokens]
+    names = [spec.name for spec in inputs]
+    extractor = Extractor(model)
+    others = {spec.name for spec in graph_inputs(model)}.difference(names)
+    ends = [spec for spec in graph_outputs(model) if not _taken(model, spec.name) & others]
+    output = _chosen(ends, "texts" if tokens else "images")
+    taken = _taken(model, output.name)
+    part = extractor.extract_model([name for name in names if name in taken], [output.name])
+    set_model_props(part, metadata_of(model))
+    return part
+
+
+def _taken(model: onnx.ModelProto, output: str) -> set[str]:
+    """Return all tensors that an output is computed of, the inputs of the graph among them."""
+    made = {name: node for node in model.graph.node for name in node.output}
+    found: set[str] = set()
+    left = [output]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += made[name].input if name in made else ()
+    return found
+
+
+def vectors_of(model: onnx.ModelProto) -> TensorSpec:
+    """Return the output of a network of texts or of images that has their vectors."""
+    return _chosen(graph_outputs(model), "its input")
+
+
+def _chosen(outputs: Sequence[TensorSpec], of: str) -> TensorSpec:
+    """Return the one output of vectors, [batch, n]; by its name where there are several."""
+    flat = [spec for spec in outputs if len(spec.shape) == 2 and spec.dtype.startswith("float")]
+    named = [spec for spec in flat if "embed" in spec.name or "feature" in spec.name]
+    found = named or flat
+    if len(found) != 1:
+        names = ", ".join(spec.name for spec in outputs) or "none"
+        raise UnsupportedModel(
+            f"{len(found)} outputs may be the vectors of {of} alone (outputs: {names}): export the "
+            "model with text_embeds and image_embeds, or each half as a file of its own (--text)"
+        )
+    return found[0]
+
+
+def length_of(text: onnx.ModelProto, tokenizer: Path) -> int:
+    """Return the number of tokens that a network of texts takes."""
+    inputs = graph_inputs(text)
+    if not inputs or not all(map(takes_tokens, inputs)):
+        raise UnsupportedModel(
+            "the network of texts must take whole numbers [batch, length] alone: export it so"
+        )
+    if inputs[0].shape[0] not in (-1, 1):
+        raise UnsupportedModel(
+            f"the network of texts takes exactly {inputs[0].shape[0]} at a time: export it with a "
+            "dynamic batch"
+        )
+    if (fixed := inputs[0].shape[1]) != -1:
+        return fixed
+    said = told_beside(tokenizer).get("model_max_length")
+    return said if isinstance(said, int) and 1 <= said <= LONGEST else _LENGTH
+
+
+def _check_vectors(read: Array, seen: TensorSpec) -> None:
+    if not np.isfinite(read).all():
+        raise UnsupportedModel(
+            "the network of texts computes NaN or infinity: export it in float32, or see that the "
+            "tokenizer is its own"
+        )
+    if seen.shape[1] not in (-1, read.shape[1]):
+        raise UnsupportedModel(
+            f"vectors of texts have {read.shape[1]} numbers and those of images {seen.shape[1]}: "
+            "they are of two models"
+        )
+
+
+def _told(
+    model: onnx.ModelProto,
+    image: onnx.ModelProto,
+    text: onnx.ModelProto,
+    tokens: Tokens,
+    folder: Path,
+) -> _Logits | None:
+    """Find scale and bias in the logits that the whole model computes; None where it has none.
+
+    A graph may compute them in many ways: the numbers tell.
+    """
+    names = [spec.name for spec in graph_outputs(model) if spec.name.startswith("logits_per_")]
+    if not names:
+        return None
+    wanted = [names[0], vectors_of(image).name, vectors_of(text).name]
+    [pixels] = graph_inputs(image)
+    if image_layout(pixels) is None:
+        return None
+    rows = max(1, pixels.shape[0])
+    shape = [rows, *(224 if side == -1 else side for side in pixels.shape[1:])]
+    feeds = {pixels.name: np.random.default_rng(0).normal(size=shape).astype(pixels.dtype)}
+    one = graph_inputs(text)[0].shape[0] == 1
+    found: list[tuple[Array, Array]] = []
+    onnx.save(model, folder / "whole.onnx")
+    for texts in [(each,) for each in _TRIED] if one else [_TRIED]:
+        read = tokens.feeds(texts, graph_inputs(text))
+        logits, seen, said = _run(folder / "whole.onnx", feeds | read, wanted)
+        cosines = _unit(seen) @ _unit(said).T
+        found.append(((logits if logits.shape == cosines.shape else logits.T), cosines))
+    (folder / "whole.onnx").unlink()
+    logits = np.concatenate([each.ravel() for each, _ in found])
+    cosines = np.concatenate([each.ravel() for _, each in found])
+    table = np.stack([cosines, np.ones_like(cosines)], axis=1)
+    for columns in (1, 2):
+        solved = np.linalg.lstsq(table[:, :columns], logits, rcond=None)[0]
+        if np.abs(table[:, :columns] @ solved - logits).max() <= _ROUNDING:
+            return _Logits(float(solved[0]), float(solved[1]) if columns == 2 else None)
+    raise UnsupportedModel(
+        f"{names[0]} is no scale times the cosines of its vectors, plus a bias: export "
+        "each half as a file of its own (--text)"
+    )
+
+
+def _unit(vectors: Array) -> Array:
+    wide: Array = vectors.astype(np.float64)
+    unit: Array = wide / np.linalg.norm(wide, axis=1, keepdims=True)
+    return unit
+
+
+def _run(path: Path, feeds: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+    with onnxruntime_errors(cannot_load):
+        session = open_plain(path)
+    with onnxruntime_errors(cannot_run):
+        found: list[Array] = session.run(list(outputs), dict(feeds))
+        return found
 
 
 @contextmanager

@@ -9,16 +9,47 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.drawing.maps import cut_out, draw_class_map, draw_depth, draw_foreground
-from fovea_engines.drawing.objects import draw_objects
-from fovea_engines.drawing.tags import FONT, Tag, draw_tag, letter
-from fovea_engines.results.colours import colour
+from fovea_engines.drawing.tags import FONT, Tag, draw_tag, letter, place
+from fovea_engines.results.class_names import shown_name
+from fovea_engines.results.colours import Colour, colour, shades
 from fovea_engines.results.detections import Detections
+from fovea_engines.results.map_encoding import NOTHING
 from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask
+from fovea_engines.results.masks import Bitmap, Masks
 from fovea_engines.results.new_image import MediaType, NewImage
+from fovea_engines.results.rotated import corners as rotated_corners
+from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import InvalidOption
+
+# Share of a mask's colour over the image: an object stays recognisable under it.
+_MASK_OPACITY = 0.45
+# Keypoints of a lower score are mostly hidden, and guessed.
+_VISIBLE = 0.5
+_JOINT = (255, 255, 255)
+# Length of an arrowhead, in widths of a line; in a small rectangle its height.
+_ARROW = 11
+# Half of its width over its length.
+_SPREAD = 0.38
+
+Pixels = NDArray[np.uint8]
+
+# Share of a class's colour over the image.
+_MAP_OPACITY = 0.55
+# A class of these names is not coloured: it is what all others are not. Without names it mostly is
+# the first.
+_BACKGROUND = ("background", "class 0")
+# More classes than these would hide the image.
+_MAX_NAMES = 10
+# A smaller share would be written as 0.0%.
+_MIN_SHARE = 0.0005
+# Brightness of the background of a foreground.
+_DIMMED = 0.25
+# A few depths far from all others would leave one colour to these.
+_RANGE = (1, 99)
+# Perceptually uniform: equal steps of depth look equal.
+_PALETTE = cv2.COLORMAP_INFERNO
 
 _QUALITY = 92
 _FORMS: Mapping[MediaType, tuple[str, Sequence[int], int]] = {
@@ -34,6 +65,210 @@ _STRIP, _GAP, _LETTERS = 40, 16, 0.7
 _SCALE, _SMALLEST = 0.0011, 0.35
 # More lines than these would hide the image.
 _LINES = 10
+
+
+def draw_objects(
+    found: Detections,
+    pixels: NDArray[np.uint8],
+    words: Vocabulary,
+) -> NDArray[np.uint8]:
+    """Draw objects as `draw` does."""
+    canvas = np.ascontiguousarray(pixels).copy()
+    height, width = canvas.shape[:2]
+    line = max(1, round((height + width) * 0.0016))
+    class_ids = found.class_ids.tolist()
+    colours = [colour(class_id) for class_id in class_ids]
+    if found.masks is not None:
+        colours = list(map(colour, class_ids, shades(class_ids, found.boxes.tolist())))
+        _draw_masks(canvas, found.masks, colours, line)
+    corners = np.clip(found.boxes.round(), 0, [width - 1, height - 1] * 2).astype(np.int64)
+    # The best box is drawn last, so that nothing covers it; tags are drawn over all boxes.
+    if found.rotated is not None:
+        _draw_rotated(canvas, found.rotated, colours, line)
+    else:
+        for (x1, y1, x2, y2), fill in zip(corners[::-1].tolist(), colours[::-1], strict=True):
+            cv2.rectangle(canvas, (x1, y1), (x2, y2), fill, line, cv2.LINE_AA)
+    if found.keypoints is not None:
+        for points, fill in zip(found.keypoints[::-1], colours[::-1], strict=True):
+            _draw_keypoints(canvas, points, words.skeleton, fill, line)
+    names = [shown_name(words.labels, i) for i in class_ids]
+    if found.track_ids is not None:
+        known = zip(names, found.track_ids.tolist(), strict=True)
+        names = [f"{name} #{track}" if track > 0 else name for name, track in known]
+    if found.findings is not None:
+        said = zip(names, found.findings, strict=True)
+        names = [", ".join([name, *(f.caption for f in more if f.caption)]) for name, more in said]
+    reach = np.array([-(line // 2)] * 2 + [line // 2 + 1] * 2)
+    edges = np.clip(corners + reach, 0, [width, height] * 2)
+    tags = place(
+        [(x1, y1, x2, y2) for x1, y1, x2, y2 in edges.tolist()],
+        names,
+        found.scores.tolist(),
+        (width, height),
+    )
+    for tag, fill in zip(tags, colours, strict=True):
+        if tag is not None:
+            draw_tag(canvas, tag, fill)
+    return canvas
+
+
+def _draw_rotated(
+    canvas: NDArray[np.uint8], rotated: NDArray[np.float32], colours: Sequence[Colour], line: int
+) -> None:
+    """Draw rectangles [n, 5], the first last, with an arrowhead where the angle points."""
+    outlines = rotated_corners(rotated)
+    for outline, row, fill in list(zip(outlines, rotated, colours, strict=True))[::-1]:
+        length = min(float(row[3]), _ARROW * line)
+        tip = (outline[1] + outline[2]) / 2
+        ahead = np.array([np.cos(row[4]), np.sin(row[4])]) * length
+        aside = ahead[::-1] * [-_SPREAD, _SPREAD]
+        arrow = np.stack([tip, tip - ahead + aside, tip - ahead - aside])
+        cv2.polylines(canvas, [_pixels(outline)], True, fill, line, cv2.LINE_AA)
+        cv2.fillPoly(canvas, [_pixels(arrow)], fill, cv2.LINE_AA)
+
+
+def _pixels(points: NDArray[np.floating]) -> NDArray[np.int32]:
+    return points.round().astype(np.int32)
+
+
+def _draw_masks(
+    canvas: NDArray[np.uint8], masks: Masks, colours: Sequence[Colour], line: int
+) -> None:
+    """Tint each object, the best last, and outline it."""
+    for bitmap, fill in reversed(list(zip(masks.bitmaps(), colours, strict=True))):
+        if bitmap.pixels.any():
+            _tint(canvas, bitmap, fill)
+            outlines, _ = cv2.findContours(
+                bitmap.pixels,
+                cv2.RETR_EXTERNAL,
+                cv2.CHAIN_APPROX_SIMPLE,
+                offset=(bitmap.left, bitmap.top),
+            )
+            cv2.drawContours(canvas, outlines, -1, fill, line, cv2.LINE_AA)
+
+
+def _tint(canvas: NDArray[np.uint8], bitmap: Bitmap, fill: Colour) -> None:
+    height, width = bitmap.pixels.shape
+    part = canvas[bitmap.top : bitmap.top + height, bitmap.left : bitmap.left + width]
+    inside = bitmap.pixels.view(np.bool_)
+    tinted = part[inside] * (1 - _MASK_OPACITY) + np.array(fill) * _MASK_OPACITY
+    part[inside] = tinted.round().astype(np.uint8)
+
+
+def _draw_keypoints(
+    canvas: NDArray[np.uint8],
+    points: NDArray[np.float32],
+    skeleton: Skeleton | None,
+    fill: Colour,
+    line: int,
+) -> None:
+    """Draw the bones between keypoints that are seen, and white joints."""
+    seen = (points[:, 2] >= _VISIBLE) & (np.abs(points[:, :2]) < 1e6).all(axis=1)
+    places = np.where(seen[:, None], points[:, :2], 0).round().astype(int).tolist()
+    for one, other in () if skeleton is None else skeleton.bones:
+        if seen[one] and seen[other]:
+            cv2.line(canvas, places[one], places[other], fill, 2 * line, cv2.LINE_AA)
+    # Small on a small object, such as a face, so that the points stay apart.
+    span = int(np.ptp(points[seen, :2], axis=0).max()) if seen.any() else 0
+    radius = max(2, min(2 * line + 1, span // 16))
+    for place_, visible in zip(places, seen, strict=True):
+        if visible:
+            cv2.circle(canvas, place_, radius, fill, -1, cv2.LINE_AA)
+            cv2.circle(canvas, place_, radius // 2, _JOINT, -1, cv2.LINE_AA)
+
+
+def draw_class_map(found: ClassMap, pixels: Pixels, words: Vocabulary) -> Pixels:
+    """Draw classes as `draw` does, with their names and shares in the corner."""
+    ids = found.pixels()
+    counts = np.bincount(ids.ravel(), minlength=NOTHING + 1)[:NOTHING]
+    present = [
+        class_id
+        for class_id in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist()
+        if shown_name(words.labels, class_id).casefold() not in _BACKGROUND
+    ]
+    palette = np.zeros((NOTHING + 1, 3), np.uint8)
+    for class_id in present:
+        palette[class_id] = colour(class_id)
+    coloured = np.isin(ids, present)
+    canvas = np.ascontiguousarray(pixels).copy()
+    tinted = cv2.addWeighted(canvas, 1 - _MAP_OPACITY, palette[ids], _MAP_OPACITY, 0)
+    np.copyto(canvas, np.asarray(tinted, np.uint8), where=coloured[..., None])
+    rows = [
+        (f"{shown_name(words.labels, one)} {share:.1%}", colour(one))
+        for one in present[:_MAX_NAMES]
+        if (share := counts[one] / ids.size) >= _MIN_SHARE
+    ]
+    _draw_list(canvas, rows)
+    return canvas
+
+
+def draw_foreground(found: SoftMask, pixels: Pixels, words: Vocabulary) -> Pixels:
+    """Draw a foreground as `draw` does: the rest of the image is darkened."""
+    light = _DIMMED + (1 - _DIMMED) * found.pixels()
+    return (pixels * light[..., None]).round().astype(np.uint8)
+
+
+def cut_out(found: SoftMask, pixels: Pixels) -> Pixels:
+    """Return the image as uint8 RGBA [h, w, 4], transparent where no foreground is."""
+    alpha = (found.pixels() * 255).round().astype(np.uint8)
+    return np.dstack([pixels, alpha])
+
+
+def draw_depth(found: DepthMap, pixels: Pixels, words: Vocabulary) -> Pixels:
+    """Draw depths as `draw` does: near pixels are bright, and a scale is in the corner.
+
+    Of a model without a unit, the greatest values are bright.
+    """
+    values = found.pixels()
+    low, high = np.percentile(values, _RANGE)
+    levels = ((values - low) * (255 / max(high - low, 1e-12))).clip(0, 255).astype(np.uint8)
+    steps = np.arange(256, dtype=np.uint8)
+    if found.metres:
+        levels, steps = 255 - levels, steps[::-1]
+    canvas = _coloured(levels)
+    unit = " m" if found.metres else ""
+    _draw_scale(canvas, _coloured(steps[None]), f"{low:.3g}{unit}", f"{high:.3g}{unit}")
+    return canvas
+
+
+def _coloured(levels: Pixels) -> Pixels:
+    bgr = cv2.applyColorMap(np.ascontiguousarray(levels), _PALETTE)
+    return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
+
+
+def _draw_list(canvas: Pixels, rows: Sequence[tuple[str, Colour]]) -> None:
+    """Write lines on their colours from the top left down, as many as there is room for."""
+    height, width = canvas.shape[:2]
+    scale = _letters(height, width)
+    margin = top = round(12 * scale)
+    for text, fill in rows:
+        lettering = letter(text, scale)
+        if top + lettering.height > height or margin + lettering.width > width:
+            return
+        draw_tag(canvas, Tag(lettering, margin, top), fill)
+        top += lettering.height
+
+
+def _draw_scale(canvas: Pixels, colours: Pixels, low: str, high: str) -> None:
+    """Draw a bar of colours [1, n, 3] at the bottom left between the values of its ends."""
+    height, width = canvas.shape[:2]
+    scale = _letters(height, width)
+    margin, length = round(12 * scale), width // 4
+    ends = letter(low, scale), letter(high, scale)
+    top, across = height - margin - ends[0].height, sum(each.width for each in ends) + length
+    if top < 0 or margin + across > width or not length:
+        return
+    left = margin + ends[0].width
+    bar = cv2.resize(colours, (length, ends[0].height), interpolation=cv2.INTER_LINEAR)
+    canvas[top : top + ends[0].height, left : left + length] = bar
+    for lettering, at, fill in zip(ends, (margin, left + length), (0, -1), strict=True):
+        red, green, blue = colours[0, fill].tolist()
+        draw_tag(canvas, Tag(lettering, at, top), (red, green, blue))
+
+
+def _letters(height: int, width: int) -> float:
+    """Return the scale of OpenCV's font that suits the size of an image."""
+    return max(0.4, (height + width) * 0.00036)
 
 
 @singledispatch

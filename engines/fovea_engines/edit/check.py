@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
-from fovea_engines.edit.edited import Edited
+from fovea_engines.edit.edited import Edited, first_input
 from fovea_engines.edit.run import Feed, blamed, named, run, sample
-from fovea_engines.edit.shapes import first_input
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import Array
 from fovea_preprocess.errors import Disagreement, InvalidModel, UnsupportedModel

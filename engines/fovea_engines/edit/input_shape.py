@@ -16,8 +16,7 @@ from onnx.helper import make_tensor_value_info
 from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.edit.any_size import EXPORT, AnySize, any_size
-from fovea_engines.edit.edited import Edited, copied
-from fovea_engines.edit.shapes import first_input, has_batch, infer, refresh
+from fovea_engines.edit.edited import Edited, copied, first_input, has_batch, infer, refresh
 from fovea_engines.evaluation.observe import recognise_graph
 from fovea_engines.heads.metadata import largest_stride
 from fovea_engines.onnx_graph.tensors import metadata_of

@@ -12,9 +12,8 @@ import onnx
 from onnx import TensorProto
 
 from fovea_engines.edit.cut import cut
-from fovea_engines.edit.edited import Edited, Values
+from fovea_engines.edit.edited import Edited, Values, first_input
 from fovea_engines.edit.names import rename
-from fovea_engines.edit.shapes import first_input
 from fovea_engines.heads.signature import image_layout
 from fovea_engines.onnx_graph.own_normalisation import leading_arithmetic
 from fovea_engines.onnx_graph.tensors import graph_inputs

@@ -10,8 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
-from fovea_engines.edit.edited import copied
-from fovea_engines.edit.shapes import first_input, has_batch
+from fovea_engines.edit.edited import copied, first_input, has_batch
 from fovea_engines.heads.metadata import image_size
 from fovea_engines.onnx_graph.plain_session import onnxruntime_errors, open_plain, showing
 from fovea_engines.onnx_graph.tensors import graph_inputs, metadata_of

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from onnx.helper import make_opsetid
 
 from fovea_engines.heads.efficient_nms import expand_efficient_nms
 from fovea_engines.onnx_graph.external_data import read_external_data
-from fovea_engines.onnx_graph.plugin_operators import mark_plugins
 from fovea_engines.onnx_graph.tensors import in_its_place
 from fovea_preprocess.errors import InvalidModel, NotFound
+
+_DOMAIN = "tensorrt.plugins"
+# ONNX Runtime has operators of its own there.
+_RUNTIMES = ("com.microsoft", "com.ms.")
 
 _TENSORFLOW = "TensorFlow's: `python -m tf2onnx.convert --saved-model FOLDER --output model.onnx`"
 _EXPORT = "export it to ONNX with the tool that trained it"
@@ -33,6 +38,33 @@ _OTHERS = {
     ".engine": f"an engine of TensorRT, which fits one kind of GPU: {_SOURCE}",
     ".plan": f"an engine of TensorRT, which fits one kind of GPU: {_SOURCE}",
 }
+
+
+def plugin_operators(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Name the operators that neither ONNX nor ONNX Runtime defines, in order."""
+    return tuple(sorted({node.op_type for node in _unknown(model)}))
+
+
+def mark_plugins(model: onnx.ModelProto) -> None:
+    """Move them out of ONNX's domain, where its checker and converters refuse what they miss."""
+    found = [node for node in _unknown(model) if node.domain in ("", "ai.onnx")]
+    for node in found:
+        node.domain = _DOMAIN
+    if found:
+        model.opset_import.append(make_opsetid(_DOMAIN, 1))
+
+
+def _unknown(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    functions = {(function.domain, function.name) for function in model.functions}
+    for node in model.graph.node:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        known = (
+            onnx.defs.has(node.op_type, domain)
+            or (node.domain, node.op_type) in functions
+            or domain.startswith(_RUNTIMES)
+        )
+        if not known:
+            yield node
 
 
 @dataclass(frozen=True, slots=True, eq=False)

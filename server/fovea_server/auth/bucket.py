@@ -4,12 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from fovea_preprocess.errors import RateLimited
 from fovea_server.auth.key import Rate
+from fovea_server.auth.quota import Meter
+from fovea_server.traffic.principal import Principal
 
 # The longest queue of refused clients that a wait counts in.
 _MAX_BEHIND_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedPrincipal(Principal):
+    """A holder, and what is left of its limits.
+
+    Attributes:
+        bucket: of the rate; None without one.
+        meter: of the quota; None without one.
+    """
+
+    bucket: TokenBucket | None = None
+    meter: Meter | None = None
+
+    def charge(self, images: int) -> None:
+        """Count images; RateLimited if the rate or the quota has no room for them."""
+        if self.bucket is not None:
+            self.bucket.take(images)
+        if self.meter is not None:
+            self.meter.take(images)
 
 
 class TokenBucket:

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import InvalidOption, Unauthenticated
 from fovea_preprocess.plural import counted
-from fovea_server.auth.bucket import TokenBucket
-from fovea_server.auth.key import Key, Rate, Secret, digest_of
-from fovea_server.auth.key_file import Keys, read_keys
-from fovea_server.auth.limited import LimitedPrincipal
+from fovea_server.auth.bucket import LimitedPrincipal, TokenBucket
+from fovea_server.auth.key import Key, Keys, Rate, Secret, digest_of, read_keys
 from fovea_server.auth.quota import Meter, Quota, UsageFile, usage_of
 from fovea_server.traffic.principal import Principal
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from fovea_client import server_address, with_key
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import FoveaError, InvalidOption, InvalidRequest, NotFound, Unavailable
-from fovea_server.models.config.checked import Document
+from fovea_server.models.config.config_check import Document
 
 _SHARE = re.compile(r"\+?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<percent>%?)")
 

@@ -17,7 +17,7 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
 from fovea_server.cli.command import Command
 from fovea_server.cli.options import AsJson, check_options
-from fovea_server.monitoring.capture.store import DAMAGED, Captured, captures
+from fovea_server.monitoring.captures import DAMAGED, Captured, captures
 
 FORMATS = ("coco", "yolo", "label-studio", "cvat")
 

@@ -13,8 +13,7 @@ from fovea_engines.repository.card import MIN_LIVE
 from fovea_preprocess.plural import counted
 from fovea_server.cli.asking import SERVER, AskedModel, NameArgument, ServerOption
 from fovea_server.cli.options import AsJson, PlotOption, check_plot
-from fovea_server.monitoring.drift.picture import draw
-from fovea_server.monitoring.drift.report import DriftBin, DriftQuantity, DriftReport
+from fovea_server.monitoring.drift import DriftBin, DriftQuantity, DriftReport, draw
 
 # As users of the index have them: a change to look at, and another population.
 _CHANGED, _DRIFTED = 0.1, 0.25

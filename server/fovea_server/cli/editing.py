@@ -16,9 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fovea_engines.edit.check import check
-from fovea_engines.edit.edited import Edited, copied
+from fovea_engines.edit.edited import Edited, copied, first_input
 from fovea_engines.edit.run import Feed, sample
-from fovea_engines.edit.shapes import first_input
 from fovea_engines.evaluation.observe import recognise_graph
 from fovea_engines.heads.metadata import labels_from_metadata
 from fovea_engines.onnx_graph.load import load

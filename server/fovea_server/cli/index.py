@@ -31,9 +31,14 @@ from fovea_server.offline.entry import Entry, InputImage, Result
 from fovea_server.offline.predictors import LocalPredictor
 from fovea_server.offline.save import Tally
 from fovea_server.offline.sources import find_sources
-from fovea_server.search.identity import ModelIdentity
-from fovea_server.search.index import DEFAULT, VectorIndex, check_name
-from fovea_server.search.thumbnails import Thumbnails, thumbnail
+from fovea_server.search.index import (
+    DEFAULT,
+    ModelIdentity,
+    Thumbnails,
+    VectorIndex,
+    check_name,
+    thumbnail,
+)
 
 
 def index(

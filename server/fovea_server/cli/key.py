@@ -12,8 +12,16 @@ import typer
 from pydantic import ValidationError
 
 from fovea_preprocess.errors import InvalidOption, NotFound
-from fovea_server.auth.key import SCOPES, Key, Secret, digest_of, new_token, parse_span
-from fovea_server.auth.key_file import change_keys, read_keys
+from fovea_server.auth.key import (
+    SCOPES,
+    Key,
+    Secret,
+    change_keys,
+    digest_of,
+    new_token,
+    parse_span,
+    read_keys,
+)
 from fovea_server.auth.quota import Quota, usage_of, used_now
 from fovea_server.cli.command import Command
 

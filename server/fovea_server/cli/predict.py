@@ -38,7 +38,7 @@ from fovea_server.offline.formats.registry import ANNOTATED, FILES, read_formats
 from fovea_server.offline.predictors import LocalPredictor, Predictor, RemotePredictor
 from fovea_server.offline.sources import SUFFIXES, find_sources
 from fovea_server.offline.tracked import Tracking
-from fovea_server.streams.zones.shape import read_shapes
+from fovea_server.streams.zones import read_shapes
 from fovea_server.tracking.tracker import check
 
 # Codes of a server's answer to what was typed here.

@@ -27,9 +27,9 @@ from fovea_server.cli.options import (
     check_options,
     find_models,
 )
-from fovea_server.models.config.checked import checked
-from fovea_server.rollout.promotion.documents import LATEST, MOST, ModelHistory, Promotion, Rollback
-from fovea_server.rollout.promotion.record import HistoryRecord
+from fovea_server.models.config.config_check import checked
+from fovea_server.rollout.promotion_documents import LATEST, MOST, ModelHistory, Promotion, Rollback
+from fovea_server.rollout.record import HistoryRecord
 
 # A server answers once it has loaded the version.
 _TIMEOUT_S = 600.0

@@ -21,8 +21,7 @@ from fovea_server.cli.asking import (
     parse_share,
 )
 from fovea_server.cli.options import AsJson, check_options
-from fovea_server.rollout.shadow.documents import OVER, ShadowDocument
-from fovea_server.rollout.shadow.markdown import headline, markdown, stalled
+from fovea_server.rollout.shadow_report import OVER, ShadowDocument, headline, markdown, stalled
 
 _EVERY_S, _SAID_EVERY_S, _PATIENCE_S = 1.0, 15.0, 30.0
 _DISAGREES = 1

@@ -22,8 +22,7 @@ from fovea_preprocess.mistakes import similar_path
 from fovea_server.cli.options import RepositoryOption, ServedModelArgument
 from fovea_server.dataplane.reach import EVERYWHERE
 from fovea_server.streams.cameras.config import StreamConfig
-from fovea_server.streams.cameras.stream import CameraStream, SeenFrame
-from fovea_server.streams.cameras.turns import Turns
+from fovea_server.streams.cameras.stream import CameraStream, SeenFrame, Turns
 from fovea_server.streams.events.feed import EventFeed
 from fovea_server.streams.events.log import LoggedEvent
 from fovea_server.streams.events.sender import Sender

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fovea_server.rollout.promotion.canary import RunningCanary
+    from fovea_server.rollout.canary import RunningCanary
 
 
 class Canaries:

@@ -32,8 +32,13 @@ from fovea_server.dataplane.top_classes import check_classes, replace_by_classes
 from fovea_server.models.model import ServedModel, State
 from fovea_server.observability.spans import SPAN
 from fovea_server.observability.stages import longest
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
-from fovea_server.tensors.messages import InferRequest, InferResponse
+from fovea_server.tensors.messages import (
+    ImageRequest,
+    ImageResult,
+    InferRequest,
+    InferResponse,
+    SentImage,
+)
 from fovea_server.tracking.tracks import Tracks
 from fovea_server.traffic.call import CLIENT
 from fovea_server.traffic.triton_trace import TraceSettings

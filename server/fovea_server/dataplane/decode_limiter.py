@@ -9,7 +9,7 @@ from typing import Self
 from fovea_preprocess.header import decoding_bytes
 from fovea_preprocess.image import DecodedImage
 from fovea_server.byte_budget import ByteBudget
-from fovea_server.tensors.image_messages import SentImage
+from fovea_server.tensors.messages import SentImage
 
 # Bytes that decoding takes. Most images are small, and pass; of those over the second number,
 # which take seconds, some cores decode none.

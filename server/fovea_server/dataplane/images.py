@@ -19,9 +19,14 @@ from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
 from fovea_server.dataplane.prediction import Prediction, PredictRequest
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.image_outputs import output_tensors, result_tensors
-from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor, OutputTensor
+from fovea_server.tensors.messages import (
+    ImageResult,
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    OutputTensor,
+)
 from fovea_server.tensors.wire import decode_strings
 
 if TYPE_CHECKING:

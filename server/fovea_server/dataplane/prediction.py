@@ -10,7 +10,7 @@ from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.model import ServedModel
 from fovea_server.observability.stages import StageTimes
-from fovea_server.tensors.image_messages import ImageResult, SentImage
+from fovea_server.tensors.messages import ImageResult, SentImage
 
 Encode = Callable[[ImageResult, Vocabulary, PredictOptions], bytes]
 """Writes the answer for an image."""

@@ -11,8 +11,7 @@ from fovea_engines.engine import Engine
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.model import ServedModel
 from fovea_server.observability.spans import Attributes, RequestSpan, Stage
-from fovea_server.tensors.image_messages import ImageResult
-from fovea_server.tensors.messages import InferRequest
+from fovea_server.tensors.messages import ImageResult, InferRequest
 
 
 def record_images(

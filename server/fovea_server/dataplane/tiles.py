@@ -20,7 +20,7 @@ from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
 from fovea_preprocess.plural import counted
 from fovea_server.observability.stages import StageTimes, longest
 from fovea_server.scheduling.base import in_thread
-from fovea_server.tensors.image_messages import Cut, ImageRequest, ImageResult, RunParts, SentImage
+from fovea_server.tensors.messages import Cut, ImageRequest, ImageResult, RunParts, SentImage
 
 # Requests of one model at a time. Each holds the pixels of an image, or a picture that may be many
 # times as large.

@@ -3,15 +3,74 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping
+import math
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 
+import numpy as np
+
+from fovea_engines.session import Array
+from fovea_preprocess.errors import InvalidRequest
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.classification import check_class_type, classify
-from fovea_server.tensors.messages import InferResponse
+from fovea_server.tensors.messages import InferResponse, OutputTensor
+
+# Triton cannot sort these types; the message is its own.
+_UNSUPPORTED = frozenset({"BOOL", "FP16", "BF16", "BYTES"})
 
 # Sorting this many elements takes about a millisecond.
 _MANY = 65_536
+
+
+def check_class_type(datatype: str) -> None:
+    """Raise InvalidRequest for a type that cannot be classified."""
+    if datatype in _UNSUPPORTED:
+        raise InvalidRequest(
+            f"class result not available for output due to unsupported type '{datatype}'"
+        )
+
+
+def classify(
+    tensor: OutputTensor, k: int, labels: Sequence[str] | None, *, batched: bool
+) -> OutputTensor:
+    """Return the largest `k` elements of each row as text, largest first.
+
+    Args:
+        tensor: of a type that `check_class_type` accepts; all dimensions but the batch are
+            flattened.
+        k: from 1; all elements where a row has fewer.
+        labels: class names by index; may be shorter than a row.
+        batched: the first dimension is the batch.
+
+    Returns:
+        BYTES [rows, k], or [k] without a batch: ``value:index`` or ``value:index:label``, with
+        fractions as C's ``%f``.
+    """
+    shape = tensor.shape if batched else (1, *tensor.shape)
+    rows = tensor.array.reshape(shape[0], math.prod(shape[1:]))
+    classes = np.empty((len(rows), min(k, rows.shape[1])), object)
+    for row, best in zip(rows, classes, strict=True):
+        best[:] = [_text(row, index, labels) for index in _descending(row, len(best)).tolist()]
+    return OutputTensor(tensor.name, "BYTES", classes if batched else classes[0])
+
+
+def _descending(row: Array, k: int) -> Array:
+    """Find the indices of the largest `k`; equal ones in order, NaN last."""
+    keys = np.where(np.isnan(row), -np.inf, row) if row.dtype.kind == "f" else row
+    if k == 0:
+        return np.empty(0, np.intp)
+    # Partitioning and then sorting only the top k is linear in the row.
+    least = np.partition(keys, len(keys) - k)[len(keys) - k]
+    larger = np.flatnonzero(keys > least)
+    order = len(larger) - 1 - np.argsort(keys[larger][::-1], kind="stable")[::-1]
+    return np.concatenate([larger[order], np.flatnonzero(keys == least)[: k - len(larger)]])
+
+
+def _text(row: Array, index: int, labels: Sequence[str] | None) -> bytes:
+    value = row[index].item()
+    text = f"{value:f}:{index}" if isinstance(value, float) else f"{value}:{index}"
+    if labels is not None and index < len(labels) and labels[index]:
+        text += f":{labels[index]}"
+    return text.encode()
 
 
 def check_classes(model: ServedModel, classes: Container[str]) -> None:

@@ -17,7 +17,7 @@ from fovea_preprocess.errors import InvalidRequest
 from fovea_server.grpc.calls import parse
 from fovea_server.grpc.parameters import Input, Output, classes_of, region_slice, set_parameters
 from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOutput
-from fovea_server.tensors.regions import RegionPlace, SharedRegions
+from fovea_server.tensors.shared_memory import RegionPlace, SharedRegions
 from fovea_server.tensors.triton_json import leading_number
 from fovea_server.tensors.wire import NUMPY
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
+
+from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import FoveaError, QueueFull
 from fovea_server.byte_budget import ByteBudget, Reservation
@@ -15,11 +18,21 @@ from fovea_server.dataplane.v2_documents import refuse_decoupled
 from fovea_server.error_status import grpc_status
 from fovea_server.grpc.calls import LARGE, Context, Rpc, fault, refuse
 from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_request, version_of
-from fovea_server.grpc.infer_response import FINAL, response_bytes, streamed_bytes, streamed_error
-from fovea_server.grpc.run_ahead import Ahead, StreamReservation
+from fovea_server.grpc.parameters import set_parameter
 from fovea_server.tensors.messages import InferRequest, InferResponse
-from fovea_server.tensors.regions import RegionPlace
+from fovea_server.tensors.shared_memory import RegionPlace
+from fovea_server.tensors.wire import wire
 from fovea_server.traffic.call import Call
+
+# A share of the budget, so that a few streams whose clients do not read leave room for others.
+_SHARE = 4
+
+FINAL = "triton_final_response"
+"""The parameter of every streamed answer that says whether it is the last of its request."""
+
+# Number and wire type of `raw_output_contents` and of `infer_response`, both delimited by length.
+_RAW = bytes([6 << 3 | 2])
+_STREAMED = bytes([2 << 3 | 2])
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +46,118 @@ _STRICT = ("triton_grpc_error", "true")
 _MAX_BYTES = 64 << 20
 # Time for messages that are on the way when the server stops.
 _ON_THE_WAY_S = 0.1
+
+
+class Ahead:
+    """The answers of one stream, which reserve their bytes in the order of its requests.
+
+    By this order an answer never waits for room that only later answers could free.
+
+    Attributes:
+        size: bytes of all its answers.
+    """
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.size = 0
+        self.budget = budget
+        self.waiting: deque[StreamReservation] = deque()
+        self.freed = asyncio.Event()
+        self._most = min(_MAX_BYTES, budget.limit // _SHARE)
+
+    def next(self) -> StreamReservation:
+        """Make the reservation of the next request."""
+        reservation = StreamReservation(self)
+        self.waiting.append(reservation)
+        return reservation
+
+    def has_room(self, size: int) -> bool:
+        """Return True if another answer fits; the first that is not written always does."""
+        if not self.size:
+            return True
+        return self.size + size <= self._most and self.budget.has_room(size)
+
+    def release(self) -> None:
+        """Count nothing any more: the stream has ended."""
+        self.budget.count_answer(-self.size)
+        self.size = 0
+
+
+class StreamReservation(Reservation):
+    """The bytes of one answer of a stream."""
+
+    __slots__ = ("_ahead",)
+
+    def __init__(self, ahead: Ahead) -> None:
+        super().__init__(ahead.budget)
+        self._ahead = ahead
+
+    async def reserve(self, size: int, timeout_s: float = 0.0) -> None:
+        """Count an answer as soon as those before it are counted, and there is room for it."""
+        ahead = self._ahead
+        while ahead.waiting[0] is not self or not ahead.has_room(size):
+            ahead.freed.clear()
+            await ahead.freed.wait()
+        await super().reserve(size, timeout_s)
+        ahead.size += size
+        self.pass_on()
+
+    def resize(self, size: int) -> None:
+        """Correct the size."""
+        before = self.size
+        super().resize(size)
+        self._ahead.size += size - before
+        self._ahead.freed.set()
+
+    def pass_on(self) -> None:
+        """Let the next request reserve; that of an answer which needs no room is done by this."""
+        ahead = self._ahead
+        if self in ahead.waiting:
+            ahead.waiting.remove(self)
+            ahead.freed.set()
+
+
+def response_bytes(response: InferResponse, shared: Mapping[str, RegionPlace]) -> bytes:
+    """Write a `ModelInferResponse`; outputs in shared memory are written there."""
+    head = messages.ModelInferResponse(
+        model_name=response.model_name, model_version=response.model_version, id=response.id
+    )
+    for name, value in response.parameters.items():
+        set_parameter(head.parameters[name], value)
+    parts: list[bytes | memoryview] = [b""]
+    for tensor in response.outputs:
+        head.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        if tensor.name in shared:
+            shared[tensor.name].write(tensor.name, wire(tensor))
+            parts += (_RAW, b"\0")
+        else:
+            data = wire(tensor)
+            parts += (_RAW, _varint(len(data)), data)
+    parts[0] = head.SerializeToString()
+    return b"".join(parts)
+
+
+def streamed_bytes(response: bytes) -> bytes:
+    """Wrap an answer in a `ModelStreamInferResponse`."""
+    return b"".join((_STREAMED, _varint(len(response)), response))
+
+
+def streamed_error(request_id: str, message: str) -> bytes:
+    """Write a `ModelStreamInferResponse` with an error."""
+    answer = messages.ModelStreamInferResponse(error_message=message)
+    answer.infer_response.id = request_id
+    answer.infer_response.parameters[FINAL].bool_param = True
+    data: bytes = answer.SerializeToString()
+    return data
+
+
+def _varint(number: int) -> bytes:
+    """Write a length as protobuf does: seven bits a byte, the low ones first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
 
 
 class Inference:

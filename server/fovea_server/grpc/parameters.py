@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.tensors.messages import InferRequest, Parameter
-from fovea_server.tensors.regions import RegionSlice
+from fovea_server.tensors.shared_memory import RegionSlice
 
 Input: TypeAlias = messages.ModelInferRequest.InferInputTensor
 Output: TypeAlias = messages.ModelInferRequest.InferRequestedOutputTensor

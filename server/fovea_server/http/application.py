@@ -36,7 +36,7 @@ from fovea_server.http.v1.identity import identity
 from fovea_server.http.v1.openapi import docs_page, document_route
 from fovea_server.http.v1.predict import PredictRoute
 from fovea_server.http.v2.answers import error_answer as v2_error_answer
-from fovea_server.http.v2.route import V2Route
+from fovea_server.http.v2.routes import V2Route
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

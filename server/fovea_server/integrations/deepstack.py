@@ -25,18 +25,20 @@ from fovea_server.feature import Feature
 from fovea_server.http.v1.body import read_form, read_parts
 from fovea_server.http.v1.route import answered, call_of, inferring, restricted, service_of
 from fovea_server.integrations.asking import (
+    BOXES,
     admit_late,
     by_body,
+    check_task,
     deadline,
+    default_model,
     errors_as,
     models_of,
     predicted,
     result_of,
     share,
 )
-from fovea_server.integrations.choosing import BOXES, check_task, default_model
 from fovea_server.models.model import ServedModel, State
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 
 _DEFAULT_CONFIDENCE = 0.4
 _MODULE = {"moduleId": "Fovea", "moduleName": "Fovea"}

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import psutil
 
-from fovea_server.observability.family import Family, gauge
+from fovea_server.observability.histogram import Family, gauge
 
 _ENERGY = "nv_energy_consumption"
 # Metric -> its help, the function of NVML, and the conversion of its answer.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidOption
-from fovea_server.models.config.capture_settings import SETTINGS_FILE, check_rules
+from fovea_server.models.config.capture_rules import SETTINGS_FILE, check_rules
 from fovea_server.pipelines.recipe import PIPELINE_FILE, Pipeline, check_reference, is_pipeline
 from fovea_server.pipelines.reference import REFERENCE_FILE
 

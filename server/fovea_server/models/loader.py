@@ -22,7 +22,7 @@ from fovea_server.models.model import FindModel, ServedModel
 from fovea_server.models.opening import OpenEngine
 from fovea_server.models.slot import ModelSlot
 from fovea_server.models.source import Repositories, Source
-from fovea_server.pipelines.composites import PLATFORM
+from fovea_server.pipelines.recipe import PLATFORM
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import Settings
 

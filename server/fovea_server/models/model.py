@@ -27,16 +27,14 @@ from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.opening import OpenEngine, images_of, open_engine
 from fovea_server.observability.model_statistics import ModelStatistics
-from fovea_server.pipelines.composites import completed
-from fovea_server.pipelines.recipe import Pipeline, is_pipeline
+from fovea_server.pipelines.recipe import Pipeline, completed, is_pipeline
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.ensemble import CompositeScheduler, Results
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.scheduling.model_io import ModelIO
 from fovea_server.settings import Settings
-from fovea_server.tensors.image_messages import ImageRequest
-from fovea_server.tensors.messages import InputTensor
+from fovea_server.tensors.messages import ImageRequest, InputTensor
 from fovea_server.tensors.signature import AnswerSize, ModelSignature
 
 log = logging.getLogger(__name__)

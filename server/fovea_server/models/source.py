@@ -17,8 +17,7 @@ from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository, check_name
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, Unavailable
 from fovea_server.models.config.config import load_config
-from fovea_server.pipelines.composites import composite_config
-from fovea_server.pipelines.recipe import is_pipeline
+from fovea_server.pipelines.recipe import composite_config, is_pipeline
 from fovea_server.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fovea_server.observability.family import Family, Labels
-from fovea_server.observability.histogram import Histogram
+from fovea_server.observability.histogram import Family, Histogram, Labels
 
 _BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 

@@ -15,13 +15,12 @@ from fovea_engines.results.classes import Classes
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.integrations.label_studio.config import Control, spelling
 from fovea_server.integrations.label_studio.regions import regions
-from fovea_server.monitoring.capture.record import entry_of, predicting
-from fovea_server.monitoring.capture.store import Captured
+from fovea_server.monitoring.captures import Captured, entry_of, predicting
 from fovea_server.offline.entry import Entry, Result
 from fovea_server.offline.formats import coco, yolo
 from fovea_server.offline.formats.names import class_names
 from fovea_server.offline.predictors import Predicting
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 
 IMAGES = "images"
 

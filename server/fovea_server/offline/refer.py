@@ -24,7 +24,7 @@ from fovea_server.pipelines.reference import (
     StageEngine,
     reference_path,
 )
-from fovea_server.tensors.image_messages import ImageRequest
+from fovea_server.tensors.messages import ImageRequest
 
 
 def keep_reference(

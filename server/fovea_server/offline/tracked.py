@@ -14,10 +14,9 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_server.offline.entry import Entry, InputImage, Result
 from fovea_server.offline.sources import Source
-from fovea_server.streams.cameras.overlay import draw_counts, draw_shapes, draw_trails
-from fovea_server.streams.cameras.trails import Trails
-from fovea_server.streams.zones.scene import Scene
-from fovea_server.streams.zones.shape import Shape
+from fovea_server.streams.cameras.overlay import Trails, draw_counts, draw_shapes, draw_trails
+from fovea_server.streams.scene import Scene
+from fovea_server.streams.zones import Shape
 from fovea_server.tracking.tracker import Tracker, Tuning
 
 DEBOUNCE_S, LOST_S = 0.3, 2.0

@@ -12,16 +12,15 @@ import ray
 from ray import serve
 from ray._private.state import available_resources_per_node
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
+from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.ray.config import ClusterConfig, ModelOptions
+from fovea_server.ray.config import FRONT, ROSTER, ClusterConfig, ModelOptions
 from fovea_server.ray.front import NodeFront
-from fovea_server.ray.names import FRONT, ROSTER
 from fovea_server.ray.needs import Needs, read_needs
 from fovea_server.ray.policy import Decision, alive_nodes, for_nodes, for_requests
 from fovea_server.ray.replica import Replica
-from fovea_server.ray.roster import Roster
 from fovea_server.settings import Settings
 
 # Fovea's log has its own lines, and the calls of Serve are none of clients.
@@ -30,6 +29,25 @@ _LOGGING = LoggingConfig(enable_access_log=False)
 _MAX_NODES = 1000
 # Serve waits so long before it ends a replica that has left, so that all fronts know of it.
 _LEAVING_S = 2.0
+
+
+class Roster:
+    """The deployment at the root of the application of models.
+
+    Args:
+        told: `id` of the deployment and the time `at` which it was made, the settings `given`, and
+            by the name of each of the `models` whether its replicas keep state.
+        models: Serve starts what is named here.
+    """
+
+    def __init__(
+        self, told: Mapping[str, Any], models: Mapping[str, DeploymentHandle[Any]]
+    ) -> None:
+        self._told = dict(told)
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Tell the fronts."""
+        return self._told
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,18 @@ from pydantic_core import ErrorDetails
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.settings import ModelControlMode, Settings
 
+MODELS = "fovea"
+"""The application of the models, each a deployment of its name."""
+
+ROSTER = "@roster"
+"""The deployment in it that tells the fronts what is deployed. No model can have this name."""
+
+FRONTS = "fovea-fronts"
+"""The application of the fronts, which stays when models are deployed anew."""
+
+FRONT = "@front"
+"""Its deployment."""
+
 EVERY = "*"
 """In the place of a model's name: every model that is not named."""
 

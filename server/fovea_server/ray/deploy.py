@@ -16,9 +16,8 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
 from fovea_preprocess.errors import InvalidOption, Unavailable
 from fovea_server.ray.application import Plan, fits, fronts
-from fovea_server.ray.config import NODE, ClusterConfig
+from fovea_server.ray.config import FRONT, FRONTS, MODELS, NODE, ClusterConfig
 from fovea_server.ray.faults import lasting_failures
-from fovea_server.ray.names import FRONT, FRONTS, MODELS
 from fovea_server.ray.policy import alive_nodes
 from fovea_server.settings import Settings
 

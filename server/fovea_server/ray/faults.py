@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from ray import serve
 from ray.serve.schema import ApplicationStatusOverview, DeploymentStatusOverview
 
-from fovea_server.ray.names import MODELS
+from fovea_server.ray.config import MODELS
 
 if TYPE_CHECKING:
     from fovea_server.models.registry import Registry

@@ -5,28 +5,48 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import ray
 from ray import serve
+from ray.serve._private.common import DeploymentID, DeploymentTargetInfo
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+from ray.serve._private.long_poll import LongPollClient, LongPollNamespace
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.app import App
+from fovea_server.byte_budget import Reservation
+from fovea_server.dataplane.service import Service
+from fovea_server.grpc.infer_request import InferMessage, parse_infer, version_of
+from fovea_server.grpc.inference import Inference, StreamedAnswer
+from fovea_server.grpc.methods import Method
+from fovea_server.grpc.server import GrpcServer
 from fovea_server.listen import bind
 from fovea_server.metrics.metrics import limit_families
-from fovea_server.observability.family import Family
-from fovea_server.ray.config import NODE
+from fovea_server.observability.histogram import Family
+from fovea_server.ray.behind import CLIENT
+from fovea_server.ray.config import MODELS, NODE, ROSTER
 from fovea_server.ray.faults import watch
-from fovea_server.ray.follow import Replicas, follow
 from fovea_server.ray.forwarder import Forwarder
 from fovea_server.ray.http_fronts import V1Forwarding, V2Forwarding
-from fovea_server.ray.metrics import export
-from fovea_server.ray.names import MODELS, ROSTER
-from fovea_server.ray.rpc_front import front_server
+from fovea_server.ray.link import Link, Metadata
+from fovea_server.ray.metrics import export, v2_statistics
 from fovea_server.ray.running import Running, Serving
 from fovea_server.serve import Server, make_server
 from fovea_server.settings import Settings
+from fovea_server.traffic.call import CALL, REQUEST_ID_HEADER
+
+_PASSED_ON = ("traceparent", "tracestate")
+
+log = logging.getLogger(__name__)
+
+Replicas = Mapping[str, Mapping[str, Any]]
+"""The replicas that run, by their id, and what each says of itself (`record_replica_metadata`)."""
+
+_TARGETS = LongPollNamespace.DEPLOYMENT_TARGETS
+_LOOK_S = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +57,138 @@ _LEAVING_S = 2.0
 _RETRY_S = 5.0
 
 Place = tuple[str, int]
+
+
+def front_server(service: Service, forwarders: Mapping[str, Forwarder]) -> GrpcServer:
+    """Make the server of a front. The next one may listen at its port before it ends."""
+    counted = Method("statistics", partial(_statistics, forwarders))
+    return GrpcServer(
+        service,
+        inference=ForwardedInference(service, forwarders),
+        replaced={"ModelStatistics": counted},
+        shares_port=True,
+    )
+
+
+class _StatisticsRequest(Protocol):
+    name: str
+    version: str
+
+
+async def _statistics(
+    forwarders: Mapping[str, Forwarder], service: Service, request: _StatisticsRequest
+) -> dict[str, Any]:
+    version = version_of(request.version)
+    counted = await v2_statistics(forwarders, request.name, version)
+    return counted or service.models.v2_statistics(request.name or None, version)
+
+
+class Forwarded(NamedTuple):
+    """A request as it came, and what protobuf reads in it."""
+
+    data: bytes
+    message: InferMessage
+
+    @property
+    def model_name(self) -> str:
+        """Name of the requested model."""
+        return self.message.model_name
+
+
+class ForwardedInference(Inference):
+    """Runs the models that have replicas there."""
+
+    def __init__(self, service: Service, forwarders: Mapping[str, Forwarder]) -> None:
+        super().__init__(service)
+        self._forwarders = forwarders
+
+    def read(self, data: bytes) -> Forwarded:  # type: ignore[override]
+        """Parse a request, or raise InvalidRequest."""
+        return Forwarded(data, parse_infer(data))
+
+    async def _infer(self, message: Forwarded) -> bytes:  # type: ignore[override]
+        forwarder = self._forwarders.get(message.model_name)
+        if forwarder is None:
+            return await super()._infer(message.message)
+        return await self._asked(forwarder, lambda link, sent: link.infer(message.data, sent))
+
+    async def streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
+        """Answer one request of a stream; its answer stays counted in `reservation`."""
+        request_id, model = "", ""
+        try:
+            fields = parse_infer(data).fields
+            request_id, model = fields.id, fields.model_name
+            if (forwarder := self._forwarders.get(model)) is None:
+                return await super().streamed(data, reservation)
+            answer = await self._asked(
+                forwarder, lambda link, sent: link.infer_streamed(data, sent)
+            )
+            return StreamedAnswer(request_id, answer, model)
+        except FoveaError as error:
+            return StreamedAnswer(request_id, error, model)
+
+    async def _asked(
+        self, forwarder: Forwarder, send: Callable[[Link, Metadata], Awaitable[bytes]]
+    ) -> bytes:
+        call = CALL.get()
+        assert call is not None, "a request is being answered"
+        metadata = [(REQUEST_ID_HEADER, call.id), (CLIENT, call.client or "")]
+        metadata += [(name, value) for name in _PASSED_ON if (value := call.header(name))]
+        if call.token is not None:
+            metadata.append(("x-api-key", call.token))
+
+        async def sent(link: Link) -> bytes:
+            try:
+                answer = await send(link, tuple(metadata))
+            except FoveaError:
+                # The replica measures what it answers.
+                call.operation, call.span = "", None
+                raise
+            call.operation, call.span = "", None
+            return answer
+
+        return await forwarder.ask(sent)
+
+
+async def follow(application: str, changed: Mapping[str, Callable[[Replicas], None]]) -> None:
+    """Call the function of a deployment on this event loop, now and whenever its replicas change.
+
+    A replica that leaves is told as gone before it stops. It never ends; while the controller is
+    away, the replicas are those that it told last.
+    """
+    keys: dict[Any, Callable[[Any], None]] = {
+        (_TARGETS, DeploymentID(name, application)): partial(_tell, call)
+        for name, call in changed.items()
+    }
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            controller = await asyncio.to_thread(
+                ray.get_actor, SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE
+            )
+        except ValueError:
+            await asyncio.sleep(_LOOK_S)
+            continue
+        client = LongPollClient(controller, keys, call_in_event_loop=loop, client_id="fovea")
+        try:
+            while client.is_running:
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            client.stop()
+        log.warning("Serve's controller does not answer; it is asked again")
+
+
+def _tell(call: Callable[[Replicas], None], found: DeploymentTargetInfo) -> None:
+    replicas = {
+        each.replica_id.unique_id: each.replica_metadata
+        for each in found.running_replicas
+        if each.replica_metadata
+    }
+    try:
+        call(replicas)
+    except Exception:
+        # Ray would tell nothing any more.
+        log.exception("a change of replicas could not be taken over")
 
 
 class NodeFront:

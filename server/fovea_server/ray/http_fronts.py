@@ -19,8 +19,8 @@ from fovea_server.http.v2.answers import error_answer as v2_error_answer
 from fovea_server.http.v2.answers import json_answer
 from fovea_server.http.v2.answers import too_large as v2_too_large
 from fovea_server.ray.behind import CLIENT, TOKEN
-from fovea_server.ray.counters import statistics, v2_statistics
 from fovea_server.ray.forwarder import Forwarder
+from fovea_server.ray.metrics import statistics, v2_statistics
 from fovea_server.traffic.call import REQUEST_ID_HEADER
 
 _MODEL = r"models/(?P<model>[^/]+)(?:/versions/[^/]+)?"

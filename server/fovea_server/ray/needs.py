@@ -15,7 +15,25 @@ from fovea_server.models.config.config import load_config
 from fovea_server.models.source import Repositories
 from fovea_server.settings import Settings
 from fovea_server.stores.address import Address
-from fovea_server.stores.outline import outline
+from fovea_server.stores.store import Store
+
+
+def outline(address: Address, folder: Path) -> None:
+    """Copy the cards and configurations of a store; in the place of other files are empty ones.
+
+    Raises:
+        InvalidModel: a model's keys cannot be paths.
+        NotFound, Unavailable, InvalidOption: as `Store`.
+    """
+    store = Store(address)
+    for model in store.models():
+        if model.problem:
+            raise InvalidModel(f"model {model.name} of {address}: {model.problem}")
+        for file in model.files:
+            path = folder / file.key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            describes = path.name == CARD_FILE or path.suffix == ".pbtxt"
+            path.write_bytes(b"".join(store.read(file)) if describes else b"")
 
 
 @dataclass(frozen=True, slots=True)

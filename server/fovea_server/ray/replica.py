@@ -17,7 +17,7 @@ from fovea_server.app import App
 from fovea_server.grpc.server import GrpcServer
 from fovea_server.listen import bind
 from fovea_server.metrics.metrics import model_families
-from fovea_server.observability.family import Family
+from fovea_server.observability.histogram import Family
 from fovea_server.ray.behind import BehindFront, BehindFrontRpc
 from fovea_server.ray.metrics import export
 from fovea_server.ray.policy import UNDER_WAY

@@ -8,7 +8,7 @@ from fastapi import Request, Response
 
 from fovea_server.http.v1.body import json_object
 from fovea_server.http.v1.route import answered, call_of, check_control, parsed
-from fovea_server.models.config.checked import Document, checked
+from fovea_server.models.config.config_check import Document, checked
 
 
 def admit(request: Request) -> None:

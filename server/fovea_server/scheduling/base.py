@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from fovea_preprocess.errors import FoveaError, ShuttingDown
 from fovea_server.tensors.check import request_prefix
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult
-from fovea_server.tensors.messages import InferRequest, InferResponse
+from fovea_server.tensors.messages import ImageRequest, ImageResult, InferRequest, InferResponse
 
 Request = InferRequest | ImageRequest
 T = TypeVar("T")

@@ -23,8 +23,14 @@ from fovea_server.observability.model_statistics import Duration, ModelStatistic
 from fovea_server.observability.stages import NO_TIMES
 from fovea_server.scheduling.base import Scheduler, SchedulerWrapper
 from fovea_server.scheduling.model_io import ModelIO
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
-from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
+from fovea_server.tensors.messages import (
+    ImageRequest,
+    ImageResult,
+    InferRequest,
+    InferResponse,
+    OutputTensor,
+    SentImage,
+)
 from fovea_server.tensors.wire import wire
 
 # Memory of an answer without outputs (with its key), and of an output without elements; measured.

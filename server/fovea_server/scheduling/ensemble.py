@@ -20,8 +20,9 @@ from fovea_server.observability.model_statistics import FailureReason, ModelStat
 from fovea_server.observability.stages import StageTimes
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.model_io import ModelIO, Outputs
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 from fovea_server.tensors.messages import (
+    ImageRequest,
+    ImageResult,
     InferRequest,
     InferResponse,
     InputTensor,

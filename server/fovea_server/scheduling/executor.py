@@ -28,7 +28,7 @@ from fovea_server.observability.model_statistics import FailureReason, ModelStat
 from fovea_server.scheduling.batch import Batch, prepare, run
 from fovea_server.scheduling.job import Job
 from fovea_server.scheduling.job_queue import JobQueue
-from fovea_server.tensors.image_messages import ImageRequest
+from fovea_server.tensors.messages import ImageRequest
 
 log = logging.getLogger(__name__)
 

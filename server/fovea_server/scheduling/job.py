@@ -25,8 +25,7 @@ from fovea_server.observability.stages import NO_TIMES, StageTimes
 from fovea_server.scheduling.batching import QUICK_IMAGE_NS, DynamicBatching, InlineExecution
 from fovea_server.scheduling.model_io import Outputs
 from fovea_server.tensors.check import Checked, request_prefix
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place, SentImage
-from fovea_server.tensors.messages import InferRequest
+from fovea_server.tensors.messages import ImageRequest, ImageResult, InferRequest, Place, SentImage
 
 # Largest file whose header is read on the event loop; a larger one is no small image.
 _MAX_SCANNED = 16 << 10

@@ -17,8 +17,14 @@ from fovea_server.scheduling.job import ImageSource, Job, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
 from fovea_server.scheduling.model_io import ModelIO, Outputs
 from fovea_server.tensors.check import Checked
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Place, SentImage
-from fovea_server.tensors.messages import InferRequest, InferResponse
+from fovea_server.tensors.messages import (
+    ImageRequest,
+    ImageResult,
+    InferRequest,
+    InferResponse,
+    Place,
+    SentImage,
+)
 
 
 class RowScheduler(Scheduler):

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import io
+import math
+import os
 import re
 import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 from uuid import uuid4
 
+import cv2
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fovea_client import Match
+from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.files import write_file
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 from fovea_preprocess.plural import counted
-from fovea_server.search.identity import ModelIdentity
-from fovea_server.search.reading import MAX_BYTES, read_arrays
-from fovea_server.search.thumbnails import Thumbnails
+
+_SIDE = 128
+_QUALITY = 80
+
+# A million vectors of 512 numbers.
+MAX_BYTES = 2 << 30
+
+# Forms of an array's header, by the version that its first bytes name.
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_CHUNK = 1 << 20
 
 DEFAULT = "index"
 MAX_MATCHES = 1000
@@ -38,6 +53,174 @@ _DAMAGE = (
     *(OSError, ValueError, LookupError, EOFError, ArithmeticError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
 )
+
+
+def thumbnail(pixels: NDArray[np.uint8]) -> bytes:
+    """Encode an image, uint8 RGB [h, w, 3], as a JPEG file of at most 128 pixels a side."""
+    height, width = pixels.shape[:2]
+    scale = min(1.0, _SIDE / max(height, width))
+    size = max(1, round(scale * width)), max(1, round(scale * height))
+    small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    bgr = cv2.cvtColor(small, cv2.COLOR_RGB2BGR)
+    return bytes(cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Thumbnails:
+    """JPEG files, in the order of the images.
+
+    Attributes:
+        files: uint8 [bytes], one behind the other.
+        ends: int64 [n], where each ends.
+    """
+
+    files: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, files: Sequence[bytes]) -> Self:
+        """Put files together."""
+        ends = np.fromiter(accumulate(map(len, files)), np.int64, len(files))
+        return cls(np.frombuffer(b"".join(files), np.uint8), ends)
+
+    @classmethod
+    def read(cls, files: NDArray[Any], ends: NDArray[Any], number: int) -> Self:
+        """Check arrays of a file, of a number of images; ValueError if they do not fit."""
+        made = cls(files, ends.astype(np.int64))
+        lengths = np.diff(made.ends, prepend=0)
+        last = made.ends[-1] if len(ends) else 0
+        if files.dtype != np.uint8 or len(ends) != number or last != len(files):
+            raise ValueError(f"its thumbnails are not those of {number} images")
+        if (lengths < 0).any():
+            raise ValueError("its thumbnails have no order")
+        return made
+
+    def __getitem__(self, at: int) -> bytes:
+        """Return one file."""
+        start = 0 if at == 0 else self.ends[at - 1]
+        return self.files[start : self.ends[at]].tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """All that decides a vector of an image, but for the precision and the backend.
+
+    Those may change: a build compares its engine with the network that it was made of.
+
+    Attributes:
+        network: sha256 of the source model.
+        preprocessing: digest of the source model's, wherever the engine does which part of it.
+        outputs: places of the outputs that the head reads; a backend may give them other names.
+    """
+
+    network: str
+    preprocessing: str
+    outputs: str
+
+    @classmethod
+    def of(cls, card: EngineCard) -> Self:
+        """Return the identity of the model of a card."""
+        spec = card.source_preprocess or card.preprocess
+        names = [output.name for output in card.outputs]
+        # An engine without a source, as a plan that another program built, is itself the network.
+        return cls(
+            card.onnx_sha256 or next(iter(card.files.values())),
+            "" if spec is None else spec.digest,
+            " ".join(str(names.index(name)) for name in card.head_outputs),
+        )
+
+    @classmethod
+    def read(cls, parts: Sequence[str]) -> Self:
+        """Read what `parts` returned; ValueError if it is something else."""
+        try:
+            return cls(*parts)
+        except TypeError as error:
+            raise ValueError(f"its model has {len(parts)} parts") from error
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return it as texts, for a file."""
+        return astuple(self)
+
+    def difference(self, other: Self) -> str | None:
+        """Say of which part another model has another; None if it makes the same vectors."""
+        if self.network != other.network:
+            return "by another network"
+        if self.preprocessing != other.preprocessing:
+            return "with other preprocessing"
+        return None if self.outputs == other.outputs else "from another output"
+
+
+def read_arrays(path: Path, forms: Mapping[str, tuple[str, int]]) -> dict[str, NDArray[Any]]:
+    """Read the arrays of .npz that have these names, or `vectors` from .npy.
+
+    A form is the kind of a dtype, as NumPy's `dtype.kind`, and a number of dimensions.
+
+    Raises:
+        ValueError: an array has another form, or the file more than `MAX_BYTES`.
+        OSError, LookupError, EOFError, ArithmeticError, RuntimeError, MemoryError,
+            zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError: it is damaged.
+    """
+    if path.suffix == ".npy":
+        with path.open("rb") as file:
+            return {"vectors": _read(file, "vectors", forms, os.fstat(file.fileno()).st_size)}
+    with zipfile.ZipFile(path) as archive:
+        found: dict[str, NDArray[Any]] = {}
+        left = MAX_BYTES
+        for name in forms:
+            if f"{name}.npy" not in archive.namelist():
+                continue
+            with _member(archive, f"{name}.npy", left) as (file, size):
+                found[name] = _read(file, name, forms, size)
+            left -= size
+        return found
+
+
+@contextmanager
+def _member(archive: zipfile.ZipFile, name: str, most: int) -> Iterator[tuple[IO[bytes], int]]:
+    info = archive.getinfo(name)
+    if info.compress_type not in _PLAIN:
+        raise ValueError(f"{name} is compressed in a way that is not read")
+    _check_size(info.file_size, most)
+    with archive.open(info) as file:
+        yield file, info.file_size
+        file.read(1)  # only its end checks the sum of all bytes
+
+
+def _read(
+    file: IO[bytes], name: str, forms: Mapping[str, tuple[str, int]], size: int
+) -> NDArray[Any]:
+    _check_size(size, MAX_BYTES)
+    version = npy.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"{name} has the header of another version of NumPy's format")
+    shape, by_columns, dtype = _HEADERS[version](file)
+    kind, dimensions = forms[name]
+    if dtype.kind != kind or not dtype.itemsize or len(shape) != dimensions or 0 in shape[1:]:
+        wanted = {"f": "float", "U": "text", "u": "unsigned", "i": "signed"}[kind]
+        raise ValueError(
+            f"{name} is {dtype} {list(shape)}, where it must be {wanted} of "
+            f"{counted(dimensions, 'dimension')}"
+        )
+    told, had = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if min(shape, default=0) < 0 or told != had:
+        raise ValueError(
+            f"{name} has a header of {list(shape)}, {told:,} bytes, and {had:,} follow it"
+        )
+    array: NDArray[Any] = np.empty(math.prod(shape), dtype)
+    view = array.view(np.uint8).data
+    for start in range(0, len(view), _CHUNK):
+        part = view[start : start + _CHUNK]
+        if (data := file.read(len(part))) and len(data) == len(part):
+            part[:] = data
+        else:
+            raise ValueError(f"{name} is cut off")
+    return array.reshape(shape, order="F" if by_columns else "C")
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise ValueError(f"it has more than {MAX_BYTES:,} bytes, the most that are read")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

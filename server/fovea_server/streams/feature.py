@@ -2,22 +2,290 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from fovea_preprocess.errors import FoveaError
+import orjson
+from fastapi import APIRouter, Path, Request, Response
+from starlette.requests import HTTPConnection
+from starlette.responses import StreamingResponse
+from starlette.websockets import WebSocket
+
+from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
 from fovea_server.dataplane.service import Service
 from fovea_server.feature import Feature
-from fovea_server.observability.family import Family
-from fovea_server.streams.cameras.table import StreamTable
-from fovea_server.streams.events.following import EventLogs
-from fovea_server.streams.sockets.socket import Sockets
+from fovea_server.http.v1.body import json_object
+from fovea_server.http.v1.route import answered, call_of, check_control, parsed, restricted
+from fovea_server.observability.histogram import Family
+from fovea_server.streams.cameras.picture import MJPEG, mjpeg
+from fovea_server.streams.cameras.table import StreamTable, model_in
+from fovea_server.streams.documents import (
+    Removed,
+    StreamChange,
+    StreamId,
+    StreamList,
+    StreamSettings,
+    StreamStatus,
+    described_bytes,
+    described_stream,
+)
+from fovea_server.streams.events.feed import EventLogs, after_of, kind_of, kinds_of
+from fovea_server.streams.events.log import LoggedEvent
+from fovea_server.streams.sockets.frames import Events, Frames
+from fovea_server.streams.sockets.socket import MakeConversation, Sockets, no_socket
 from fovea_server.tracking.tracks import Tracks
-from fovea_server.traffic.call import CALL
+from fovea_server.traffic.call import CALL, Call
 
-if TYPE_CHECKING:
-    from fastapi import APIRouter
+_FIRST_S, _LOOK_S = 5.0, 0.1
+_NOT_KEPT = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+_COMMENT_LOOKS = 15
+
+ImageName = Annotated[str, Path(description="name of the picture", examples=["7.jpg"])]
+
+_INDEX = [restricted("metadata"), restricted("model-repository")]
+
+
+def socket_routes(sockets: Sockets, service: Service, logs: EventLogs, tracks: Tracks) -> APIRouter:
+    """Make the routes; those of plain requests are in no document."""
+    router = APIRouter()
+
+    def frames(connection: HTTPConnection) -> MakeConversation:
+        given, query = connection.path_params, connection.url.query
+
+        def make(call: Call) -> Frames:
+            call.model = given["name"]
+            version = _version(given["version"]) if "version" in given else None
+            return Frames(service, tracks, call, version, query)
+
+        return make
+
+    def events(connection: HTTPConnection) -> MakeConversation:
+        stream, query = connection.path_params["stream"], connection.url.query
+        return lambda call: Events(service, logs, call, stream, query)
+
+    async def stream(websocket: WebSocket) -> None:
+        await sockets.serve(websocket, frames(websocket))
+
+    async def follow(websocket: WebSocket) -> None:
+        await sockets.serve(websocket, events(websocket))
+
+    async def nowhere(websocket: WebSocket) -> None:
+        def make(call: Call) -> Frames:
+            raise NotFound(f"there is no WebSocket at {websocket.url.path[:200]}: see docs/http.md")
+
+        await sockets.serve(websocket, make)
+
+    async def plain(request: Request) -> Response:
+        sockets.refuse(call_of(request), request.headers.raw, frames(request))
+
+    for path in ("/v1/models/{name}/stream", "/v1/models/{name}/versions/{version}/stream"):
+        router.add_websocket_route(path, stream)
+        router.add_route(path, plain, include_in_schema=False)
+    router.add_websocket_route("/v1/streams/{stream}/events", follow)
+    router.add_websocket_route("/{path:path}", nowhere)
+    return router
+
+
+def _version(text: str) -> int:
+    if re.fullmatch("0*[1-9][0-9]{0,99}", text) is None:
+        raise NotFound(f"there is no version '{text[:60]}': versions are whole numbers from 1 up")
+    return int(text)
+
+
+def picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRouter:
+    """Make the routes, as `fovea_server.streams.feature.stream_routes`."""
+    router = APIRouter(
+        tags=["streams"],
+        prefix="/{stream}",
+        dependencies=[
+            restricted("metadata"),
+            restricted("model-repository"),
+            restricted("cameras"),
+        ],
+    )
+
+    @router.get("/image", **described_bytes("stream_image", "the newest frame", "image/jpeg"))
+    async def image(stream: StreamId) -> Response:
+        """Draw the newest frame, with ids, trails, lines and zones; 404 says why there is none."""
+        picture, camera = table.picture(stream), table.get(stream)
+        until = asyncio.get_running_loop().time() + _FIRST_S
+        while (jpeg := await picture.jpeg()) is None:
+            if camera.over or asyncio.get_running_loop().time() > until:
+                state, reason = camera.state
+                because = f"{state}: {reason}" if reason else state
+                raise NotFound(f"stream {stream} has no picture yet, as it is {because}")
+            await asyncio.sleep(_LOOK_S)
+        return Response(jpeg, headers=_NOT_KEPT, media_type="image/jpeg")
+
+    # Generators of clients refuse a document with its media type.
+    @router.get("/video", include_in_schema=False)
+    async def video(stream: StreamId) -> Response:
+        """Send the pictures, up to five a second, until the stream ends or is changed."""
+        parts = mjpeg(table.picture(stream), partial(ending, stream))
+        return StreamingResponse(parts, headers=_NOT_KEPT, media_type=MJPEG)
+
+    return router
+
+
+def event_routes(logs: EventLogs) -> APIRouter:
+    """Make the routes."""
+    router = APIRouter(
+        tags=["streams"],
+        prefix="/{stream}/events",
+        dependencies=[
+            restricted("metadata"),
+            restricted("model-repository"),
+            restricted("cameras"),
+        ],
+    )
+
+    @router.get(
+        "",
+        **described_bytes(
+            "stream_events",
+            "events, each with its number; as lines of JSON where Accept says so",
+            *("text/event-stream", "application/x-ndjson"),
+            after="number of the last event that you have, as Last-Event-ID, or -50 for the last "
+            "50; default the newest",
+            kinds="of the events, with commas; default all",
+        ),
+    )
+    async def follow(request: Request, stream: StreamId) -> Response:
+        """Follow what happens: objects that appear, cross, enter, leave and are lost."""
+        if "sec-websocket-key" in request.headers:
+            raise no_socket()
+        query = request.query_params
+        given = request.headers.get("last-event-id") or query.get("after")
+        after = after_of(given, logs.of(stream))
+        kinds = kinds_of(query.get("kinds", ""))
+        lines = "application/x-ndjson" in request.headers.get("accept", "")
+
+        async def pieces() -> AsyncIterator[bytes]:
+            quiet = 0
+            yield b"" if lines else b": events\n\n"
+            async for events in logs.follow(stream, after, kinds):
+                quiet = 0 if events else quiet + 1
+                if events:
+                    yield b"".join(_written(each, lines) for each in events)
+                elif quiet % _COMMENT_LOOKS == _COMMENT_LOOKS - 1 and not lines:
+                    yield b":\n\n"
+
+        media = "application/x-ndjson" if lines else "text/event-stream"
+        return StreamingResponse(
+            pieces(),
+            media_type=media,
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    @router.get(
+        "/images/{name}", **described_bytes("stream_event_image", "the moment", "image/jpeg")
+    )
+    async def image(stream: StreamId, name: ImageName) -> Response:
+        """Return the picture of an event, whose `image` is its name."""
+        feed = logs.of(stream)
+        await feed.written()
+        file = feed.images / name
+        if not re.fullmatch(r"[0-9]{1,18}\.jpg", name) or not file.exists():
+            raise NotFound(f"there is no picture '{name[:64]}': it is one of the event's `image`")
+        return Response(await asyncio.to_thread(file.read_bytes), media_type="image/jpeg")
+
+    return router
+
+
+def _written(event: LoggedEvent, lines: bool) -> bytes:
+    if lines:
+        return event.text + b"\n"
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.number, kind_of(event).encode(), event.text)
+
+
+def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
+    """Make the routes; those that change a stream are for who may change models."""
+    router = APIRouter(tags=["streams"], prefix="/v1/streams")
+
+    def one(name: str, status: int = 200) -> Response:
+        return _json(table.document(name), status)
+
+    @router.get("", dependencies=_INDEX, **described_stream("list_streams", StreamList))
+    async def list_streams() -> Response:
+        """List the streams: their settings, states, ages and counts."""
+        return _json({"streams": table.documents()})
+
+    @router.get(
+        "/{stream}", dependencies=_INDEX, **described_stream("get_stream", StreamStatus, 404)
+    )
+    async def get_stream(stream: StreamId) -> Response:
+        """Describe one stream."""
+        return one(stream)
+
+    @router.post(
+        "",
+        dependencies=_INDEX,
+        **described_stream(
+            "add_stream", StreamStatus, 400, 404, 409, 413, 422, body=StreamSettings, status=201
+        ),
+    )
+    async def add_stream(request: Request) -> Response:
+        """Begin a stream, which the server keeps over restarts."""
+
+        async def work(body: bytes) -> Response:
+            given = await parsed(request, body, json_object)
+            _check(request, model_in(given))
+            name = given.pop("id", None)
+            if not isinstance(name, str):
+                raise InvalidRequest("a stream needs an id, a text")
+            call_of(request).control += f" {name[:64]!r}"
+            await table.add(name, given)
+            return one(name, 201)
+
+        return await answered(request, work, None)
+
+    @router.patch(
+        "/{stream}",
+        dependencies=_INDEX,
+        **described_stream(
+            "change_stream", StreamStatus, 400, 404, 409, 413, 422, body=StreamChange
+        ),
+    )
+    async def change_stream(request: Request, stream: StreamId) -> Response:
+        """Begin a stream again with other settings: its counts and ids, too."""
+        model = table.model_of(stream)
+        _check(request, model)
+
+        async def work(body: bytes) -> Response:
+            given = await parsed(request, body, json_object)
+            _check(request, model_in(given) or model)
+            await table.change(stream, given)
+            return one(stream)
+
+        return await answered(request, work, None)
+
+    @router.delete(
+        "/{stream}", dependencies=_INDEX, **described_stream("remove_stream", Removed, 404, 409)
+    )
+    async def remove_stream(request: Request, stream: StreamId) -> Response:
+        """End a stream, and forget its events."""
+        _check(request, table.model_of(stream))
+        await table.remove(stream)
+        return _json({})
+
+    router.include_router(picture_routes(table, logs.ending))
+    router.include_router(event_routes(logs))
+    return router
+
+
+def _check(request: Request, model: str) -> None:
+    """Raise Restricted or Forbidden if a client may not change streams of a model."""
+    call_of(request).model = model
+    check_control(request, "model-repository")
+
+
+def _json(document: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(document), status, media_type="application/json")
 
 
 class Streams(Feature):
@@ -33,8 +301,7 @@ class Streams(Feature):
         """Make the routes of the streams, and of WebSockets."""
         from fastapi import APIRouter
 
-        from fovea_server.streams.routes import stream_routes
-        from fovea_server.streams.sockets.routes import socket_routes
+        from fovea_server.streams.feature import socket_routes, stream_routes
 
         router = APIRouter()
         router.include_router(stream_routes(self._table, self._logs))

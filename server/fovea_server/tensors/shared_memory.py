@@ -1,6 +1,6 @@
-"""The system shared memory extension: tensors in registered memory of this machine.
+"""The shared memory extensions: tensors in registered memory of this machine, or of its GPUs.
 
-Source: "System Shared Memory Extension" of Triton's protocol.
+Sources: "System Shared Memory Extension" and "CUDA Shared Memory Extension" of Triton's protocol.
 """
 
 from __future__ import annotations
@@ -10,18 +10,25 @@ import mmap
 import os
 import stat
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
+from fovea_engines.backends.backend import GpuBuffer, GpuMemory
+from fovea_engines.backends.registry import open_gpu_memory
 from fovea_preprocess.errors import (
     AlreadyExists,
+    BackendError,
     InvalidRequest,
     NotFound,
     RegionFailed,
     Unsupported,
 )
+
+_HANDLE_SIZE = 64
 
 log = logging.getLogger(__name__)
 
@@ -201,3 +208,157 @@ def _open(region: Region) -> int:
 
 def _invalid(region: Region) -> InvalidRequest:
     return InvalidRequest(f"failed to register shared memory region '{region.name}': invalid args")
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRegion:
+    """A region of a GPU's memory that another process has allocated."""
+
+    name: str
+    device_id: int
+    byte_size: int
+
+
+class CudaSharedMemory(RegionTable[CudaRegion, "OpenedRegion"]):
+    """The registered regions of GPUs' memory, copied to and from the host's memory."""
+
+    def __init__(self, allowed: bool, memory: Callable[[], GpuMemory] = open_gpu_memory) -> None:
+        super().__init__("cuda", allowed)
+        self._open_memory = memory
+        self._memory: GpuMemory | None = None
+        # Includes unregistered regions that are still in use.
+        self._open: weakref.WeakSet[OpenedRegion] = weakref.WeakSet()
+
+    def register(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
+        """Open memory that another process has allocated, by its `cudaIpcMemHandle_t`.
+
+        Raises:
+            Unsupported: clients may not register regions.
+            AlreadyExists: the name is taken.
+            InvalidRequest: the handle is invalid, there is no such GPU, or its memory is smaller.
+        """
+        self._check_allowed()
+        if len(raw_handle) != _HANDLE_SIZE:
+            raise InvalidRequest("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+        region = CudaRegion(name, device_id, byte_size)
+        try:
+            self._add(name, region, lambda: self._opened(region, raw_handle))
+        except BackendError as error:
+            log.warning("CUDA shared memory region %r: %s", name, error)
+            raise InvalidRequest("failed to register shared memory region: invalid args") from error
+
+    def _opened(self, region: CudaRegion, handle: bytes) -> OpenedRegion:
+        if self._memory is None:
+            self._memory = self._open_memory()
+        try:
+            buffer = self._memory.open(region.device_id, handle, region.byte_size)
+        except InvalidRequest as error:
+            log.warning("CUDA shared memory region %r: %s", region.name, error)
+            raise InvalidRequest(
+                f"failed to register shared memory region '{region.name}': invalid args"
+            ) from error
+        opened = OpenedRegion(region, buffer)
+        self._open.add(opened)
+        return opened
+
+    def close(self) -> None:
+        """Unregister everything and release the GPUs. Calling it again does nothing."""
+        self.unregister()
+        with self._lock:
+            for region in list(self._open):
+                region.close()
+            if self._memory is not None:
+                self._memory.close()
+
+
+class OpenedRegion:
+    """An open region, which closes with its last reference; safe in any thread."""
+
+    def __init__(self, region: CudaRegion, buffer: GpuBuffer) -> None:
+        self.region = region
+        self._buffer = buffer
+
+    def close(self) -> None:
+        """Close it, even if it is referenced. Calling it again does nothing."""
+        self._buffer.close()
+
+    def read(self, offset: int, byte_size: int) -> memoryview:
+        """Copy a part of it to the host's memory; RegionFailed: the GPU has failed."""
+        with self._failures():
+            return self._buffer.read(offset, byte_size)
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Write to a part of it, completely; RegionFailed: the GPU has failed."""
+        with self._failures():
+            self._buffer.write(offset, data)
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except BackendError as error:
+            raise RegionFailed(f"shared memory region '{self.region.name}': {error}") from error
+
+
+class RegionSlice(NamedTuple):
+    """The place of a tensor in shared memory, in bytes."""
+
+    region: str
+    offset: int
+    byte_size: int
+
+
+Opened = MappedRegion | OpenedRegion
+
+
+class RegionPlace:
+    """A place for an output, which stays valid after its region is unregistered."""
+
+    def __init__(self, target: Opened, offset: int, byte_size: int) -> None:
+        self._target = target
+        self._offset = offset
+        self._byte_size = byte_size
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Write an output; RegionFailed where it does not fit."""
+        view = memoryview(data)
+        if view.nbytes > self._byte_size:
+            raise RegionFailed(
+                f"shared memory size specified with the request for output '{name}' "
+                f"({self._byte_size} bytes) should be at least {view.nbytes} bytes to hold the "
+                "results"
+            )
+        self._target.write(self._offset, view)
+
+
+class SharedRegions:
+    """Finds tensors in registered regions, with Triton's messages.
+
+    Raises:
+        NotFound: there is no such region.
+        InvalidRequest: the region is smaller.
+        RegionFailed: its memory no longer exists.
+    """
+
+    def __init__(self, system: SharedMemory, cuda: CudaSharedMemory) -> None:
+        self._system = system
+        self._cuda = cuda
+
+    def read(self, region: str, offset: int, byte_size: int) -> memoryview:
+        """Read bytes of a region; system memory is not copied, so a client can still change it."""
+        return self._find(region, offset, byte_size).read(offset, byte_size)
+
+    def output(self, region: str, offset: int, byte_size: int) -> RegionPlace:
+        """Find the place for an output, before the model runs."""
+        return RegionPlace(self._find(region, offset, byte_size), offset, byte_size)
+
+    def _find(self, region: str, offset: int, byte_size: int) -> Opened:
+        found: Opened | None = self._system.find(region) or self._cuda.find(region)
+        if found is None:
+            raise NotFound(f"Unable to find shared memory region: '{region}'")
+        size = found.region.byte_size
+        if not 0 <= offset < size:
+            raise InvalidRequest(f"Invalid offset for shared memory region: '{region}'")
+        if not 0 <= byte_size <= size - offset:
+            raise InvalidRequest(f"Invalid offset + byte size for shared memory region: '{region}'")
+        return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
@@ -20,18 +21,59 @@ from fovea_preprocess.plural import counted
 from fovea_server.log_lines import cut
 from fovea_server.logs import CONTROL, SERVER_LOG
 from fovea_server.observability.access_log import Access, AccessLog
-from fovea_server.observability.histogram import Durations
-from fovea_server.observability.key_counts import KeyCounts
+from fovea_server.observability.histogram import Durations, Family
 from fovea_server.traffic.call import Call
 
 if TYPE_CHECKING:
     from fovea_server.observability.otel import OtelTracer
+
+# Each label costs memory and time of every scrape.
+_MAX = 100
+_OTHERS = "others"
 
 log = logging.getLogger("fovea_server.refused")
 control = logging.getLogger(CONTROL)
 
 _REFUSALS = (QueueFull, ModelNotReady, ShuttingDown)
 _INTERVAL_S = 60.0
+
+
+class KeyCounts:
+    """Counts by the names of keys; one thread adds, any may read.
+
+    The first hundred names have labels of their own; all others are counted together.
+    """
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._requests: Counter[tuple[str, str]] = Counter()
+        self._images: Counter[str] = Counter()
+
+    def count(self, name: str, status: int | str, images: int) -> None:
+        """Count a request that was answered, and the images that it was charged with."""
+        self._requests[self._label(name), str(status)] += 1
+        self.charge(name, images)
+
+    def charge(self, name: str, images: int) -> None:
+        """Count images of a request that is counted elsewhere."""
+        self._images[self._label(name)] += images
+
+    def _label(self, name: str) -> str:
+        if name not in self._names and len(self._names) < _MAX:
+            self._names.add(name)
+        return name if name in self._names else _OTHERS
+
+    def families(self) -> list[Family]:
+        """Build the families; none before the first request with a key."""
+        requests = Family(
+            "fovea_key_requests_total", "counter", "Requests for inference, by key and status"
+        )
+        images = Family("fovea_key_images_total", "counter", "Images that keys were charged with")
+        for (name, status), count in list(self._requests.items()):
+            requests.add({"key": name, "status": status}, count)
+        for name, count in list(self._images.items()):
+            images.add({"key": name}, count)
+        return [requests, images] if self._names else []
 
 
 class Traffic:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fovea_engines.backends.latency_layout import LatencyLayout
+from fovea_engines.backends.cpu import LatencyLayout
 from fovea_engines.backends.registry import open_session
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.normalise import normalise
 from fovea_engines.onnx_graph.wiring import Wiring, is_depthwise
 from fovea_engines.quantization.qdq import quantisable, quantise
+from fovea_engines.quantization.quantisation import validate
 from fovea_engines.quantization.ranges import Origin, Ranges
-from fovea_engines.quantization.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
 pytestmark = pytest.mark.real

@@ -19,8 +19,8 @@ from fovea_engines.onnx_graph.normalise import normalise
 from fovea_engines.progress import Progress
 from fovea_engines.quantization.half import rounded, to_half
 from fovea_engines.quantization.qdq import quantisable, quantise
+from fovea_engines.quantization.quantisation import validate
 from fovea_engines.quantization.recode import quantised_share, recode
-from fovea_engines.quantization.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
 pytestmark = pytest.mark.real

@@ -17,9 +17,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluation.reference import ReferenceSession
 from fovea_engines.evaluation.samples import read_image, sample_images
 from fovea_engines.onnx_graph.load import load
-from fovea_engines.quantization.calibrate import Images
+from fovea_engines.quantization.calibrate import Images, Variety
 from fovea_engines.quantization.ranges import RANGES_FILE, Ranges
-from fovea_engines.quantization.variety import Variety
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from tests.engines.faults import FAULTS, convolution
 
-from fovea_engines.quantization.validator import validate
+from fovea_engines.quantization.quantisation import validate
 from fovea_preprocess.errors import UnsupportedModel
 
 pytestmark = pytest.mark.slow

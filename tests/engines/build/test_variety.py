@@ -11,8 +11,7 @@ from tests.engines.tiny import SIZE, tiny_network
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.quantization.calibrate import Images
-from fovea_engines.quantization.variety import Variety
+from fovea_engines.quantization.calibrate import Images, Variety
 from fovea_preprocess.spec import PreprocessSpec
 
 pytestmark = pytest.mark.real

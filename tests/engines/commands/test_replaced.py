@@ -8,8 +8,8 @@ from tests.conftest import DEMO
 
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import ModelRepository
-from fovea_server.rollout.promotion.documents import Promotion
-from fovea_server.rollout.promotion.record import HistoryRecord
+from fovea_server.rollout.promotion_documents import Promotion
+from fovea_server.rollout.record import HistoryRecord
 
 pytestmark = pytest.mark.slow
 

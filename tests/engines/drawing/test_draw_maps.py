@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from fovea_engines.drawing.drawing import annotated, draw, encode
-from fovea_engines.drawing.maps import cut_out
+from fovea_engines.drawing.drawing import annotated, cut_out, draw, encode
 from fovea_engines.results.colours import colour
 from fovea_engines.results.map_encoding import NOTHING
 from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fovea_server.bench.connection import Connection
+from fovea_server.bench.sender import Connection
 
 PIECES = {
     "whole": [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nboxes"],

@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 import pytest
 from tests.keyed import until
 
-from fovea_server.auth.key import digest_of
+from fovea_server.auth.key import digest_of, read_keys
 from fovea_server.auth.key_authenticator import KeyAuthenticator
-from fovea_server.auth.key_file import read_keys
 
 pytestmark = pytest.mark.slow
 
@@ -166,7 +165,7 @@ def test_another_file_is_left_alone(fovea, tmp_path):
 
 
 def test_keys_that_are_made_at_once_are_all_there(fovea, tmp_path):
-    from fovea_server.auth.key_file import change_keys
+    from fovea_server.auth.key import change_keys
 
     fovea("key", "add", "a")
     [first] = read_keys(tmp_path / "keys.json").keys

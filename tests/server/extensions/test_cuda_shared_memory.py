@@ -15,7 +15,7 @@ from fovea_preprocess.errors import (
     RegionFailed,
     Unsupported,
 )
-from fovea_server.tensors.cuda_shared_memory import CudaRegion, CudaSharedMemory
+from fovea_server.tensors.shared_memory import CudaRegion, CudaSharedMemory
 
 SIZE = 4096
 

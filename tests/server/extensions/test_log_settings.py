@@ -9,8 +9,8 @@ import pytest
 
 from fovea_preprocess.errors import InvalidOption, MalformedJson, Unavailable, Unsupported
 from fovea_server import logs
+from fovea_server.dataplane.extensions import LogSettings
 from fovea_server.log_lines import REQUEST_ID
-from fovea_server.log_settings import LogSettings
 from fovea_server.logs import ServerLog, set_up_logging
 
 DEFAULT = {

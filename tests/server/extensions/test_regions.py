@@ -10,10 +10,8 @@ from tests.engines.fake_device import fake_gpu
 
 from fovea_engines.backends.tensorrt.cuda.shared import CudaMemory
 from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
-from fovea_server.tensors.cuda_shared_memory import CudaSharedMemory
 from fovea_server.tensors.messages import OutputTensor
-from fovea_server.tensors.regions import SharedRegions
-from fovea_server.tensors.shared_memory import SharedMemory
+from fovea_server.tensors.shared_memory import CudaSharedMemory, SharedMemory, SharedRegions
 from fovea_server.tensors.wire import wire
 
 SIZE = 256

@@ -7,12 +7,10 @@ from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import InvalidRequest, NotFound
 from fovea_server.grpc.infer_request import parse_infer, read_request
-from fovea_server.grpc.infer_response import response_bytes, streamed_bytes, streamed_error
+from fovea_server.grpc.inference import response_bytes, streamed_bytes, streamed_error
 from fovea_server.grpc.models import version_of
-from fovea_server.tensors.cuda_shared_memory import CudaSharedMemory
 from fovea_server.tensors.messages import InferResponse, OutputTensor
-from fovea_server.tensors.regions import SharedRegions
-from fovea_server.tensors.shared_memory import SharedMemory
+from fovea_server.tensors.shared_memory import CudaSharedMemory, SharedMemory, SharedRegions
 from fovea_server.tensors.wire import encode_strings
 
 NO_REGIONS = SharedRegions(SharedMemory(False), CudaSharedMemory(False))

@@ -16,8 +16,7 @@ from fovea_server.metrics.metrics import (
     model_families,
     process_families,
 )
-from fovea_server.observability.family import Family, gauge, label_name, render
-from fovea_server.observability.histogram import Durations
+from fovea_server.observability.histogram import Durations, Family, gauge, label_name, render
 from fovea_server.observability.stages import Stages, StageTimes, stage_family
 from fovea_server.scheduling.cache import ResponseCache
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fovea_server.ray.counters import added
+from fovea_server.ray.metrics import added
 
 pytestmark = pytest.mark.cluster
 

@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip("ray")
-from fovea_server.observability.family import Family
+from fovea_server.observability.histogram import Family
 from fovea_server.ray import metrics
 
 pytestmark = pytest.mark.cluster

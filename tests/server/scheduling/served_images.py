@@ -24,7 +24,7 @@ from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult, SentImage
+from fovea_server.tensors.messages import ImageRequest, ImageResult, SentImage
 
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"
 SCENES = [(DEMO / f"scene-{n}.jpg").read_bytes() for n in (1, 2)]

@@ -28,7 +28,7 @@ from fovea_preprocess.image import decode_image
 from fovea_server.models.opening import warm_up_images
 from fovea_server.scheduling import job
 from fovea_server.settings import Settings
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 
 pytestmark = pytest.mark.real
 

@@ -14,8 +14,7 @@ from tests.server.scheduling.golden import strings
 
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, ModelNotReady, ShuttingDown
 from fovea_server.observability.model_statistics import FailureReason
-from fovea_server.tensors.image_messages import ImageResult
-from fovea_server.tensors.messages import InferResponse
+from fovea_server.tensors.messages import ImageResult, InferResponse
 
 pytestmark = pytest.mark.real
 

@@ -27,8 +27,7 @@ from fovea_server.models.opening import image_limits
 from fovea_server.observability.model_statistics import FailureReason
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import Settings
-from fovea_server.tensors.image_messages import ImageResult
-from fovea_server.tensors.messages import InferRequest, InputTensor
+from fovea_server.tensors.messages import ImageResult, InferRequest, InputTensor
 from fovea_server.traffic.triton_trace import TimedRequest
 
 pytestmark = pytest.mark.real

@@ -14,8 +14,7 @@ from fovea_preprocess.errors import (
     QueueFull,
 )
 from fovea_server.observability.model_statistics import FailureReason
-from fovea_server.tensors.image_messages import ImageResult
-from fovea_server.tensors.messages import InferResponse
+from fovea_server.tensors.messages import ImageResult, InferResponse
 
 Serve = Callable[..., Served | ServedImages]
 ANSWER = (InferResponse, ImageResult)

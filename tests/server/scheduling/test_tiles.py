@@ -14,7 +14,7 @@ from fovea_preprocess.image import decode_image
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.models.opening import image_limits
 from fovea_server.settings import Settings
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 
 pytestmark = pytest.mark.real
 

@@ -10,9 +10,7 @@ import pytest
 
 from fovea_preprocess.errors import InvalidModel, InvalidOption
 from fovea_preprocess.image import decode_image
-from fovea_server.search.identity import ModelIdentity
-from fovea_server.search.index import VectorIndex
-from fovea_server.search.thumbnails import Thumbnails, thumbnail
+from fovea_server.search.index import ModelIdentity, Thumbnails, VectorIndex, thumbnail
 
 VECTORS = np.random.default_rng(0).normal(size=(100, 16)).astype(np.float32)
 NAMES = np.array([f"{at}.jpg" for at in range(100)])

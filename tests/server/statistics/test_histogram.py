@@ -1,8 +1,7 @@
 """The number of request histograms is bounded, whatever models clients name."""
 
 from fovea_server.observability import histogram
-from fovea_server.observability.family import render
-from fovea_server.observability.histogram import Durations
+from fovea_server.observability.histogram import Durations, render
 
 
 class Everything:

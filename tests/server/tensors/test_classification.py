@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.tensors.classification import check_class_type, classify
+from fovea_server.dataplane.top_classes import check_class_type, classify
 from fovea_server.tensors.messages import OutputTensor
 
 

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from fovea_engines.repository.repository import ModelRepository
-from fovea_server.bench.foreign_cpu import ForeignCpu
 from fovea_server.bench.tune.candidates import find_candidates
 from fovea_server.bench.tune.run import Run, compared, fold
 from fovea_server.bench.tune.search import Search
 from fovea_server.bench.tune.setting import Setting
+from fovea_server.bench.tune.trials import ForeignCpu
 from fovea_server.cli.tune_tables import busy_note, draw, notes, table
 
 pytestmark = pytest.mark.slow

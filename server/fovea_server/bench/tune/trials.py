@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 import httpx
+import psutil
 
 from fovea_client import with_key
 from fovea_engines.repository.config_edit import edited_text
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.session import Closing
-from fovea_server.bench.foreign_cpu import ForeignCpu
-from fovea_server.bench.generator import Generator
-from fovea_server.bench.level import Level
+from fovea_server.bench.level import Generator, Level
 from fovea_server.bench.load import Burst, ClosedLoop
 from fovea_server.bench.payload import image_payload
 from fovea_server.bench.repository_copy import config_source, copied_model
@@ -36,6 +36,43 @@ _LONG = 3.0
 # Usual time in which a model is loaded with another setting.
 _START_S = 0.7
 _LOAD_S = 600.0
+
+
+class ForeignCpu:
+    """CPU time since a moment that neither this process nor its children used.
+
+    Args:
+        cores: usable ones. Those of the machine beyond them are free for others.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self._places = os.sched_getaffinity(0)
+        self._spare = len(self._places) - cores
+        self._began = time.monotonic()
+        self._busy_s, self._own_s = self._all(), _own()
+
+    def taken(self) -> float:
+        """Return how many cores were taken from this process in the mean."""
+        seconds = time.monotonic() - self._began
+        foreign_s = (self._all() - self._busy_s) - (_own() - self._own_s)
+        return max(0.0, foreign_s / seconds - self._spare)
+
+    def _all(self) -> float:
+        """Return seconds of all programs on these cores, and those that a host has stolen."""
+        every = psutil.cpu_times(percpu=True)
+        mine = [every[place] for place in self._places if place < len(every)]
+        busy = (one.user + one.nice + one.system + getattr(one, "steal", 0.0) for one in mine)
+        return float(sum(busy))
+
+
+def _own() -> float:
+    me = psutil.Process()
+    total = 0.0
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 class Trials(Closing):

@@ -8,9 +8,20 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from fovea_preprocess.errors import NotFound
-from fovea_server.auth.limited import LimitedPrincipal
+from fovea_server.auth.bucket import LimitedPrincipal
+from fovea_server.feature import Feature
 from fovea_server.http.v1.openapi import described
 from fovea_server.http.v1.route import call_of, restricted
+
+
+class KeyRoute(Feature):
+    """The route of keys."""
+
+    def router(self) -> APIRouter:
+        """Make the route."""
+        from fovea_server.http.v1.keys import router
+
+        return router
 
 
 class OwnKey(BaseModel):

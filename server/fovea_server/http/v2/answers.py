@@ -2,11 +2,78 @@
 
 from __future__ import annotations
 
+import asyncio
+import zlib
+from functools import partial
+
 import orjson
 
-from fovea_preprocess.errors import BodyTooLarge, FoveaError, RateLimited, Unauthenticated
+from fovea_preprocess.errors import (
+    BodyTooLarge,
+    FoveaError,
+    InvalidRequest,
+    RateLimited,
+    Unauthenticated,
+    Unsupported,
+)
 from fovea_server.error_status import v2_http_status
-from fovea_server.http.messages import JSON, TEXT, Response, error_headers
+from fovea_server.http.messages import JSON, TEXT, Request, Response, error_headers
+from fovea_server.http.receive import unpack
+
+# Compressing more bytes than this would block the event loop.
+_IN_THREAD = 65_536
+_WRITTEN = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+async def decompressed(request: Request, limit: int) -> bytes | bytearray:
+    """Decompress the body; one that cannot be is taken as empty, as Triton does."""
+    encoding = request.headers.get(b"content-encoding", b"identity")
+    if encoding in (b"identity", b""):
+        return request.body
+    if encoding not in (b"gzip", b"deflate"):
+        raise Unsupported("Unsupported compression type")
+    try:
+        return await unpack(request.body, request.hold, limit, partial(too_large, None, limit))
+    except zlib.error:
+        return b""
+
+
+def refuse_encoding(request: Request) -> None:
+    """Raise InvalidRequest for a compressed body, which only infer accepts."""
+    if request.headers.get(b"content-encoding", b"identity") not in (b"identity", b""):
+        raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
+
+
+async def compress(answer: Response, accepted: bytes) -> None:
+    """Compress an answer in place, if the client prefers that."""
+    encoding = _preferred(accepted.decode("latin-1"))
+    if encoding is None:
+        return
+    body, size = answer.body, sum(map(len, answer.body))
+    if size > _IN_THREAD:
+        answer.body = await asyncio.to_thread(_packed, body, _WRITTEN[encoding])
+    else:
+        answer.body = _packed(body, _WRITTEN[encoding])
+    answer.headers.append((b"content-encoding", encoding.encode()))
+
+
+def _packed(pieces: list[bytes | memoryview], wbits: int) -> list[bytes | memoryview]:
+    compressor = zlib.compressobj(wbits=wbits)
+    return [*(compressor.compress(piece) for piece in pieces), compressor.flush()]
+
+
+def _preferred(accepted: str) -> str | None:
+    """Choose gzip, deflate or None by an Accept-Encoding header; the first of equals."""
+    best, best_weight = "identity", 0.0
+    for entry in accepted.split(","):
+        encoding, _, weight_text = entry.strip().partition(";q=")
+        try:
+            weight = float(weight_text or 1)
+        except ValueError:
+            continue
+        if encoding in ("identity", *_WRITTEN) and weight > best_weight:
+            best, best_weight = encoding, weight
+    return best if best in _WRITTEN else None
 
 
 def json_answer(value: object) -> Response:

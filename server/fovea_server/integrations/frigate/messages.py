@@ -19,7 +19,7 @@ from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidRequest
 from fovea_preprocess.image import DecodedImage
 from fovea_server.json_text import parse_json
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 
 # Frigate takes so many objects, each as class, score, y1, x1, y2, x2 in shares of the frame.
 _ROWS, _COLUMNS = 20, 6

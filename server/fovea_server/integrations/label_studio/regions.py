@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -16,17 +16,91 @@ from fovea_engines.results.map_encoding import NOTHING
 from fovea_engines.results.maps import ClassMap
 from fovea_engines.results.mask_encoding import polygons
 from fovea_engines.results.masks import Bitmap
+from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.rotated import corners
 from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
-from fovea_server.integrations.label_studio.brush import packed
 from fovea_server.integrations.label_studio.config import Control, spelling
-from fovea_server.integrations.label_studio.region_fields import Fields, control_value, fields_of
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
+
+Fields = dict[str, Any]
+"""Fields of an image of /v1, or of an object there."""
+
+_WIDTHS = np.array([4, 8, 12, 16])
+_LONGEST = 1 << 16
+_VALUE_BITS = 8
+# Each pixel is red, green, blue and opacity, which are alike.
+_CHANNELS = 4
 
 # Of a drawn point, per cents of the image.
 _POINT = 0.6
 _NOBODY = -1
+
+
+def fields_of(found: TaskResult, words: Vocabulary) -> tuple[Fields, dict[int, Fields]]:
+    """Return the fields of the image, and of each object by its index."""
+    if isinstance(found, ClassMap) or (isinstance(found, Detections) and found.findings is None):
+        return {}, {}
+    if not isinstance(found, Detections):
+        return found.to_json(words, PredictOptions()), {}
+    # Masks become regions of their own.
+    objects = replace(found, masks=None).to_json(words, PredictOptions())["detections"]
+    return {}, dict(enumerate(objects))
+
+
+def control_value(control: Control, fields: Fields) -> tuple[dict[str, Any], float] | None:
+    """Return the value and the score that a control gets; None where nothing suits it."""
+    if control.kind == "TextArea":
+        text = fields.get("reading", fields.get("text"))
+        if not text or not text["text"] or text["score"] < control.threshold:
+            return None
+        return {"text": [text["text"]]}, text["score"]
+    scores: dict[str, float] = {}
+    for one in _classes(control, fields):
+        label = control.labels.get(spelling(one["class_name"]))
+        if label is not None and one["score"] >= control.threshold:
+            scores.setdefault(label, one["score"])
+    if not scores:
+        return None
+    chosen = list(scores) if control.several else list(scores)[:1]
+    return {"choices": chosen}, scores[chosen[0]]
+
+
+def _classes(control: Control, fields: Fields) -> list[dict[str, Any]]:
+    """Return the classes of the attribute that has the control's name, else all; best first."""
+    named = fields.get("attributes", [])
+    own = [each for each in named if spelling(each["name"]) == spelling(control.name)]
+    found = [one for each in own or named for one in each["classes"]]
+    if not own:
+        found += fields.get("classes", [])
+    return sorted(found, key=lambda one: -one["score"])
+
+
+def packed(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Pack a mask [height, width] of 0 and 1 into bytes."""
+    pixels = mask.ravel()
+    edges = np.flatnonzero(np.diff(pixels)) + 1
+    starts = np.concatenate([[0], edges])
+    lengths = np.diff(np.concatenate([starts, [pixels.size]])) * _CHANNELS
+    header = f"{pixels.size * _CHANNELS:032b}{_VALUE_BITS - 1:05b}"
+    header += "".join(f"{width - 1:04b}" for width in _WIDTHS)
+    bits = np.frombuffer(header.encode(), np.uint8) - ord("0")
+    return np.packbits(np.concatenate([bits, _runs(lengths, pixels[starts])]))
+
+
+def _runs(lengths: NDArray[np.int64], values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the bits of runs; the longest are split, as no width of a count is enough."""
+    counts = -(-lengths // _LONGEST)
+    parts = np.full(counts.sum(), _LONGEST)
+    parts[counts.cumsum() - 1] = lengths - (counts - 1) * _LONGEST
+    widths = np.searchsorted(1 << _WIDTHS, parts)
+    sizes = 3 + _WIDTHS[widths] + _VALUE_BITS
+    codes = (4 | widths) << _WIDTHS[widths] | (parts - 1)
+    codes = codes << _VALUE_BITS | np.repeat(values, counts) * 255
+    # Big-endian: each row has the bits of a run, and zeros before them.
+    rows = np.unpackbits(codes.astype(">u4").view(np.uint8).reshape(-1, 4), axis=1)
+    bits: NDArray[np.uint8] = rows[np.arange(32) >= 32 - sizes[:, None]]
+    return bits
 
 
 @dataclass(frozen=True, slots=True)

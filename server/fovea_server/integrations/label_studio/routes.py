@@ -31,16 +31,16 @@ from fovea_server.http.v1.route import (
 )
 from fovea_server.integrations.asking import (
     deadline,
+    default_model,
     errors_as,
     models_of,
     predicted,
 )
-from fovea_server.integrations.choosing import default_model
 from fovea_server.integrations.label_studio.config import TASKS, Control, check_labels, controls_for
 from fovea_server.integrations.label_studio.hosts import Hosts
 from fovea_server.integrations.label_studio.regions import regions
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from fovea_engines.results.class_names import class_name
 from fovea_engines.results.classes import Classes
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.vocabulary import Vocabulary
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 from fovea_server.traffic.call import CALL
 
 TASKS = {

@@ -9,14 +9,20 @@ import logging
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from math import prod
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.device import usable_cores
 from fovea_engines.repository.config_pbtxt import fields_in_source
 from fovea_engines.repository.model_config import ConfigTensor, ModelConfig
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
-from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.errors import InvalidModel, InvalidOption
+from fovea_preprocess.mistakes import key_fault
 from fovea_server.models.config.ensembles import data_flow_faults
+
+Document = TypeVar("Document", bound=BaseModel)
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +81,16 @@ _MEANT_PLATFORMS = {
     "tensorrt": "tensorrt_plan",
 }
 _ALIKE = 0.85  # a typing error, and not another of Triton's backends, as tensorrt_llm
+
+
+def checked(kind: type[Document], given: object) -> Document:
+    """Make a document of what was given; InvalidOption names the key that is wrong."""
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        # A key that is unknown may be one that is missing, misspelt.
+        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+        raise InvalidOption(key_fault(first, kind.model_fields)) from None
 
 
 def check_config(config: ModelConfig, name: str) -> None:

@@ -18,7 +18,7 @@ from fovea_server.streams.events.config import EventConfig
 from fovea_server.streams.events.config import shown as shown_events
 from fovea_server.streams.frames.address import SourceAddress
 from fovea_server.streams.frames.reader import Reading
-from fovea_server.streams.zones.shape import seconds
+from fovea_server.streams.zones import seconds
 from fovea_server.tracking.tracker import check
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

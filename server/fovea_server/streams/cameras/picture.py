@@ -11,10 +11,9 @@ import cv2
 import numpy as np
 
 from fovea_engines.drawing.drawing import draw, encode
-from fovea_server.streams.cameras.overlay import draw_counts, draw_shapes, draw_trails
+from fovea_server.streams.cameras.overlay import Trails, draw_counts, draw_shapes, draw_trails
 from fovea_server.streams.cameras.stream import CameraStream, SeenFrame
-from fovea_server.streams.cameras.trails import Trails
-from fovea_server.streams.zones.shape import Point, Shape
+from fovea_server.streams.zones import Point, Shape
 
 _RATE = 5.0
 _LOOK_S = 0.05

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,14 @@ from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound, Unavailable
 from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.reach import Reach
 from fovea_server.streams.cameras.config import StreamConfig
-from fovea_server.streams.cameras.turns import Turns
 from fovea_server.streams.events.feed import EventFeed
 from fovea_server.streams.frames.address import SourceAddress
 from fovea_server.streams.frames.camera import Camera, Frame, SourceState
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 from fovea_server.tracking.tracker import Tracker, Tuning
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,30 @@ log = logging.getLogger(__name__)
 _RATE_OF = 30
 # So many frames with objects, and none with an id, are worth a word.
 _UNTRACKED = 10
+
+
+class Turns:
+    """Lets as many frames of all streams together to a model as it computes side by side.
+
+    Each stream takes its newest frame when it is its turn, and none grows old in the queue: where
+    there are more frames than the model can see, they share it with clients one to one.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._places: dict[tuple[str, int], asyncio.Semaphore] = {}
+
+    def of(self, name: str) -> AbstractAsyncContextManager[object]:
+        """Return the turn of a frame at a model; of one that is not there, none is waited for."""
+        try:
+            engine = self._models.get(name).engine
+        except FoveaError:
+            return nullcontext()
+        if engine is None:
+            return nullcontext()
+        session = engine.session
+        most = session.concurrency * (session.max_batch if session.offloads else 1)
+        return self._places.setdefault((name, most), asyncio.Semaphore(most))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

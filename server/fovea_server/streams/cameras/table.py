@@ -24,11 +24,10 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.dataplane.reach import EVERYWHERE, Reach
 from fovea_server.dataplane.service import Service
-from fovea_server.observability.family import Family
+from fovea_server.observability.histogram import Family
 from fovea_server.streams.cameras.config import StreamConfig
 from fovea_server.streams.cameras.picture import NewestPicture
-from fovea_server.streams.cameras.stream import CameraStream, ended, failed_document
-from fovea_server.streams.cameras.turns import Turns
+from fovea_server.streams.cameras.stream import CameraStream, Turns, ended, failed_document
 from fovea_server.streams.events.config import ADDRESSES
 from fovea_server.streams.events.feed import EventFeed
 from fovea_server.streams.frames.address import check_reach

@@ -11,8 +11,8 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.streams.events.mqtt import Mqtt
 from fovea_server.streams.events.webhook import Webhook
 from fovea_server.streams.frames.address import check_login
-from fovea_server.streams.zones.change import ChangeKind
-from fovea_server.streams.zones.shape import Shape, read_shapes, seconds
+from fovea_server.streams.scene import ChangeKind
+from fovea_server.streams.zones import Shape, read_shapes, seconds
 
 ADDRESSES = ("webhook", "mqtt")
 """Keys by which the server opens connections: for the operator alone."""

@@ -32,12 +32,11 @@ from fovea_server.http.guard import Guard
 from fovea_server.http.messages import error_headers
 from fovea_server.http.v1.answers import error_json
 from fovea_server.json_text import MAX_OF_STRANGERS, parse_json
-from fovea_server.observability.family import Family
+from fovea_server.observability.histogram import Family
 from fovea_server.traffic.call import CLIENT_LEFT, Call, fields
 
 if TYPE_CHECKING:
-    from fovea_server.streams.sockets.events import Events
-    from fovea_server.streams.sockets.frames import Frames
+    from fovea_server.streams.sockets.frames import Events, Frames
 
 log = logging.getLogger(__name__)
 

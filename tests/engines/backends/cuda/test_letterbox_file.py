@@ -81,7 +81,7 @@ def test_without_a_compiler_the_build_says_so(tmp_path, monkeypatch):
     def missing(name):
         raise ImportError("No module named 'cuda'")
 
-    monkeypatch.setattr("fovea_engines.backends.tensorrt.cuda.nvrtc.import_module", missing)
+    monkeypatch.setattr("fovea_engines.backends.tensorrt.cuda.letterbox.import_module", missing)
     progress = Counting()
     write_letterbox(tmp_path, SPEC, progress)
     assert list(tmp_path.iterdir()) == []

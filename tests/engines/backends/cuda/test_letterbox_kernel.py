@@ -11,12 +11,12 @@ from tests.letterbox_cases import SPECS, differences, letterboxed, noise, placed
 
 from fovea_engines.backends.tensorrt.cuda.letterbox import (
     LetterboxKernel,
+    compile_cuda,
     compile_letterbox,
     definitions,
     packed_size,
     source,
 )
-from fovea_engines.backends.tensorrt.cuda.nvrtc import compile_cuda
 from fovea_preprocess.errors import BackendUnavailable, BuildError
 from fovea_preprocess.spec import PreprocessSpec
 

@@ -14,7 +14,7 @@ from fovea_server.http.v1.predict import PredictRoute
 from fovea_server.http.v1.schemas import ImageAnswer
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.settings import Settings
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import ImageResult
 
 
 def takes(method="POST", target=b"/v1/models/m/predict") -> bool:

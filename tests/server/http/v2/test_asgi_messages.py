@@ -9,7 +9,7 @@ import pytest
 
 from fovea_server.byte_budget import ByteBudget, too_slow
 from fovea_server.http.envelope import WithTraffic
-from fovea_server.http.v2.route import V2Route
+from fovea_server.http.v2.routes import V2Route
 
 pytestmark = pytest.mark.slow
 

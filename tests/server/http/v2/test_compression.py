@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from fovea_server.http.messages import Response
-from fovea_server.http.v2.compression import compress
+from fovea_server.http.v2.answers import compress
 
 
 @pytest.mark.parametrize(

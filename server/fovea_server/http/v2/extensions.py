@@ -1,0 +1,100 @@
+"""The endpoints for shared memory, trace settings and log settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.dataplane.service import Service
+from fovea_server.http.base64_text import base64_bytes
+from fovea_server.http.messages import Request, Response
+from fovea_server.http.v2.answers import json_answer
+from fovea_server.tensors.shared_memory import CudaSharedMemory, SharedMemory
+from fovea_server.tensors.triton_json import as_string, as_unsigned, find, member, parse_json
+
+
+async def status(service: Service, request: Request) -> Response:
+    """List one region of system memory or of GPUs' memory, or all."""
+    regions = _memory(service, request).status(request.names["region"])
+    return json_answer([asdict(region) for region in regions])
+
+
+async def unregister(service: Service, request: Request) -> Response:
+    """Unregister one region of system memory or of GPUs' memory, or all."""
+    _memory(service, request).unregister(request.names["region"])
+    return Response()
+
+
+def _memory(service: Service, request: Request) -> SharedMemory | CudaSharedMemory:
+    extensions = service.extensions
+    cuda = request.name("memory") == "cuda"
+    return extensions.cuda_shared_memory if cuda else extensions.system_shared_memory
+
+
+async def register(service: Service, request: Request) -> Response:
+    """Register a region of system memory or of a GPU's memory."""
+    name, kind = request.name("region"), request.name("memory")
+    if not name:
+        raise InvalidRequest(f"'region name' is necessary to register {kind} shared memory region")
+    given = await _parsed(service, request)
+    if kind == "cuda":
+        await _register_cuda(service, name, given)
+    else:
+        service.extensions.system_shared_memory.register(
+            name,
+            as_string(_required(given, "key")),
+            as_unsigned(find(given, "offset", 0)),
+            as_unsigned(_required(given, "byte_size")),
+        )
+    return Response()
+
+
+async def _register_cuda(service: Service, name: str, given: object) -> None:
+    try:
+        handle = base64_bytes(as_string(member(_required(given, "raw_handle"), "b64")))
+    except ValueError:
+        # Refused as a handle of the wrong length.
+        handle = b""
+    byte_size = as_unsigned(member(given, "byte_size"))
+    device_id = as_unsigned(member(given, "device_id"))
+    # In a thread: the first one opens the GPU, which takes long.
+    register = service.extensions.cuda_shared_memory.register
+    await asyncio.to_thread(register, name, handle, device_id, byte_size)
+
+
+def _required(given: object, name: str) -> object:
+    value = find(given, name)
+    if value is None:
+        raise InvalidRequest(f"Shared memory register request has no '{name}' field")
+    return value
+
+
+async def trace(service: Service, request: Request) -> Response:
+    """Read or change the trace settings of a model or of all."""
+    model = request.names["model"]
+    if request.call.method == "POST":
+        given = await _given(service, request)
+        return json_answer(service.extensions.trace.update(model, given))
+    return json_answer(service.extensions.trace.get(model))
+
+
+async def log(service: Service, request: Request) -> Response:
+    """Read or change the log settings."""
+    if request.call.method == "POST":
+        given = await _given(service, request)
+        return json_answer(service.extensions.log_settings.update(given))
+    return json_answer(service.extensions.log_settings.get())
+
+
+async def _parsed(service: Service, request: Request) -> Any:
+    return await service.json.run(request.body, partial(parse_json, request.body))
+
+
+async def _given(service: Service, request: Request) -> Mapping[str, Any]:
+    given = await _parsed(service, request)
+    # Triton changes no setting if the body is not an object.
+    return given if type(given) is dict else {}

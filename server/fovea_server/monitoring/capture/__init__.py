@@ -1,1 +1,0 @@
-"""Keeps images that a model has answered, with its results."""

@@ -1,0 +1,307 @@
+"""Compares what models get with the images of their builds."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from itertools import pairwise
+from operator import attrgetter
+from weakref import WeakKeyDictionary
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+from starlette.concurrency import run_in_threadpool
+
+from fovea_engines.repository.card import Baseline, Distribution, Floats, Found, compared
+from fovea_engines.results.class_names import class_name
+from fovea_engines.results.options import PredictOptions
+from fovea_preprocess.errors import FoveaError, NotFound
+from fovea_preprocess.image import brightness
+from fovea_server.dataplane.models import Models
+from fovea_server.dataplane.prediction import Prediction
+from fovea_server.feature import Feature
+from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.route import ModelName, restricted
+from fovea_server.models.model import ServedModel
+from fovea_server.observability.histogram import Family
+from fovea_server.svg import document, text
+from fovea_server.tensors.messages import ImageResult, SentImage
+
+IMAGES = 500
+"""As many images make a window."""
+
+LARGEST = 24_000_000
+"""Most pixels of an image whose brightness is looked at: nobody counts the memory that it takes."""
+
+_EVERY_S = 0.25
+# A look takes a fiftieth of the time of one processor at most.
+_REST = 49
+
+_EDGE, _LABELS, _BARS, _BAR = 16, 150, 420, 9
+_ROW, _TITLE = 2 * _BAR + 8, 40
+_GREY, _BLUE = "#9a9a9a", "#0072b2"
+
+_BIN: JsonDict = {"bin": "person", "expected": 0.54, "live": 0.28}
+_QUANTITY: JsonDict = {"quantity": "classes", "distance": 0.31, "images": 412, "bins": [_BIN]}
+_REPORT: JsonDict = {
+    **{"model": "yolov8n", "version": "1", "window": IMAGES, "left_out": 0},
+    **{"images": 256, "images_from": "val2017", "quantities": [_QUANTITY]},
+}
+
+_USUAL = PredictOptions()
+# With others, less or other is found.
+_choosing = attrgetter("iou", "classes", "max_det", "agnostic", "labels", "tile")
+_CHOSEN = _choosing(_USUAL)
+
+
+class LiveWindow:
+    """The last images of a model version: what was found, and how bright some were.
+
+    Attributes:
+        found: added to on the event loop.
+        next_look: time from which on the brightness of another image may be looked at.
+        left_out: number of images whose requests had options by which less, or other, is found.
+    """
+
+    def __init__(self, baseline: Baseline) -> None:
+        self.baseline = baseline
+        self.found: deque[Found] = deque(maxlen=IMAGES)
+        self.next_look = 0.0
+        self.left_out = 0
+        self._brightness: deque[float] = deque(maxlen=IMAGES)
+
+    def look(self, image: SentImage) -> None:
+        """Add the brightness of an image; call it in a thread, with `next_look` infinite."""
+        began = time.monotonic()
+        try:
+            self._brightness.append(brightness(image))
+        except FoveaError:
+            pass  # it is over the usual limits of a decoding, and the server has others
+        finally:
+            ended = time.monotonic()
+            self.next_look = ended + max(_EVERY_S, _REST * (ended - began))
+
+    def count(self) -> dict[str, Floats]:
+        """Return the number of images in each bin of the baseline, by quantity."""
+        return self.baseline.count(list(self.found), list(self._brightness))
+
+
+def draw(report: DriftReport) -> str:
+    """Draw two bars for each bin: the share of the build's images, and that of the live ones."""
+    title = f"{report.model}, version {report.version}: live images and those of its build"
+    parts = [
+        text(_EDGE, 28, title, 'class="title"'),
+        *_bar(_EDGE, 44, 14, _GREY, ""),
+        text(_EDGE + 20, 53, f"{report.images} images of {report.images_from}"),
+        *_bar(_EDGE + _LABELS + 100, 44, 14, _BLUE, ""),
+        text(_EDGE + _LABELS + 120, 53, "live"),
+    ]
+    top = 64
+    for each in report.quantities:
+        parts += _chart(each, top)
+        top += _TITLE + _ROW * len(each.bins)
+    return document(title, 2 * _EDGE + _LABELS + _BARS + 50, top + _EDGE, parts)
+
+
+def _chart(of: DriftQuantity, top: int) -> Iterator[str]:
+    distance = "too few live images" if of.distance is None else f"distance {of.distance:.2f}"
+    heading = f"{of.quantity}: {distance}, {of.images} live images"
+    yield text(_EDGE, top + 28, heading, 'style="font-weight:600"')
+    left = _EDGE + _LABELS
+    for number, each in enumerate(of.bins):
+        y = top + _TITLE + number * _ROW
+        yield text(left - 8, y + _BAR + 4, each.bin[:20], 'text-anchor="end"')
+        for place, share, colour in ((y, each.expected, _GREY), (y + _BAR, each.live, _BLUE)):
+            yield from _bar(
+                left, place, round(share * _BARS, 1), colour, f"{each.bin}: {share:.1%}"
+            )
+
+
+def _bar(left: float, top: float, width: float, colour: str, about: str) -> Iterator[str]:
+    yield (
+        f'<rect x="{left}" y="{top}" width="{width}" height="{_BAR}" fill="{colour}">'
+        f"<title>{escape(about)}</title></rect>"
+    )
+
+
+class DriftBin(BaseModel):
+    """A bin of a quantity, and the share of the images in it."""
+
+    bin: str
+    expected: float = Field(description="share of the images of the build")
+    live: float = Field(description="share of the live images")
+
+
+class DriftQuantity(BaseModel):
+    """One quantity of the live images, and of those of the build."""
+
+    quantity: str = Field(description="scores, classes, sizes, objects or brightness")
+    distance: float | None = Field(
+        description="population stability index, less what chance explains: from .25 on the images "
+        "are others; null with fewer than 20 images"
+    )
+    images: int = Field(description="live images that have it")
+    bins: list[DriftBin]
+
+
+class DriftReport(BaseModel):
+    """The last images of a model beside those of its build."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_REPORT]})
+
+    model: str
+    version: str
+    window: int = Field(description="most live images that are compared, the last ones")
+    left_out: int = Field(description="images with options by which less, or other, is found")
+    images: int = Field(description="number of the images of the build")
+    images_from: str = Field(description="name of their folder")
+    quantities: list[DriftQuantity]
+
+
+def drift_report(model: ServedModel, window: LiveWindow) -> DriftReport:
+    """Compute the report; it takes milliseconds."""
+    labels = None if model.engine is None else model.engine.labels
+    live = window.count()
+    baseline = window.baseline
+    quantities = [
+        DriftQuantity(
+            quantity=name,
+            distance=None if (far := each.distance(live[name])) is None else round(far, 4),
+            images=round(float(live[name].sum())),
+            bins=[
+                DriftBin(bin=text, expected=round(want, 4), live=round(have, 4))
+                for text, want, have in zip(
+                    _bin_names(name, each, labels),
+                    (count / sum(each.counts) for count in each.counts),
+                    (live[name] / max(1.0, live[name].sum())).tolist(),
+                    strict=True,
+                )
+                if want or have
+            ],
+        )
+        for name, each in baseline.quantities.items()
+    ]
+    return DriftReport(
+        model=model.name,
+        version=str(model.version),
+        window=IMAGES,
+        left_out=window.left_out,
+        images=baseline.images,
+        images_from=baseline.images_from,
+        quantities=quantities,
+    )
+
+
+def _bin_names(quantity: str, of: Distribution, labels: tuple[str, ...] | None) -> list[str]:
+    if of.exact:
+        return [*(class_name(labels, int(each)) for each in of.edges), "others"]
+    if quantity == "objects":
+        edges = [int(each) for each in of.edges[:-1]]
+        last = int(of.edges[-1])
+        pairs = pairwise([*edges, last + 1])
+        between = [str(a) if a + 1 == b else f"{a} to {b - 1}" for a, b in pairs]
+        under = "none" if edges[0] <= 1 else f"under {edges[0]}"
+        return [under, *between, f"over {last}"]
+    edges_ = [f"{each:.3g}" for each in of.edges]
+    between = [f"{a} to {b}" for a, b in pairwise(edges_)]
+    return [f"under {edges_[0]}", *between, f"over {edges_[-1]}"]
+
+
+def drift_routes(watch: Drift) -> APIRouter:
+    """Make the route."""
+    router = APIRouter(tags=["models"], dependencies=[restricted("statistics")])
+
+    @router.get("/v1/models/{name}/drift", **described("model_drift", DriftReport, 403, 404, 503))
+    async def model_drift(name: ModelName) -> DriftReport:
+        """Compare the last images of a model with those that it was built with."""
+        return await run_in_threadpool(drift_report, *watch.window(name))
+
+    return router
+
+
+class Drift(Feature):
+    """Sees every answer, and keeps the numbers of the last ones of each model version.
+
+    It computes when it is asked: on the event loop it only adds to a window.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._windows: WeakKeyDictionary[ServedModel, LiveWindow | None] = WeakKeyDictionary()
+
+    def router(self) -> APIRouter:
+        """Make the route of the report."""
+        from fovea_server.monitoring.drift import drift_routes
+
+        return drift_routes(self)
+
+    def observe(
+        self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
+    ) -> None:
+        """Add images to the window of a model."""
+        try:
+            window = self._windows[model]
+        except KeyError:
+            window = self._begin(model)
+        if window is None:
+            return
+        options = prediction.options
+        usual = options.conf <= _USUAL.conf and _choosing(options) == _CHOSEN
+        if not usual:
+            window.left_out += len(images)
+        for image, result in zip(images, prediction.images, strict=True):
+            if isinstance(image, FoveaError) or not isinstance(result, ImageResult):
+                continue
+            pixels = result.width * result.height
+            if usual and (found := compared(result.found, pixels)):
+                window.found.append(found)
+            if time.monotonic() >= window.next_look and pixels <= LARGEST:
+                window.next_look = math.inf
+                asyncio.get_running_loop().call_soon(self._look, window, image)
+
+    def window(self, name: str) -> tuple[ServedModel, LiveWindow]:
+        """Return the version of a model that answers, and its window; call it on the event loop.
+
+        Raises as `Models.get`, and NotFound: its card has nothing to compare with.
+        """
+        model = self._models.get(name, None)
+        # What is not loaded yet has no card. It says why, where the version is not ready.
+        _ = model.scheduler
+        if (window := self._windows.get(model) or self._begin(model)) is None:
+            raise NotFound(
+                f"model '{name}', version {model.version}, has no images of its build to compare "
+                "with: build it again with 50 images or more of its own, as --images, "
+                "--calibration or --data"
+            )
+        return model, window
+
+    def families(self) -> Iterable[Family]:
+        """Return the metrics."""
+        drift = Family(
+            "fovea_drift", "gauge", "Population stability index of live images and the build's"
+        )
+        images = Family("fovea_drift_images", "gauge", "Live images that are compared")
+        for model in self._models:
+            if (window := self._windows.get(model)) is None:
+                continue
+            for name, live in window.count().items():
+                labels = {"model": model.name, "version": str(model.version), "quantity": name}
+                images.add(labels, round(float(live.sum())))
+                if (distance := window.baseline.quantities[name].distance(live)) is not None:
+                    drift.add(labels, round(distance, 4))
+        return drift, images
+
+    def _begin(self, model: ServedModel) -> LiveWindow | None:
+        engine = model.engine
+        # What a pipeline is sent, its first model does not answer as it was built.
+        baseline = None if engine is None or model.config.composing else engine.card.baseline
+        window = self._windows[model] = None if baseline is None else LiveWindow(baseline)
+        return window
+
+    def _look(self, window: LiveWindow, image: SentImage) -> None:
+        asyncio.get_running_loop().run_in_executor(None, window.look, image)

@@ -1,1 +1,0 @@
-"""Compares what a model gets with the images of its build."""

@@ -1,0 +1,308 @@
+"""Follows the histories of the models of a server, and decides about canaries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from fovea_engines.repository.repository import ModelRepository
+from fovea_preprocess.errors import FoveaError, InvalidRequest
+from fovea_server.dataplane.canaries import Canaries
+from fovea_server.dataplane.models import Models
+from fovea_server.feature import Feature
+from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.route import ModelName, call_of, restricted
+from fovea_server.rollout.canary import RunningCanary
+from fovea_server.rollout.changing import changing
+from fovea_server.rollout.promotion_documents import (
+    FILE,
+    LATEST,
+    MOST,
+    Event,
+    ModelHistory,
+    Promotion,
+    Rollback,
+)
+from fovea_server.rollout.record import (
+    CanaryCounts,
+    HistoryRecord,
+    drop_counts,
+    read_counts,
+    write_counts,
+)
+from fovea_server.rollout.shadows import Shadows
+
+_INDEX = [restricted("metadata"), restricted("model-repository")]
+_CHANGES = 400, 403, 404, 413, 422, 503
+
+Limit = Annotated[int, Query(ge=1, le=MOST, description="most events")]
+Before = Annotated[int | None, Query(ge=1, description="only events before this number")]
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+# After so many looks the models are listed anew.
+_LOOKS = 15
+# Time for other servers to let a canary pass that has seen too few requests here.
+_PATIENCE = timedelta(seconds=10)
+
+Stamps = dict[str, tuple[int, int]]
+"""Time of change (ns) and size of the history, of each model that has one."""
+
+
+def promotion_routes(promoter: Promoter) -> APIRouter:
+    """Make the routes; those that change something are for who may load models."""
+    router = APIRouter(tags=["models"], prefix="/v1/models/{name}", dependencies=_INDEX)
+
+    async def changed(request: Request, name: str, kind: type[Rollback]) -> Response:
+        async def work(given: Rollback) -> str:
+            call = call_of(request)
+            who = call.principal.name if call.principal is not None else (given.who or "")[:100]
+            # A client that leaves does not stop it half-way, with a version loaded for nobody.
+            await asyncio.shield(promoter.change(name, given, who or call.client or ""))
+            return (await promoter.history(name)).model_dump_json(exclude_none=True)
+
+        return await changing(request, kind, work)
+
+    @router.get(
+        "/history",
+        response_model_exclude_none=True,
+        **described("model_history", ModelHistory, 403, 404, 422, 503),
+    )
+    async def model_history(
+        name: ModelName, limit: Limit = LATEST, before: Before = None
+    ) -> ModelHistory:
+        """List who made which version current, when and why; and how a canary does."""
+        return await promoter.history(name, limit, before)
+
+    @router.post("/promote", **described("promote_model", ModelHistory, *_CHANGES, body=Promotion))
+    async def promote_model(request: Request, name: ModelName) -> Response:
+        """Make a version current: it answers all requests that name none, or a share of them."""
+        return await changed(request, name, Promotion)
+
+    @router.post(
+        "/rollback", **described("roll_model_back", ModelHistory, *_CHANGES, body=Rollback)
+    )
+    async def roll_model_back(request: Request, name: ModelName) -> Response:
+        """End the canary, or make the version before current again."""
+        return await changed(request, name, Rollback)
+
+    return router
+
+
+class Promoter(Feature):
+    """Makes versions current, here and in whatever follows the same repository.
+
+    It looks at the files each second: others may have written them.
+    """
+
+    def __init__(self, models: Models, canaries: Canaries, shadows: Shadows) -> None:
+        self._models, self._canaries, self._shadows = models, canaries, shadows
+        self._seen: Stamps = {}
+        self._files: dict[str, Path] = {}
+        # By model: a look would unload what is loaded and not current yet, and two that take over
+        # the same canary would begin it twice.
+        self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._kept: dict[str, CanaryCounts] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def router(self) -> APIRouter:
+        """Make the routes."""
+        from fovea_server.rollout.promoter import promotion_routes
+
+        return promotion_routes(self)
+
+    async def start(self) -> None:
+        """Begin to follow."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End following; canaries go on where the server starts again."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            await self._keep()
+
+    async def change(self, name: str, given: Rollback, who: str) -> None:
+        """Make a version current, or a canary, once this server has loaded it; or go back.
+
+        Raises:
+            NotFound: there is no such model or version.
+            InvalidRequest: the version cannot be loaded, or be a canary; nothing has changed.
+            Unavailable: the history cannot be written.
+        """
+        async with self._changing[name]:
+            with await asyncio.to_thread(HistoryRecord, *self._place(name)) as record:
+                if (event := record.event_of(given)) is None:
+                    return
+                await self._load(name, event["version"], canary=event["action"] == "canary")
+                await asyncio.to_thread(record.append, event, who, given.why or "")
+            await self._take_over(name)
+
+    async def history(
+        self, name: str, limit: int = LATEST, before: int | None = None
+    ) -> ModelHistory:
+        """Tell what happened, as `ModelHistory.of`; NotFound: there is no such model."""
+        models, folder = self._place(name)
+        # In a thread: it may be long.
+        found = await asyncio.to_thread(models.history, folder)
+        running = self._canaries.get(name)
+        canary = None if running is None else running.figures()
+        return ModelHistory.of(
+            name, found.events, found.current, canary, limit=limit, before=before
+        )
+
+    def _place(self, name: str) -> tuple[ModelRepository, str]:
+        folder = self._models.folder(name)
+        return ModelRepository(folder.parent), folder.name
+
+    async def _load(self, name: str, version: int, *, canary: bool = False) -> None:
+        """Load a version beside those that answer, where the model is served at all."""
+        fault = "it is not ready; `fovea versions` and the server's log say why"
+        try:
+            if not await self._models.follow(name, version):
+                return
+            config = self._models.get(name).config
+            if canary and config.sequence_batching is not None:
+                fault = "it keeps state between requests, which versions do not share"
+            elif version in self._models.versions(name):
+                return
+        except FoveaError as error:
+            if version in self._models.versions(name):
+                return
+            fault = str(error)
+        with suppress(FoveaError):
+            await self._models.follow(name)
+        kind = "a canary" if canary else "current"
+        raise InvalidRequest(f"version {version} of {name} cannot be {kind}: {fault}")
+
+    async def _run(self) -> None:
+        fault = ""
+        for look in count():
+            await asyncio.sleep(_LOOK_S)
+            try:
+                if look % _LOOKS == 0:
+                    await asyncio.to_thread(self._find)
+                await self._look()
+                fault = ""
+            except Exception as error:  # one failed look must not end the others
+                if fault != (fault := repr(error)):
+                    log.exception("histories could not be followed")
+
+    async def _look(self) -> None:
+        stamps = await asyncio.to_thread(self._stamps)
+        for name in stamps.keys() | self._seen.keys():
+            changing = self._changing[name]
+            if stamps.get(name) != self._seen.get(name) and not changing.locked():
+                async with changing:
+                    await self._take_over(name)
+        for name, canary in self._canaries.all():
+            if not (changing := self._changing[name]).locked():
+                async with changing:
+                    await self._judge(name, canary)
+        await self._keep()
+
+    async def _keep(self) -> None:
+        """Write what canaries have seen, where it is new and the repository can be written."""
+        for name, canary in self._canaries.all():
+            if (counts := canary.counts) != self._kept.get(name):
+                self._kept[name] = counts
+                with suppress(FoveaError, OSError):
+                    await asyncio.to_thread(write_counts, self._models.folder(name), counts)
+
+    def _find(self) -> None:
+        for name in self._models.availability():
+            with suppress(FoveaError):
+                self._files[name] = self._models.folder(name) / FILE
+
+    def _stamps(self) -> Stamps:
+        found: Stamps = {}
+        for name, file in list(self._files.items()):
+            with suppress(OSError):
+                status = file.stat()
+                found[name] = status.st_mtime_ns, status.st_size
+        return found
+
+    async def _take_over(self, name: str) -> None:
+        """Serve what the history says; a fault is logged once for each change of the file."""
+        with suppress(FoveaError):
+            self._files[name] = self._models.folder(name) / FILE
+        stamp = (await asyncio.to_thread(self._stamps)).get(name)
+        try:
+            await self._models.follow(name)
+        except (FoveaError, OSError) as error:
+            log.error("model %s does not follow its history: %s", name, error)
+        canary: Event | None = None
+        with suppress(FoveaError, OSError):
+            models, folder = self._place(name)
+            canary = (await asyncio.to_thread(models.history, folder)).canary
+        running = self._canaries.get(name)
+        if running is not None and running.event != canary:
+            await self._forget(name)
+        if canary is not None and self._canaries.get(name) is None:
+            await self._begin(name, canary)
+        self._seen.pop(name, None)
+        if stamp is not None:
+            self._seen[name] = stamp
+
+    async def _begin(self, name: str, event: Event) -> None:
+        try:
+            began = RunningCanary(self._models, event)
+        except FoveaError as error:
+            log.error("the canary in the history of model %s does not run: %s", name, error)
+            return
+        with suppress(FoveaError):
+            folder = self._models.folder(name)
+            if (counts := await asyncio.to_thread(read_counts, folder, event)) is not None:
+                began.go_on(counts)
+        self._kept[name] = began.counts
+        self._canaries.begin(name, began)
+        await began.compare(name, self._shadows)
+
+    async def _forget(self, name: str) -> None:
+        canary = self._canaries.end(name)
+        self._kept.pop(name, None)
+        with suppress(FoveaError):
+            await asyncio.to_thread(drop_counts, self._models.folder(name))
+        if canary.shadow is not None and not canary.shadow.is_over:
+            await self._shadows.end(name, "the canary is over")
+
+    async def _judge(self, name: str, canary: RunningCanary) -> None:
+        """End a canary that has a fault, or whose time is over."""
+        found = self._models.versions(name)
+        fault = canary.fault()
+        if found and canary.version not in found:
+            fault = "it could not be loaded, or has died: the server's log says why"
+        if fault is None:
+            now, lacks = datetime.now(UTC), canary.lacks()
+            # Another server of the repository may have seen enough, and says so first.
+            if now < canary.until + (_PATIENCE if lacks else timedelta()):
+                return
+            if lacks:
+                fault = f"too few requests came in its time: it still waits for {lacks}"
+        action = "canary_passed" if fault is None else "canary_failed"
+        why = fault or f"{canary.own.answered} requests answered within its limits"
+        log.warning("canary %d of model %s: %s: %s", canary.version, name, action[7:], why)
+        try:
+            await asyncio.to_thread(self._end, name, canary.event, action, why)
+        except (FoveaError, OSError) as error:
+            log.error("it is over on this server alone: %s", error)
+            await self._forget(name)
+        else:
+            await self._take_over(name)
+
+    def _end(self, name: str, event: Event, action: str, why: str) -> None:
+        with HistoryRecord(*self._place(name)) as record:
+            # Another server may have been quicker.
+            if record.history.canary == event:
+                both = {"version": event["version"], "previous": event["previous"]}
+                record.append({"action": action, **both}, "fovea", why)

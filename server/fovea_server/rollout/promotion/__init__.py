@@ -1,1 +1,0 @@
-"""Says which version of a model is current: promotions, canaries, and the way back."""

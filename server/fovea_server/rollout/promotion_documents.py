@@ -1,0 +1,169 @@
+"""Promotions as people ask for them and OpenAPI describes them, and the history that is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.config import JsonDict
+from pydantic.json_schema import SkipJsonSchema
+
+from fovea_preprocess.errors import InvalidModel, InvalidOption
+from fovea_server.models.config.config_check import checked
+
+FILE = "history.jsonl"
+Event = Mapping[str, Any]
+
+LATEST, MOST = 100, 1000
+"""Events of a history that are told, unless fewer or more are asked for, and the most."""
+
+Absent = SkipJsonSchema[None]
+
+_EVENT: JsonDict = {
+    **{"number": 3, "at": "2026-11-27T12:00:00.000Z", "who": "anna", "action": "promote"},
+    **{"version": "7", "previous": "6", "why": "new cameras"},
+}
+_HISTORY: JsonDict = {"model": "yolov8n", "current": "7", "events": [_EVENT]}
+_PROMOTION: JsonDict = {
+    "version": 7,
+    "canary": 0.05,
+    "seconds": 600,
+    "max_p99": 0.1,
+    "why": "new cameras",
+}
+
+
+CanaryShare = Annotated[float, Field(ge=0.001, le=0.5)]
+
+
+class CanaryPlan(BaseModel):
+    """A canary that is to be run: its share of the requests, its time and its limits."""
+
+    model_config = ConfigDict(strict=True)
+
+    share: CanaryShare
+    seconds: float = Field(600.0, ge=1, le=365 * 86_400)
+    max_p99: float | None = Field(None, ge=0, le=100)
+    max_disagreement: float | None = Field(None, ge=0.0001, le=0.99)
+
+
+class Rollback(BaseModel):
+    """Back to the version before."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"why": "it misses bicycles"}]}
+    )
+
+    who: str | Absent = Field(
+        None, description="for the history; with a key it is the name of the key"
+    )
+    why: str | Absent = Field(None, description="for the history")
+
+
+class Promotion(Rollback):
+    """The version that is to be current."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_PROMOTION]})
+
+    version: int = Field(ge=1)
+    canary: CanaryShare | Absent = Field(
+        None, description="at first it answers this share of the requests: 0.001 to 0.5"
+    )
+    seconds: float | Absent = Field(None, description="of a canary; default 600")
+    max_p99: float | Absent = Field(
+        None, description="of a canary: its p99 may be longer by this part of the current version's"
+    )
+    max_disagreement: float | Absent = Field(
+        None, description="of a canary: part of the images that may have other results"
+    )
+
+    def plan(self) -> CanaryPlan | None:
+        """Return the plan of a canary, if it is to be one; InvalidOption: limits of none."""
+        limits = self.model_dump(include={*CanaryPlan.model_fields}, exclude_none=True)
+        if self.canary is not None:
+            return checked(CanaryPlan, {"share": self.canary, **limits})
+        if limits:
+            raise InvalidOption(f"{min(limits)} has no effect without canary, its share")
+        return None
+
+
+class HistoryEvent(BaseModel):
+    """A change of the current version, or of a canary."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    number: int = Field(description="events count up from 1")
+    at: datetime
+    who: str = Field(description="name of the key, or of the user")
+    action: Literal["promote", "rollback", "canary", "canary_passed", "canary_failed"]
+    version: str = Field(description="that is current from then on, or the canary")
+    previous: str = Field(description="that was current, or the canary that was ended")
+    why: str
+    share: float | Absent = Field(None, description="of the requests, and more of a canary")
+    seconds: float | Absent = None
+    max_p99: float | Absent = None
+    max_disagreement: float | Absent = None
+
+
+class CanaryFigures(BaseModel):
+    """A canary that runs, and the current version beside it, as this server has seen them."""
+
+    version: str
+    until: datetime = Field(
+        description="when it becomes current, or goes back if it fails or still waits for something"
+    )
+    waits_for: str | Absent = Field(
+        None, description="what it must see until then; absent once it has seen enough"
+    )
+    answered: int
+    failed: int
+    p99_ms: float | Absent = None
+    current_answered: int
+    current_failed: int
+    current_p99_ms: float | Absent = None
+
+
+class ModelHistory(BaseModel):
+    """The versions of a model that were current, the oldest first."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_HISTORY]})
+
+    model: str
+    current: str | Absent = Field(None, description="the version that was promoted, if any was")
+    canary: CanaryFigures | Absent = None
+    events: list[HistoryEvent] = Field(description="the newest, or those before a number")
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        events: Sequence[Event],
+        current: int | None,
+        canary: CanaryFigures | None = None,
+        *,
+        limit: int = LATEST,
+        before: int | None = None,
+    ) -> Self:
+        """Tell the last events, or the last `before` a number; InvalidModel names one that is none.
+
+        Args:
+            name: of the model.
+            events: all that its file has.
+            current: the version that was promoted.
+            canary: that runs.
+            limit: most events.
+            before: number of the first event that is left out; None for none.
+        """
+        end = len(events) if before is None else before - 1
+        told = []
+        for number, event in [*enumerate(events[:end], 1)][-limit:]:
+            try:
+                told.append(HistoryEvent.model_validate({**event, "number": number}))
+            except ValidationError:
+                raise InvalidModel(
+                    f"line {number} of {name}/{FILE} is no event: take it out"
+                ) from None
+        version = None if current is None else str(current)
+        return cls(model=name, current=version, canary=canary, events=told)

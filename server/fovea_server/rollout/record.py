@@ -1,0 +1,161 @@
+"""Writes the history of a model: what is decided by it is still so when it is written."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, Field, ValidationError
+
+from fovea_engines.repository.history import append_event, locked_history
+from fovea_engines.repository.repository import ModelRepository
+from fovea_preprocess.errors import InvalidRequest, NotFound, Unavailable
+from fovea_server.rollout.promotion_documents import FILE, CanaryPlan, Event, Promotion, Rollback
+
+_FILE = ".canary.json"
+
+_Count = Annotated[int, Field(ge=0)]
+
+_LONGEST = 1000
+
+
+class CanaryCounts(BaseModel):
+    """Requests that a canary and the current version have answered, and failed."""
+
+    version: int
+    at: str = Field(description="when the canary began, as the history has it")
+    answered: _Count
+    failed: _Count
+    current_answered: _Count
+    current_failed: _Count
+
+
+def read_counts(folder: Path, event: Event) -> CanaryCounts | None:
+    """Read the counts of the canary that an event began; None where there are none."""
+    try:
+        found = CanaryCounts.model_validate_json((folder / _FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return found if (found.version, found.at) == (event["version"], event["at"]) else None
+
+
+def write_counts(folder: Path, counts: CanaryCounts) -> None:
+    """Write counts, whole or not at all; OSError where the folder cannot be written."""
+    path = folder / _FILE
+    part = path.with_suffix(f".{os.getpid()}")
+    try:
+        part.write_text(counts.model_dump_json())
+        part.replace(path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+def drop_counts(folder: Path) -> None:
+    """Remove the counts of a canary that is over."""
+    with suppress(OSError):
+        (folder / _FILE).unlink(missing_ok=True)
+
+
+class HistoryRecord:
+    """The history of a model, which nobody else writes until this is closed; it may wait for that.
+
+    Raises:
+        Unavailable: the file cannot be written; the message says what to do.
+        InvalidModel: it is damaged, or no file.
+
+    Attributes:
+        history: as it was when this was made.
+    """
+
+    def __init__(self, models: ModelRepository, name: str) -> None:
+        self._models, self._name = models, name
+        self._path = models.root / name / FILE
+        # Opening what is no file may never end; this says so.
+        models.history(name)
+        self._stack = ExitStack()
+        try:
+            self._file = self._stack.enter_context(locked_history(self._path.parent))
+        except OSError as error:
+            raise Unavailable(
+                f"{self._name}/{FILE} cannot be written ({error.strerror}): make the repository "
+                "writable for this user, or promote where it is: `fovea promote MODEL VERSION "
+                "--repository DIR`; the servers of the repository follow that file"
+            ) from error
+        try:
+            self.history = models.history(name)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def current(self) -> int:
+        """The version that answers requests which name none; raises as `ModelRepository.served`."""
+        return self._models.served(self._name)[-1]
+
+    def event_of(self, given: Rollback) -> Event | None:
+        """Make the event that is asked for; None where the version is current already.
+
+        Raises:
+            NotFound: there is no such version, or the version before is gone.
+            InvalidRequest: there is a canary already, it would be the current version, or nothing
+                was promoted.
+            InvalidOption: a version has the limits of a canary, and is to be none.
+        """
+        if isinstance(given, Promotion):
+            return self._promotion(given.version, given.plan())
+        return self._rollback()
+
+    def _promotion(self, version: int, plan: CanaryPlan | None) -> Event | None:
+        self._check(version)
+        current, running = self.current, self.history.canary
+        if plan is None:
+            if version == self.history.current and running is None:
+                return None
+            return {"action": "promote", "version": version, "previous": current}
+        if version == current:
+            raise InvalidRequest(f"version {version} of {self._name} is current: it is no canary")
+        if running is not None:
+            raise InvalidRequest(
+                f"version {running['version']} of {self._name} is a canary already: `fovea "
+                f"rollback {self._name}` ends it"
+            )
+        limits = plan.model_dump(exclude_none=True)
+        return {"action": "canary", "version": version, "previous": current, **limits}
+
+    def _rollback(self) -> Event:
+        history = self.history
+        if (canary := history.canary) is not None:
+            # The version that answers did so before, too.
+            return {"action": "rollback", "version": self.current, "previous": canary["version"]}
+        if not history.earlier:
+            raise InvalidRequest(
+                f"no other version of {self._name} was current before, so there is none to go "
+                f"back to: `fovea promote {self._name} VERSION` makes any of them current"
+            )
+        self._check(history.earlier[-1])
+        return {"action": "rollback", "version": history.earlier[-1], "previous": self.current}
+
+    def _check(self, version: int) -> None:
+        if version not in (there := self._models.versions(self._name)):
+            known = ", ".join(map(str, there)) or "none; of a pipeline, promote its models"
+            raise NotFound(f"{self._name} has no version {version}; versions there: {known}")
+
+    def append(self, event: Event, who: str, why: str) -> None:
+        """Write an event, and wait until the disk has it; Unavailable names what it lacks."""
+        # Terminals obey control characters.
+        who, why = ("".join(c if c.isprintable() else " " for c in text) for text in (who, why))
+        given = {"who": who, **event, "why": why[:_LONGEST]}
+        try:
+            append_event(self._file, self._path.parent, given)
+        except OSError as error:
+            raise Unavailable(f"{self._name}/{FILE} is as it was: {error.strerror}") from error

@@ -1,0 +1,242 @@
+"""A candidate that runs on live images: its process, and how it is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
+
+from fovea_preprocess.errors import FoveaError
+from fovea_server.dataplane.prediction import Prediction
+from fovea_server.rollout.keeping import may_keep
+from fovea_server.rollout.shadow_messages import LiveImage, ShadowCandidate, ShadowProgress
+from fovea_server.rollout.shadow_report import (
+    OVER,
+    ShadowDocument,
+    ShadowReport,
+    ShadowRequest,
+    State,
+)
+from fovea_server.tensors.messages import ImageResult, SentImage
+from fovea_server.traffic.call import CALL
+
+log = logging.getLogger(__name__)
+
+# Images that wait for the candidate.
+_QUEUED = 8
+_TICK_S = 1.0
+_GRACE_S = 2.0
+# To begin, and for each image. It has idle time alone, so that it may well take long.
+_DEADLINE_S = 300
+# The first look at whether it is decided; each next one is at twice as many images, since who
+# looks at an interval often enough finds it on one side.
+_FIRST_LOOK = 50
+
+
+class Shadow:
+    """Feeds a process of its own with live images and their results, and keeps its reports.
+
+    Args:
+        request: as asked for.
+        candidate: the version to run.
+        waits: requests wait now, so that the candidate must not run.
+        gone: why there is nothing to compare any more; empty while there is.
+    """
+
+    def __init__(
+        self,
+        request: ShadowRequest,
+        candidate: ShadowCandidate,
+        waits: Callable[[], bool],
+        gone: Callable[[], str],
+    ) -> None:
+        self.request, self.candidate = request, candidate
+        self.report: ShadowReport | None = None
+        self.pictures: dict[str, bytes] = {}
+        self.skipped = Counter(waiting=0, busy=0)
+        self.state: State = "starting"
+        self._reason = ""
+        self._waits, self._gone = waits, gone
+        self._began = datetime.now(UTC)
+        self._images: SimpleQueue[LiveImage | None] = SimpleQueue()
+        self._ending = False
+        self._look = _FIRST_LOOK
+        self._sent, self._unreported = 0, False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name="shadow", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """True once it compares nothing more."""
+        return self.state in OVER
+
+    def document(self) -> ShadowDocument:
+        """Describe it as it is now."""
+        return ShadowDocument(
+            **self.request.model_dump(),
+            model=self.candidate.model,
+            against=self.candidate.against,
+            state=self.state,
+            reason=self._reason,
+            began=self._began,
+            skipped=dict(self.skipped),
+            report=self.report,
+        )
+
+    def offer(self, images: Sequence[SentImage | FoveaError], prediction: Prediction) -> None:
+        """Take its share of the images of a request, on the event loop."""
+        options = prediction.options
+        if self.state != "running" or prediction.version != self.candidate.against:
+            return
+        if options.labels is not None:  # another task, of the same network
+            return
+        for image, result in zip(images, prediction.images, strict=True):
+            if isinstance(image, FoveaError) or not isinstance(result, ImageResult):
+                continue
+            if (found := result.found) is None or random.random() >= self.request.share:
+                continue
+            if self._images.qsize() >= _QUEUED:
+                self.skipped["busy"] += 1
+            elif self._waits():
+                self.skipped["waiting"] += 1
+            else:
+                call = CALL.get()
+                request_id = "" if call is None else call.id
+                self._images.put(LiveImage(image, found, options, request_id, may_keep(call)))
+
+    def stop(self, reason: str) -> None:
+        """End it, if it is not over, and wait until its process is gone."""
+        was_over = self.is_over
+        self._ending = True
+        self._images.put(None)
+        self._thread.join(_GRACE_S)
+        if self._thread.is_alive() and self._process is not None:
+            self._process.kill()
+        self._thread.join()
+        if not was_over:
+            self._end("stopped", reason)
+
+    def _run(self) -> None:
+        ours, theirs = Pipe()
+        # Of each wait for the other side: what hangs may not even read.
+        with socket.socket(fileno=os.dup(ours.fileno())) as channel:
+            for wait in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                channel.setsockopt(socket.SOL_SOCKET, wait, struct.pack("ll", _DEADLINE_S, 0))
+        with ours:
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "fovea_server.rollout.shadow_worker",
+                str(theirs.fileno()),
+            ]
+            try:
+                with theirs:
+                    process = self._process = subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        pass_fds=[theirs.fileno()],
+                        start_new_session=True,  # Ctrl-C is for the server
+                    )
+            except OSError as error:
+                self._end("failed", f"no process can be started: {error.strerror}")
+                return
+            with process:
+                try:
+                    self._converse(ours)
+                except BlockingIOError:
+                    self._end(
+                        "failed",
+                        f"version {self.request.version} was given {_DEADLINE_S} s for an image, "
+                        "or to begin: it hangs, or nothing is idle on this machine",
+                    )
+                except (EOFError, OSError):
+                    self._end("failed", self._death(process))
+                finally:
+                    process.kill()
+
+    def _converse(self, worker: Connection) -> None:
+        worker.send(self.candidate)
+        if reason := worker.recv():
+            self._end("failed", reason)
+            return
+        self.state = "running"
+        log.info("version %d of model %s runs in the shadow", *self._names)
+        checked = time.monotonic()
+        while not (self._ending or self.is_over):
+            try:
+                image = self._images.get(timeout=_TICK_S)
+            except Empty:
+                image = None
+            if image is not None and self._waits():
+                self.skipped["waiting"] += 1
+            elif image is not None:
+                self._send(worker, image)
+            if self._unreported and (image is None or self._sent >= self.request.images):
+                self._send(worker, None)
+            self._judge()
+            if image is None or time.monotonic() - checked > _TICK_S:
+                checked = time.monotonic()
+                if not self._ending and (reason := self._gone()):
+                    self._end("failed", reason)
+
+    def _send(self, worker: Connection, image: LiveImage | None) -> None:
+        """Have an image compared, or a report made."""
+        worker.send(image)
+        progress: ShadowProgress = worker.recv()
+        self._sent += image is not None
+        self._unreported = progress.report is None
+        if progress.report is not None:
+            pictures = self.pictures | progress.pictures
+            self.pictures = {one.picture: pictures[one.picture] for one in progress.report.worst}
+            self.report = progress.report
+
+    def _judge(self) -> None:
+        """End it, if it has seen enough."""
+        if self._sent >= self.request.images:
+            self._end("finished", f"{self._sent:,} images were compared")
+        report, limit = self.report, self.request.max_disagreement
+        if limit is None or report is None or report.interval is None:
+            return
+        if report.images < self._look:
+            return
+        while self._look <= report.images:
+            self._look *= 2
+        low, high = report.interval
+        if not low <= limit <= high:
+            side = "under" if high < limit else "over"
+            text = f"the disagreement, {low:.1%} to {high:.1%}, is {side} the limit of {limit:.1%}"
+            self._end("decided", text)
+
+    def _death(self, process: subprocess.Popen[bytes]) -> str:
+        code = process.wait()
+        with_what = f"status {code}"
+        if code < 0:
+            with_what = signal.Signals(-code).name
+            if -code == signal.SIGKILL:
+                with_what += ", as where memory runs out"
+        return f"the process of version {self.request.version} ended with {with_what}: see the log"
+
+    def _end(self, state: State, reason: str) -> None:
+        if not self.is_over or state == "stopped":
+            self.state, self._reason = state, reason
+            log.info("version %d of model %s is over: %s", *self._names, reason)
+
+    @property
+    def _names(self) -> tuple[int, str]:
+        return self.request.version, self.candidate.model

@@ -1,1 +1,0 @@
-"""Runs a candidate on live images beside the version that answers, and compares both."""

@@ -1,0 +1,212 @@
+"""A shadow as /v1 describes it: what is asked for, how it is, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+_NONE = "-"
+
+State = Literal["starting", "running", "finished", "decided", "stopped", "failed"]
+OVER = ("finished", "decided", "stopped", "failed")
+
+_ASKED: JsonDict = {"version": 7, "share": 0.1, "images": 1000}
+_FIGURES: JsonDict = {
+    "objects": 1204,
+    "missed": 24,
+    "extra": 17,
+    "overlap": 0.962,
+    "score_drift": -0.004,
+}
+_REPORT: JsonDict = {
+    **{"images": 310, "disagreement": 0.034, "interval": [0.026, 0.045], "overlap_of": "IoU"},
+    **{"shared": None, "all": _FIGURES, "classes": {"person": _FIGURES}, "sizes": {}},
+    "changes": [{"live": "truck", "candidate": "car", "count": 5}],
+    **{"failed": 0, "error": "", "worst": []},
+}
+_SHADOW: JsonDict = {
+    **{"model": "yolov8n", **_ASKED, "against": 6, "state": "running", "reason": ""},
+    **{"began": "2026-11-27T20:34:34Z", "skipped": {"waiting": 12, "busy": 0}, "report": _REPORT},
+}
+
+
+def markdown(shadow: ShadowDocument) -> str:
+    """Write it, with links to the pictures of the worst images."""
+    lines = [
+        f"# {shadow.model}: version {shadow.version} beside version {shadow.against}",
+        "",
+        headline(shadow),
+        "",
+    ]
+    if (report := shadow.report) is not None:
+        lines += _report(report)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def headline(shadow: ShadowDocument) -> str:
+    """Say in one line how it is and how much differs."""
+    said = f"{shadow.state}: {shadow.reason}" if shadow.reason else shadow.state
+    skipped = ", ".join(f"{count:,} {why}" for why, count in shadow.skipped.items())
+    report = shadow.report
+    if report is None:
+        return f"{said}; it has seen no image yet, as they come with requests ({skipped} left out)"
+    differs = "nothing to compare"
+    if report.disagreement is not None and report.interval is not None:
+        low, high = report.interval
+        differs = f"{report.disagreement:.2%} differ ({low:.2%} to {high:.2%})"
+    failed = f", {report.failed:,} failed ({report.error})" if report.failed else ""
+    return f"{said}; {report.images:,} images, {differs}; left out: {skipped}{failed}"
+
+
+def stalled(before: ShadowDocument, now: ShadowDocument) -> str:
+    """Say why nothing was compared for a while, and what to do."""
+    name = now.model
+    if now.state == "starting":
+        return (
+            f"version {now.version} is still being opened, in time that nothing else on the server "
+            "wants: wait for less load"
+        )
+    if now.skipped != before.skipped:
+        return (
+            "every image was left out, since requests waited, or the candidate was at work: wait "
+            f"for less load, or try version {now.version} on another machine with `fovea diff`"
+        )
+    text = (
+        f"no image comes: it sees requests with images to {name} that name no version, or version "
+        f"{now.against}. Send some, to /v1/models/{name}/predict. Ctrl-C leaves the shadow "
+        f"running, and `fovea shadow {name} --stop` ends it"
+    )
+    if left_out := sum(now.skipped.values()):
+        text += f"; {left_out:,} were left out before, as requests waited: send one at a time"
+    return text
+
+
+def _report(report: ShadowReport) -> Iterable[str]:
+    if report.shared is not None:
+        yield f"Results are alike to {report.shared:.4f} in the mean (1: the same)."
+        yield ""
+    if report.classes:
+        overlap = report.overlap_of or "overlap"
+        yield from _table("all", {"all": report.all}, overlap)
+        yield from _table("class", report.classes, overlap)
+    if report.sizes:
+        yield from _table("size", report.sizes, report.overlap_of)
+    if report.changes:
+        yield from ("| live | candidate | things |", "|---|---|---|")
+        yield from (f"| {one.live} | {one.candidate} | {one.count} |" for one in report.changes)
+        yield ""
+    if report.worst:
+        yield from ("| worst image | missed | extra | request |", "|---|---|---|---|")
+        differing = [one for one in report.worst if one.missed or one.extra]
+        for one in differing or report.worst:
+            link = f"[{one.picture}](worst/{one.picture})"
+            yield f"| {link} | {one.missed} | {one.extra} | {one.request_id} |"
+        yield ""
+
+
+def _table(what: str, rows: Mapping[str, ShadowFigures], overlap: str) -> Iterable[str]:
+    yield f"| {what} | live finds | missed | extra | {overlap} | score |"
+    yield "|---|---|---|---|---|---|"
+    for name, row in rows.items():
+        counts = f"{row.objects} | {row.missed} | {row.extra}"
+        means = f"{_number(row.overlap, '{:.3f}')} | {_number(row.score_drift, '{:+.3f}')}"
+        yield f"| {name} | {counts} | {means} |"
+    yield ""
+
+
+def _number(value: float | None, form: str) -> str:
+    return _NONE if value is None else form.format(value)
+
+
+class ShadowRequest(BaseModel):
+    """A version to run beside the one that answers."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [_ASKED]})
+
+    version: int = Field(ge=1, description="the candidate, in the model's folder; loaded or not")
+    share: float = Field(0.1, gt=0, le=1, description="share of the live images that it sees")
+    images: int = Field(1000, ge=1, le=1_000_000, description="after which it ends")
+    max_disagreement: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="it ends sooner, once the disagreement is surely less than this, or more",
+    )
+
+
+class ShadowFigures(BaseModel):
+    """The comparison of some objects; of a classifier, of images."""
+
+    objects: int = Field(description="that the live version finds")
+    missed: int = Field(description="of them, those that the candidate does not find")
+    extra: int = Field(description="that the candidate alone finds")
+    overlap: float | None = Field(description="mean of those that both find; null: none")
+    score_drift: float | None = Field(description="mean change of their scores; null: none")
+
+
+class ClassChange(BaseModel):
+    """Things that the candidate finds under another class."""
+
+    live: str
+    candidate: str
+    count: int
+
+
+class ShadowWorst(BaseModel):
+    """An image on which the versions differ most."""
+
+    picture: str = Field(description="below .../shadow/worst/; both results are drawn")
+    request_id: str
+    missed: int
+    extra: int
+    lost: float = Field(description="how bad it is; the largest comes first")
+
+
+class ShadowReport(BaseModel):
+    """The comparison so far."""
+
+    images: int = Field(description="that both versions have answered")
+    disagreement: float | None = Field(
+        description="share of objects, or of images of a classifier, that differ; of other tasks "
+        "how far results differ, 0 to 1; null where there was nothing to compare"
+    )
+    interval: list[float] | None = Field(description="its ends, of 95 % confidence")
+    overlap_of: str = Field(description='"IoU", "mask IoU", "OKS", ...; empty: no objects')
+    shared: float | None = Field(
+        None, description="mean likeness, of tasks without objects and classes"
+    )
+    all: ShadowFigures
+    classes: dict[str, ShadowFigures]
+    sizes: dict[str, ShadowFigures]
+    changes: list[ClassChange] = Field(description="the most frequent first")
+    failed: int = Field(description="images that the candidate could not answer")
+    error: str = Field(description="its last error; empty where there is none")
+    worst: list[ShadowWorst]
+
+
+class ShadowDocument(ShadowRequest):
+    """A shadow, running or over."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_SHADOW]})
+
+    model: str
+    against: int = Field(description="the version that answers")
+    state: State
+    reason: str = Field(description="of the state; empty while it runs")
+    began: datetime
+    skipped: dict[str, int] = Field(
+        description='images of the share that it left out: "waiting" (requests waited), "busy"'
+    )
+    report: ShadowReport | None
+
+    @property
+    def exceeds(self) -> bool:
+        """True once it is decided that more differs than the limit."""
+        report, limit = self.report, self.max_disagreement
+        if self.state != "decided" or limit is None or report is None or report.interval is None:
+            return False
+        return report.interval[0] > limit

@@ -1,0 +1,161 @@
+"""The process that a candidate runs in: `python -m fovea_server.rollout.shadow_worker DESCRIPTOR`.
+
+It takes only CPU that nobody wants, and what breaks it breaks no server.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.drawing.drawing import captioned, draw, encode
+from fovea_engines.engine import Engine
+from fovea_engines.results.task_result import TaskResult
+from fovea_preprocess.errors import FoveaError, InvalidOption, ModelNotReady
+from fovea_preprocess.image import DecodedImage, decode_image
+from fovea_server.models.model import ServedModel, State
+from fovea_server.models.source import Source
+from fovea_server.rollout.shadow_compare import compare
+from fovea_server.rollout.shadow_messages import LiveImage, ShadowCandidate, ShadowProgress
+from fovea_server.rollout.shadow_tally import ShadowTally
+
+# Seconds between two reports.
+_EVERY_S = 0.5
+_LONGEST = 1024
+_NICEST = 19
+
+
+def main(descriptor: int) -> None:
+    """Open the candidate, and answer images until the server is gone or has had enough.
+
+    The first answer is a text: why it cannot be compared; empty where it can.
+    """
+    _be_idle()
+    cv2.setNumThreads(1)
+    with Connection(descriptor) as server:
+        candidate: ShadowCandidate = server.recv()
+        try:
+            engine = _open(candidate)
+        except FoveaError as error:
+            server.send(str(error))
+            return
+        server.send("")
+        comparison = _Comparison(candidate, engine)
+        while True:
+            server.send(comparison.answer(server.recv()))
+
+
+def _be_idle() -> None:
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except (AttributeError, OSError):  # not Linux; or a sandbox that refuses it
+        os.nice(_NICEST)
+
+
+def _open(candidate: ShadowCandidate) -> Engine:
+    """Open the version as a server does; ModelNotReady or InvalidOption say why it is no use."""
+    settings = candidate.settings.model_copy(update={"threads": 1, "rebuild": False})
+    source = Source.read(candidate.folder, candidate.model, settings)
+    folder = candidate.folder / str(candidate.version)
+    model = ServedModel(candidate.version, folder, settings, source.config, _no_others)
+    model.load(rebuild=False)
+    if model.state is not State.READY or model.engine is None:
+        raise ModelNotReady(f"version {candidate.version} cannot be loaded: {model.reason}")
+    if model.task != candidate.task:
+        raise InvalidOption(
+            f"the task of version {candidate.version} is {model.task}, and that of version "
+            f"{candidate.against} is {candidate.task}: they cannot be compared"
+        )
+    if (labels := model.engine.labels) != candidate.words.labels:
+        raise InvalidOption(
+            f"version {candidate.version} answers other classes than version {candidate.against}: "
+            f"{_difference(candidate.words.labels or (), labels or ())}"
+        )
+    return model.engine
+
+
+def _no_others(name: str, version: int | None) -> NoReturn:
+    raise ModelNotReady(f"{name} is a model of another, and a candidate stands alone")
+
+
+def _difference(live: tuple[str, ...], candidate: tuple[str, ...]) -> str:
+    if len(live) != len(candidate):
+        return f"{len(candidate)} in place of {len(live)}"
+    at = next(i for i, pair in enumerate(zip(live, candidate, strict=True)) if len(set(pair)) > 1)
+    return f"class {at} is {candidate[at]!r} in place of {live[at]!r}"
+
+
+class _Comparison:
+    def __init__(self, candidate: ShadowCandidate, engine: Engine) -> None:
+        self._candidate, self._engine = candidate, engine
+        self._tally = ShadowTally(candidate.words.labels)
+        self._pictures: dict[str, bytes] = {}
+        self._number = 0
+        self._reported = time.monotonic()
+
+    def answer(self, image: LiveImage | None) -> ShadowProgress:
+        if image is not None:
+            try:
+                self._compare(image)
+            except FoveaError as error:
+                self._tally.fail(str(error))
+            if time.monotonic() - self._reported < _EVERY_S:
+                return ShadowProgress()
+        self._reported = time.monotonic()
+        report, pictures = self._tally.report(), self._pictures
+        self._pictures = {}
+        return ShadowProgress(report, pictures)
+
+    def _compare(self, live: LiveImage) -> None:
+        image = live.image
+        pixels = (image if isinstance(image, DecodedImage) else decode_image(image)).pixels
+        found = self._engine.predict(pixels, live.options)
+        compared = compare(live.found, found, live.options)
+        self._tally.add(compared)
+        if live.keep and self._tally.is_worst(compared):
+            self._number += 1
+            name = f"{self._number}.jpg"
+            self._pictures[name] = self._drawn(pixels, live.found, found)
+            self._tally.keep(compared, self._number, name, live.request_id)
+
+    def _drawn(self, pixels: NDArray[np.uint8], live: TaskResult, candidate: TaskResult) -> bytes:
+        """Draw both results side by side."""
+        words = self._candidate.words
+        versions = self._candidate.against, self._candidate.version
+        panes = [
+            captioned(_shrunk(draw(found, pixels, words)), f"{who} {number}")
+            for found, who, number in zip(
+                (live, candidate), ("live: version", "candidate: version"), versions, strict=True
+            )
+        ]
+        # A picture that a network makes may have another size than the image.
+        height = max(pane.shape[0] for pane in panes)
+        return encode(
+            np.concatenate(
+                [np.pad(pane, ((0, height - pane.shape[0]), (0, 0), (0, 0))) for pane in panes], 1
+            ),
+            "image/jpeg",
+        )
+
+
+def _shrunk(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    scale = _LONGEST / max(pixels.shape[:2])
+    if scale >= 1:
+        return pixels
+    size = [max(1, round(side * scale)) for side in pixels.shape[1::-1]]
+    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+if __name__ == "__main__":
+    try:
+        main(int(sys.argv[1]))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        # The server is gone, or has had enough.
+        sys.exit(0)

@@ -1,0 +1,303 @@
+"""The objects before one camera, and what they do: from one frame with ids to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import cv2
+import numpy as np
+
+from fovea_engines.results.class_names import class_name
+from fovea_engines.results.detections import Detections
+from fovea_server.streams.zones import Point, Shape
+
+# Times of frames are rounded, in some files to milliseconds.
+_SLACK_S = 1e-3
+
+
+class ChangeKind(StrEnum):
+    """The kinds of changes, which are those of events."""
+
+    APPEARED = "appeared"
+    LOST = "lost"
+    CROSSED = "crossed"
+    ENTERED = "entered"
+    LEFT = "left"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedObject:
+    """An object with an id.
+
+    Attributes:
+        class_name: of its class, or the number of the class as text.
+        score: the last one.
+        box: the last one, x1 y1 x2 y2 in pixels.
+        first_s, last_s: when it was seen first and last.
+        moved_s: between the frame before and this one: when it may have passed a border.
+        appeared: it has been seen for long enough to count.
+    """
+
+    track_id: int
+    class_id: int
+    class_name: str
+    score: float
+    box: list[float]
+    first_s: float
+    last_s: float
+    moved_s: float
+    appeared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change.
+
+    Attributes:
+        subject: the object; None of a count.
+        shape: name of the line or zone; "" where there is none.
+        direction: of a line that was crossed: "in" or "out".
+        time_s: the time for which an object has been in the zone, or was seen before it was lost.
+        counts: of a line "in" and "out", of a zone "objects".
+    """
+
+    kind: ChangeKind
+    subject: TrackedObject | None = None
+    shape: str = ""
+    direction: str = ""
+    time_s: float | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Side:
+    """The side of a line on which an object is, and its last point there; beyond since when."""
+
+    left: bool
+    point: Point
+    beyond_s: float | None = None
+    crosses: bool = False
+
+
+class LineCount:
+    """Counts who crosses a line: in is from right to left, seen from its first point to its second.
+
+    Args:
+        debounce_s: an object is on the other side when it was there for so long.
+    """
+
+    def __init__(self, shape: Shape, debounce_s: float) -> None:
+        self._shape, self._debounce_s = shape, debounce_s
+        self._sides: dict[int, _Side] = {}
+        self.counts = {"in": 0, "out": 0}
+
+    def place(self, width: int, height: int) -> None:
+        """Take a new size of the picture."""
+        self._start, self._end = self._shape.placed(width, height)
+        self._sides.clear()
+
+    def see(self, one: TrackedObject) -> Change | None:
+        """Take an object of the next frame."""
+        point = self._shape.point_of(one.box)
+        left = _turn(self._start, self._end, point) < 0
+        side = self._sides.setdefault(one.track_id, _Side(left, point))
+        if left == side.left:
+            side.point, side.beyond_s = point, None
+            return None
+        if side.beyond_s is None:
+            side.beyond_s = one.last_s
+            # The way from the last point before to the first one behind meets the line, or not.
+            start, end = (_turn(side.point, point, each) for each in (self._start, self._end))
+            side.crosses = (start > 0) != (end > 0)
+        if one.last_s - side.beyond_s < self._debounce_s:
+            return None
+        self._sides[one.track_id] = _Side(left, point)
+        if not side.crosses:
+            return None
+        way = "in" if left else "out"
+        self.counts = {**self.counts, way: self.counts[way] + 1}
+        return Change(ChangeKind.CROSSED, one, self._shape.name, way)
+
+    def lose(self, one: TrackedObject) -> None:
+        """Forget an object that is lost."""
+        self._sides.pop(one.track_id, None)
+
+
+def _turn(a: Point, b: Point, c: Point) -> float:
+    """Return above 0 where c is to the right of the way from a to b, in a picture."""
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
+
+
+@dataclass(slots=True)
+class _Stay:
+    """An object in a zone or out of it, since when; and when it was seen to differ first."""
+
+    inside: bool = False
+    since_s: float = 0.0
+    told: bool = False
+    differs_s: float | None = None
+    differs_since_s: float = 0.0
+
+
+class ZoneCount:
+    """Counts who is in a zone, and for how long; as `LineCount`."""
+
+    def __init__(self, shape: Shape, debounce_s: float) -> None:
+        self._shape, self._debounce_s = shape, debounce_s
+        self._stays: dict[int, _Stay] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The objects that are inside."""
+        return {"objects": sum(stay.told for stay in self._stays.values())}
+
+    def place(self, width: int, height: int) -> None:
+        """Take a new size of the picture."""
+        self._polygon = np.array(self._shape.placed(width, height), np.float32)
+
+    def see(self, one: TrackedObject) -> Change | None:
+        """Take an object of the next frame."""
+        stay = self._stays.setdefault(one.track_id, _Stay())
+        point = self._shape.point_of(one.box)
+        inside = cv2.pointPolygonTest(self._polygon, point, measureDist=False) >= 0
+        if inside == stay.inside:
+            stay.differs_s = None
+        else:
+            if stay.differs_s is None:
+                stay.differs_s, stay.differs_since_s = one.last_s, one.moved_s
+            if one.last_s - stay.differs_s >= self._debounce_s:
+                before = stay
+                stay = self._stays[one.track_id] = _Stay(inside, before.differs_since_s)
+                if before.told:
+                    return self._change(ChangeKind.LEFT, one, stay.since_s - before.since_s)
+        time_s = one.last_s - stay.since_s
+        if stay.inside and not stay.told and time_s >= self._shape.after_s:
+            stay.told = True
+            return self._change(ChangeKind.ENTERED, one, time_s)
+        return None
+
+    def lose(self, one: TrackedObject) -> Change | None:
+        """Forget an object that is lost."""
+        stay = self._stays.pop(one.track_id, _Stay())
+        end_s = one.last_s if stay.differs_s is None else stay.differs_since_s
+        return self._change(ChangeKind.LEFT, one, end_s - stay.since_s) if stay.told else None
+
+    def _change(self, kind: ChangeKind, one: TrackedObject, time_s: float) -> Change:
+        return Change(kind, one, self._shape.name, time_s=time_s)
+
+
+class Scene:
+    """The state of one camera.
+
+    Args:
+        shapes: lines and zones, each with a name of its own.
+        debounce_s: something is so when it was seen for so long.
+        lost_s: an object that was not seen for so long is lost; until then it is where it was.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], debounce_s: float, lost_s: float) -> None:
+        self._debounce_s, self._lost_s = debounce_s - _SLACK_S, lost_s
+        self._objects: dict[int, TrackedObject] = {}
+        self._unsure: dict[int, list[TrackedObject]] = {}
+        """Where objects were seen before the tracker was sure of them, by the ids that they get."""
+        self._size = 0, 0
+        self._counts = [
+            (shape, (LineCount if shape.kind == "line" else ZoneCount)(shape, self._debounce_s))
+            for shape in shapes
+        ]
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """The counts of each line and zone, by name."""
+        return {shape.name: one.counts for shape, one in self._counts}
+
+    def go_on(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Begin with counts of lines from before, by name."""
+        for shape, one in self._counts:
+            if isinstance(one, LineCount) and shape.name in counts:
+                one.counts = dict(counts[shape.name])
+
+    def see(
+        self, found: Detections, labels: Sequence[str] | None, size: tuple[int, int], now_s: float
+    ) -> list[Change]:
+        """Take the next frame: its objects, names of classes, width and height, and its time."""
+        before, changes = self.counts, list[Change]()
+        if size != self._size:
+            self._size = size
+            for _, count in self._counts:
+                count.place(*size)
+        for one in _sightings(found, labels, now_s):
+            number = abs(one.track_id)
+            if one.track_id < 0:
+                self._unsure.setdefault(number, []).append(one)
+                continue
+            # Where it was before the tracker was sure says from where it came.
+            for earlier in self._unsure.pop(number, ()):
+                earlier = replace(earlier, track_id=number, class_id=one.class_id)
+                changes += self._met(replace(earlier, class_name=one.class_name))
+            changes += self._met(one)
+        self._unsure = {
+            number: seen
+            for number, seen in self._unsure.items()
+            if now_s - seen[-1].last_s <= self._lost_s
+        }
+        gone = [one for one in self._objects.values() if now_s - one.last_s > self._lost_s]
+        return [*changes, *self._lose(gone), *self._counted(before)]
+
+    def end(self) -> list[Change]:
+        """Lose all objects: there are no more frames."""
+        before = self.counts
+        return [*self._lose(list(self._objects.values())), *self._counted(before)]
+
+    def _met(self, seen: TrackedObject) -> Iterator[Change]:
+        last, now_s = self._objects.get(seen.track_id), seen.last_s
+        one = seen
+        if last is not None:
+            # It moved at any time since it was seen last; the middle is never far.
+            moved_s = (last.last_s + now_s) / 2
+            one = replace(seen, first_s=last.first_s, moved_s=moved_s)
+        before = last is not None and last.appeared
+        appeared = now_s - one.first_s >= self._debounce_s
+        one = self._objects[seen.track_id] = replace(one, appeared=appeared)
+        if appeared and not before:
+            yield Change(ChangeKind.APPEARED, one)
+        for shape, count in self._counts:
+            if shape.counts(one.class_id, one.class_name) and (change := count.see(one)):
+                yield change
+
+    def _lose(self, gone: Sequence[TrackedObject]) -> Iterator[Change]:
+        for one in gone:
+            del self._objects[one.track_id]
+            for _, count in self._counts:
+                if change := count.lose(one):
+                    yield change
+            if one.appeared:
+                yield Change(ChangeKind.LOST, one, time_s=one.last_s - one.first_s)
+
+    def _counted(self, before: dict[str, dict[str, int]]) -> Iterator[Change]:
+        for name, counts in self.counts.items():
+            if counts != before[name]:
+                yield Change(ChangeKind.COUNT, shape=name, counts=counts)
+
+
+def _sightings(
+    found: Detections, labels: Sequence[str] | None, now_s: float
+) -> Iterator[TrackedObject]:
+    """Return the objects of a frame with ids as if each was seen for the first time."""
+    for row, track_id in enumerate(() if found.track_ids is None else found.track_ids.tolist()):
+        if track_id:
+            class_id = int(found.class_ids[row])
+            yield TrackedObject(
+                track_id=track_id,
+                class_id=class_id,
+                class_name=class_name(labels, class_id),
+                score=float(found.scores[row]),
+                box=found.boxes[row].tolist(),
+                first_s=now_s,
+                last_s=now_s,
+                moved_s=now_s,
+                appeared=False,
+            )
