@@ -28,7 +28,8 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.results.vocabulary import WORDLESS
 from fovea_server.cli import shadow as command
-from fovea_server.rollout.shadow import Shadow, shadow
+from fovea_server.rollout import shadow
+from fovea_server.rollout.shadow import Shadow
 from fovea_server.rollout.shadow_messages import ShadowCandidate
 from fovea_server.rollout.shadow_report import ShadowRequest, stalled
 from fovea_server.settings import Settings
