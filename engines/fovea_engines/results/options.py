@@ -45,8 +45,13 @@ _TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
     "track": _OBJECTS,
 }
 
+
 OF_TRACK = ("stream_id", "frame", "track_high", "track_new", "min_frames")
 """Options that mean something with `track` alone."""
+
+
+def _ranged(least: float, most: float, description: str) -> dict[str, object]:
+    return {"description": description, "ge": least, "le": most}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +73,11 @@ class PredictOptions:
 
     conf: float = field(
         default=0.25,
-        metadata={
-            "description": "least score of an object; a classifier has top_k instead",
-            "ge": 0,
-            "le": 1,
-        },
+        metadata=_ranged(0, 1, "least score of an object, not of a classifier's classes"),
     )
     iou: float = field(
         default=0.7,
-        metadata={
-            "description": "overlap above which the weaker of two boxes goes",
-            "ge": 0,
-            "le": 1,
-        },
+        metadata=_ranged(0, 1, "overlap above which the weaker of two boxes goes"),
     )
     classes: tuple[int | str, ...] | None = field(
         default=None,
@@ -88,22 +85,20 @@ class PredictOptions:
     )
     max_det: int = field(
         default=300,
-        metadata={"description": "most detections an image", "ge": 1, "le": MAX_DETECTIONS},
+        metadata=_ranged(1, MAX_DETECTIONS, "most detections of an image"),
     )
     top_k: int = field(
         default=_TOP_K,
-        metadata={
-            "description": "of a classifier: most classes an image, whatever their score",
-            "ge": 1,
-            "le": MAX_TOP_K,
-        },
+        metadata=_ranged(1, MAX_TOP_K, "of a classifier: most classes, whatever their score"),
     )
-    agnostic: bool = field(default=False, metadata={"description": "suppress across classes"})
+    agnostic: bool = field(
+        default=False, metadata={"description": "drop overlapping boxes of different classes, too"}
+    )
     mask: MaskFormat = field(
         default="rle",
         metadata={
-            "description": "form of masks and of classes: COCO's RLE or polygons, a PNG file, or "
-            "none; saliency, depth and pictures are PNG files, or none"
+            "description": "form of masks and of classes: rle (COCO's), polygon, png or none; "
+            "saliency, depth and pictures are png or none"
         },
     )
     labels: tuple[str, ...] | None = field(
@@ -124,46 +119,51 @@ class PredictOptions:
 
     tile: str | None = field(
         default=None,
-        metadata={"description": "cut the image: the side of a tile in pixels, or 3x2 tiles"},
+        metadata={
+            "description": "cut the image into tiles: 640 is their side in pixels, 3x2 are "
+            "columns and rows"
+        },
     )
     overlap: float = field(
         default=_OVERLAP,
-        metadata={"description": "share of a tile that the next one repeats", "ge": 0, "le": 0.9},
+        metadata=_ranged(0, 0.9, "share of a tile that the next one repeats"),
     )
     track: str | None = field(
-        default=None, metadata={"description": "ids over frames: bytetrack, sort, ocsort, botsort"}
+        default=None,
+        metadata={
+            "description": "objects keep ids over frames: bytetrack, sort, ocsort or botsort"
+        },
     )
     stream_id: str | None = field(
-        default=None, metadata={"description": "of track: name of the camera or video"}
+        default=None, metadata={"description": "of `track`: name of the camera or video"}
     )
     frame: int | None = field(
-        default=None, metadata={"description": "of track: number of the frame, default the next"}
+        default=None, metadata={"description": "of `track`: number of the frame, default the next"}
     )
     track_high: float | None = field(
         default=None,
-        metadata={
-            "description": "of track: score from which a box is matched with tracks first, default "
-            "a little above conf",
-            "ge": 0,
-            "le": 1,
-        },
+        metadata=_ranged(
+            0,
+            1,
+            "of `track`: score from which boxes are matched first, default a little above `conf`",
+        ),
     )
     track_new: float | None = field(
         default=None,
-        metadata={
-            "description": "of track: score from which a box begins a track, default a little "
-            "above conf",
-            "ge": 0,
-            "le": 1,
-        },
+        metadata=_ranged(
+            0,
+            1,
+            "of `track`: score from which boxes begin a track, default a little above `conf`",
+        ),
     )
     min_frames: int | None = field(
         default=None,
-        metadata={
-            "description": "of track: frames in which an object is seen until it gets its id",
-            "ge": 1,
-            "le": 1000,
-        },
+        metadata=_ranged(
+            1,
+            1000,
+            "of `track`: frames in which an object is seen until it gets its id; 1 "
+            "from its second on, default 1",
+        ),
     )
 
     def __post_init__(self) -> None:

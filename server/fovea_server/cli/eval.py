@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,11 +24,9 @@ from fovea_preprocess.errors import InvalidOption, InvalidRequest, UnsupportedMo
 from fovea_server.cli.eval_tables import EvalReport, show
 from fovea_server.cli.options import (
     AsJson,
-    OverlapOption,
     PlotOption,
     RepositoryOption,
     ServedModelArgument,
-    TileOption,
     UrlOption,
     VersionOption,
     check_options,
@@ -37,6 +35,7 @@ from fovea_server.cli.options import (
     folder_option,
     is_typed,
 )
+from fovea_server.cli.request_options import read_options, with_request_options
 from fovea_server.models.beside import version_folder
 from fovea_server.offline.accuracy import (
     measure_answers,
@@ -50,6 +49,7 @@ from fovea_server.offline.entry import InputImage
 from fovea_server.offline.predictors import RemotePredictor
 
 
+@with_request_options("tile", "overlap")
 def evaluate(
     context: typer.Context,
     model: ServedModelArgument,
@@ -87,10 +87,10 @@ def evaluate(
             show_default="where the mean F1 is highest",
         ),
     ] = None,
-    tile: TileOption = None,
-    overlap: OverlapOption = None,
+    *,
     plot: PlotOption = None,
     as_json: AsJson = False,
+    **given: Any,
 ) -> None:
     """Measure how accurate a model is on labelled images.
 
@@ -138,7 +138,7 @@ def evaluate(
         measure = partial(_through, url, model, version)
     labelled = _labels(context, data, images)
     usual = EVALUATION if isinstance(labelled, Dataset) else PredictOptions()
-    options = replace(usual, tile=tile, overlap=usual.overlap if overlap is None else overlap)
+    options = replace(usual, **read_options(given))
     try:
         report = measure(labelled, classes, conf, options)
     except FoveaClientError as error:

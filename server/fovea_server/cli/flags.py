@@ -11,7 +11,7 @@ from enum import EnumMeta
 from itertools import chain
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -63,37 +63,57 @@ def with_flags(
         title = titles.get(name, title)
         if name in settings:
             options[title].append(_setting(name, field, title, hidden=not listed))
-    parameters = [
-        *inspect.signature(command, eval_str=True).parameters.values(),
-        *chain.from_iterable(options.values()),
-        *(_parameter(name, str, typer.Option(flag(name), hidden=True)) for name in hidden),
-    ]
-    parameters = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
+    return with_parameters(
+        command,
+        (
+            *chain.from_iterable(options.values()),
+            *(_parameter(name, str, typer.Option(flag(name), hidden=True)) for name in hidden),
+        ),
+    )
 
 
 def _setting(name: str, field: FieldInfo, title: str, *, hidden: bool) -> inspect.Parameter:
-    metavar = _metavar(field.annotation)
-    option = typer.Option(
-        flag(name),
+    return described(
+        name,
+        field.annotation,
+        field.description or name,
         *map(flag, OTHER_NAMES.get(name, ())),
+        collects=list[str] if get_origin(field.annotation) is tuple else str,
         rich_help_panel=title,
-        metavar=metavar,
-        help=_sentences(field.description or name),
         show_default=_default(field),
         hidden=hidden,
-        autocompletion=(lambda: metavar.split("|")) if "|" in metavar else None,
     )
-    many = get_origin(field.annotation) is tuple
-    return _parameter(name, list[str] if many else str, option)
 
 
-def _sentences(description: str) -> str:
-    """End with a full stop, and begin with a capital unless it begins with a name or a value."""
+def with_parameters(
+    command: Callable[..., None], parameters: Iterable[inspect.Parameter]
+) -> Callable[..., None]:
+    """Declare parameters to typer, which passes them as `**given`.
+
+    In the help they come before those parameters of the command that are keywords only.
+    """
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    ordered = sorted((*parameters, *own), key=lambda each: each.kind)
+    declared = [each for each in ordered if each.kind is not each.VAR_KEYWORD]
+    command.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in declared}
+    return command
+
+
+def described(
+    name: str, kind: object, description: str, *others: str, collects: type = str, **shown: Any
+) -> inspect.Parameter:
+    """Describe the option of a value of a kind, of which typer passes what it `collects`, or None.
+
+    It may have `others` for names, and what is `shown` are more arguments of `typer.Option`.
+    """
+    values = _metavar(kind)
+    # The sentence begins with a capital unless it begins with a name or a value.
     begins = description[0].upper() if re.match(r"[a-z]+,? ", description) else description[0]
-    return f"{begins}{description[1:]}."
+    shown = {"metavar": values, "help": f"{begins}{description[1:]}."} | shown
+    if "|" in values:
+        shown["autocompletion"] = lambda: values.split("|")
+    return _parameter(name, collects, typer.Option(flag(name), *others, **shown))
 
 
 def _parameter(name: str, kind: type, declared: object) -> inspect.Parameter:

@@ -18,6 +18,8 @@ from fovea_engines.results.vocabulary import WORDLESS
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
 from fovea_server.cli.options import (
+    AsJson,
+    EveryOption,
     RepositoryOption,
     ServedModelArgument,
     VersionOption,
@@ -51,14 +53,12 @@ def index(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     version: VersionOption = None,
     name: Annotated[str, typer.Option(help="Name of the index.")] = DEFAULT,
-    every: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Take every N-th frame of a video.")
-    ] = 1,
+    every: EveryOption = 1,
     thumbnails: Annotated[
         bool,
         typer.Option("--thumbnails", help="Keep a small picture of each image, to see matches by."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the vectors of images beside a model, in which a server then finds similar ones.
 

@@ -108,17 +108,8 @@ VersionOption = Annotated[
     int | None,
     model_option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
 ]
-TileOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIDE|CxR",
-        help="Cut the image into tiles: 640 is their side in pixels, 3x2 are columns and rows.",
-        show_default="off",
-    ),
-]
-OverlapOption = Annotated[
-    float | None,
-    typer.Option(help="Share of a tile that its neighbour has, too.", show_default="0.2"),
+EveryOption = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Take every N-th frame of a video.")
 ]
 BackendOption = Annotated[Backend, model_option(help=f"Runtime; auto is {DEFAULT_CPU_BACKEND}.")]
 SizeOption = Annotated[

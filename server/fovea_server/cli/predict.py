@@ -14,15 +14,13 @@ import typer
 from fovea_client import FoveaClientError, ServerError
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
-from fovea_engines.results.class_names import split_classes, split_texts
 from fovea_engines.results.options import PredictOptions, check_effect
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
 from fovea_server.cli.options import (
-    OverlapOption,
+    EveryOption,
     RepositoryOption,
     ServedModelArgument,
-    TileOption,
     UrlOption,
     VersionOption,
     check_options,
@@ -30,6 +28,7 @@ from fovea_server.cli.options import (
     is_typed,
 )
 from fovea_server.cli.predict_output import complain, print_json, show, write_files
+from fovea_server.cli.request_options import read_options, with_request_options
 from fovea_server.models.beside import version_folder
 from fovea_server.offline.answers import count_images
 from fovea_server.offline.encoding import CodecName, choose_codec, slowness
@@ -46,9 +45,15 @@ _WRONG = {InvalidOption.code, NotFound.code}
 # A server that others use as well may be full for a moment.
 _RETRIES = 3
 
-_results_option = partial(typer.Option, rich_help_panel="Results as files")
+_RESULTS = "Results as files"
+_results_option = partial(typer.Option, rich_help_panel=_RESULTS)
 
 
+@with_request_options("track", panel=_RESULTS)
+@with_request_options(
+    *("conf", "iou", "classes", "max_det", "top_k", "agnostic", "mask", "labels"),
+    *("tile", "overlap"),
+)
 def predict(
     context: typer.Context,
     model: ServedModelArgument,
@@ -63,70 +68,11 @@ def predict(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     version: VersionOption = None,
-    conf: Annotated[
-        float | None,
-        typer.Option(
-            help="Lowest score of an object, 0 to 1; a classifier has --top-k.", show_default="0.25"
-        ),
-    ] = None,
-    iou: Annotated[
-        float | None,
-        typer.Option(
-            help="Overlap above which the weaker box is dropped, 0 to 1.", show_default="0.7"
-        ),
-    ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLASSES",
-            help='Classes to keep, by name or id, e.g. person,2; "2" in quotes is a name.',
-            show_default="all",
-        ),
-    ] = None,
-    max_det: Annotated[
-        int | None, typer.Option(help="Most detections per image.", show_default="300")
-    ] = None,
-    top_k: Annotated[
-        int | None,
-        typer.Option(help="Most classes per image, of a classifier.", show_default="5"),
-    ] = None,
-    agnostic: Annotated[
-        bool, typer.Option("--agnostic", help="Drop overlapping boxes of different classes, too.")
-    ] = False,
-    mask: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORM",
-            help="Form of masks and maps: rle, polygon, png (base64) or none.",
-            show_default="rle",
-        ),
-    ] = None,
-    texts: Annotated[
-        str | None,
-        typer.Option(
-            "--texts",
-            "--labels",
-            metavar="TEXTS",
-            help="Of a model of images and texts, such as CLIP: classify by these, e.g. "
-            "'a cat,a dog'. Of a detector that takes texts: find these.",
-            show_default="none",
-        ),
-    ] = None,
+    *,
     raw: Annotated[
         bool, typer.Option("--raw", help="Of an embedding: the vector with its own length.")
     ] = False,
-    tile: TileOption = None,
-    overlap: OverlapOption = None,
-    every: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Take every N-th frame of a video.")
-    ] = 1,
-    track: Annotated[
-        str | None,
-        _results_option(
-            metavar="TRACKER",
-            help="Objects of videos keep ids: bytetrack, sort, ocsort or botsort.",
-        ),
-    ] = None,
+    every: EveryOption = 1,
     line: Annotated[
         list[str] | None,
         _results_option(
@@ -172,6 +118,7 @@ def predict(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document, as the server answers.")
     ] = False,
+    **given: Any,
 ) -> None:
     """Find what is on images and videos.
 
@@ -193,50 +140,32 @@ def predict(
 
     Example: fovea predict yolov8n street.mp4 --out found --line door=0.1,0.6,0.9,0.6:classes=person
     """
-    needs = {"format": {"out": ()}, "codec": {"out": ()}, "resume": {"out": ()}}
-    needs |= {name: {"out": ()} for name in ("track", "line", "zone")}
+    needs = {name: {"out": ()} for name in ("format", "codec", "resume", "track", "line", "zone")}
     # An interrupted run leaves no record of the ids of objects.
     again = [("resume", name) for name in ("track", "line", "zone")]
     check_options(context, needs, clashes=[("repository", "url"), ("as_json", "out"), *again])
     _check_order(model, sources, repository)
     formats = read_formats(format or [ANNOTATED])
     found = find_sources(sources, every=every, drawn=out and out / DRAWN)
+    tracker = given.pop("track")
+    # What is out of range is refused before anything is sent.
+    values = read_options(given | {"normalise": "false" if raw else None})
+    options = PredictOptions(**values)
+    tracking = _tracking(tracker, line, zone, options.conf)
     has_video = any(source.is_video for source in found.files)
-    if every > 1 and not has_video:
-        raise InvalidOption("--every is of videos, and there is none: leave it out")
-    tracking = _tracking(track, line, zone, 0.25 if conf is None else conf)
-    if tracking is not None and not has_video:
-        raise InvalidOption("--track, --line and --zone are of videos, and there is none")
-    encoding = choose_codec(codec) if has_video and out and ANNOTATED in formats else None
-    if encoding is None and is_typed(context, "codec"):
-        raise InvalidOption("--codec is of annotated videos, and none is written: leave it out")
-    if encoding is not None and (slow := slowness(encoding)):
-        typer.echo(slow, err=True)
+    if not has_video:
+        _check_no_video(every, tracking)
+    encoding = _encoding(context, codec, if_drawn=has_video and out and ANNOTATED in formats)
     if found.skipped:
         typer.echo(f"skipped {counted(found.skipped, 'file')} of other kinds", err=True)
-    given: dict[str, Any] = {
-        "conf": conf,
-        "iou": iou,
-        "classes": _classes(classes),
-        "max_det": max_det,
-        "top_k": top_k,
-        "agnostic": agnostic or None,
-        "mask": mask,
-        "labels": _texts(texts),
-        "normalise": False if raw else None,
-        "tile": tile,
-        "overlap": overlap,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    options = PredictOptions(**given)  # refuses what is out of range, before anything is sent
-    given |= {} if version is None else {"version": version}
+    values |= {} if version is None else {"version": version}
     alone = count_images(found.files) == 1
     try:
-        with _open(context, model, repository, url, options, given, alone=alone) as predictor:
+        with _open(context, model, repository, url, options, values, alone=alone) as predictor:
             _check_effect(options, predictor)
             if out is not None:
                 tally = write_files(
-                    *(predictor, found, formats, encoding, out, given),
+                    *(predictor, found, formats, encoding, out, values),
                     resume=resume,
                     tracking=tracking,
                 )
@@ -269,6 +198,26 @@ def _tracking(
     return Tracking(options, read_shapes(lines or (), zones or ()))
 
 
+def _check_no_video(every: int, tracking: Tracking | None) -> None:
+    """Refuse options that only mean something for videos."""
+    if every > 1:
+        raise InvalidOption("--every is of videos, and there is none: leave it out")
+    if tracking is not None:
+        raise InvalidOption("--track, --line and --zone are of videos, and there is none")
+
+
+def _encoding(context: typer.Context, codec: CodecName, *, if_drawn: object) -> str | None:
+    """Return the codec of annotated videos, and warn of a slow one; None where none is written."""
+    if not if_drawn:
+        if is_typed(context, "codec"):
+            raise InvalidOption("--codec is of annotated videos, and none is written: leave it out")
+        return None
+    encoding = choose_codec(codec)
+    if slow := slowness(encoding):
+        typer.echo(slow, err=True)
+    return encoding
+
+
 def _check_order(model: str, sources: list[str], repository: Path) -> None:
     """Refuse a model that stands after the images, and write the command as it is meant."""
     names = [text for text in sources if not Path(text).exists()]
@@ -293,40 +242,22 @@ def _check_effect(options: PredictOptions, predictor: Predictor) -> None:
         check_effect(options, model.name, model.task)
 
 
-def _classes(text: str | None) -> tuple[int | str, ...] | None:
-    if text is None:
-        return None
-    try:
-        return split_classes(text)
-    except ValueError as error:
-        raise InvalidOption(
-            f"--classes {text!r} is not a list of class names or ids such as person,2"
-        ) from error
-
-
-def _texts(text: str | None) -> tuple[str, ...] | None:
-    try:
-        return None if text is None else split_texts(text)
-    except ValueError as error:
-        raise InvalidOption(f"--texts {text!r} is not a list such as 'a cat,a dog'") from error
-
-
 def _open(
     context: typer.Context,
     model: str,
     repository: Path,
     url: str | None,
     options: PredictOptions,
-    given: dict[str, Any],
+    values: dict[str, Any],
     *,
     alone: bool,
 ) -> Predictor:
     if url is not None:
-        return RemotePredictor(url, model, given, retries=_RETRIES)
+        return RemotePredictor(url, model, values, retries=_RETRIES)
     [path] = find_models(context, repository, model)
     if (path / "pipeline.toml").is_file():
         # Its imports take a second.
         from fovea_server.cli.joined import JoinedPredictor
 
         return JoinedPredictor(path.absolute(), options)
-    return LocalPredictor(version_folder(path, given.get("version")), options, alone=alone)
+    return LocalPredictor(version_folder(path, values.get("version")), options, alone=alone)

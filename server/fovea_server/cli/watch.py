@@ -20,6 +20,7 @@ from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelReposit
 from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
 from fovea_preprocess.mistakes import similar_path
 from fovea_server.cli.options import RepositoryOption, ServedModelArgument
+from fovea_server.cli.request_options import with_request_options
 from fovea_server.dataplane.reach import EVERYWHERE
 from fovea_server.streams.cameras.config import StreamConfig
 from fovea_server.streams.cameras.stream import CameraStream, SeenFrame, Turns
@@ -35,6 +36,7 @@ _TABLES_A_SECOND = 4
 _LAST_EVENTS_S, _SILENT_S = 10.0, 0.5
 
 
+@with_request_options("conf", "classes", "track", "track_high", "track_new", "min_frames")
 def watch(
     model: ServedModelArgument,
     sources: Annotated[
@@ -52,42 +54,7 @@ def watch(
     fps: Annotated[
         float | None, typer.Option(metavar="N", help="Take so many frames a second.")
     ] = None,
-    track: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TRACKER", help="Objects keep ids: bytetrack, sort, ocsort or botsort."
-        ),
-    ] = None,
-    conf: Annotated[
-        float | None, typer.Option(help="Lowest score of an object, 0 to 1.", show_default="0.25")
-    ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(metavar="CLASSES", help="Classes to keep, as person,2.", show_default="all"),
-    ] = None,
-    track_high: Annotated[
-        float | None,
-        typer.Option(
-            help="Score from which a box is matched with tracks first, 0 to 1.",
-            show_default="a little above --conf",
-        ),
-    ] = None,
-    track_new: Annotated[
-        float | None,
-        typer.Option(
-            help="Score from which a box begins a track, 0 to 1.",
-            show_default="a little above --conf",
-        ),
-    ] = None,
-    min_frames: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Frames in which an object is seen until it gets its id; 1 from its second on.",
-            show_default="1",
-        ),
-    ] = None,
+    *,
     transport: Annotated[
         Literal["tcp", "udp"], typer.Option(help="Transport of RTSP's frames.")
     ] = "tcp",
@@ -139,6 +106,7 @@ def watch(
             "--json", help="A line of JSON for each frame, or with lines or zones for each event."
         ),
     ] = False,
+    **given: Any,
 ) -> None:
     """Run a model on cameras and videos, as their frames come.
 
@@ -157,12 +125,10 @@ def watch(
     path = ModelRepository(repository).path_of(model)
     if path.name.isdigit():
         raise InvalidOption(f"{model} is a version: name the model, whose newest one is watched")
-    given: dict[str, Any] = {
+    given |= {
         "model": path.name,
-        **{"every": every, "fps": fps, "track": track, "transport": transport},
-        **{"conf": conf, "classes": classes, "lines": line, "zones": zone, "events": event},
-        **{"track_high": track_high, "track_new": track_new, "min_frames": min_frames},
-        **{"webhook": webhook, "mqtt": mqtt},
+        **{"every": every, "fps": fps, "transport": transport},
+        **{"lines": line, "zones": zone, "events": event, "webhook": webhook, "mqtt": mqtt},
     }
     given = {key: value for key, value in given.items() if value is not None}
     configs = [

@@ -10,6 +10,12 @@ from fovea_engines.results.class_names import split_classes, split_texts
 from fovea_engines.results.options import MaskFormat, PredictOptions, VectorFormat
 from fovea_preprocess.errors import InvalidOption
 
+CLASSES_AS_TEXT = (
+    "names or ids of the classes to keep, as person,2: a whole number is an id, and a name with a "
+    "comma, blanks around it or only digits goes in double quotes"
+)
+"""Description of the option where it is text; in JSON it is a list."""
+
 # Names of the same in other software.
 _SAME = {
     **dict.fromkeys(("confidence", "threshold", "min_confidence", "score"), "conf"),

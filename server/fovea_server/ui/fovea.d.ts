@@ -137,19 +137,19 @@ export interface StreamEvent {
 /** A JSON request. */
 export interface PredictJson {
   images: ImageSource[];
-  /** least score of an object; a classifier has top_k instead; default 0.25 */
+  /** least score of an object, not of a classifier's classes; default 0.25 */
   conf?: number;
   /** overlap above which the weaker of two boxes goes; default 0.7 */
   iou?: number;
   /** classes to keep, default all: text is a name, a number an id */
   classes?: (number | string)[] | null;
-  /** most detections an image; default 300 */
+  /** most detections of an image; default 300 */
   max_det?: number;
-  /** of a classifier: most classes an image, whatever their score; default 5 */
+  /** of a classifier: most classes, whatever their score; default 5 */
   top_k?: number;
-  /** suppress across classes; default false */
+  /** drop overlapping boxes of different classes, too; default false */
   agnostic?: boolean;
-  /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none; default "rle" */
+  /** form of masks and of classes: rle (COCO's), polygon, png or none; saliency, depth and pictures are png or none; default "rle" */
   mask?: "rle" | "polygon" | "png" | "none";
   /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
   labels?: string[] | null;
@@ -157,21 +157,21 @@ export interface PredictJson {
   normalise?: boolean;
   /** form of a vector: float32 in base64, little-endian, or a list; default "base64" */
   vector?: "base64" | "list";
-  /** cut the image: the side of a tile in pixels, or 3x2 tiles */
+  /** cut the image into tiles: 640 is their side in pixels, 3x2 are columns and rows */
   tile?: string | null;
   /** share of a tile that the next one repeats; default 0.2 */
   overlap?: number;
-  /** ids over frames: bytetrack, sort, ocsort, botsort */
+  /** objects keep ids over frames: bytetrack, sort, ocsort or botsort */
   track?: string | null;
-  /** of track: name of the camera or video */
+  /** of `track`: name of the camera or video */
   stream_id?: string | null;
-  /** of track: number of the frame, default the next */
+  /** of `track`: number of the frame, default the next */
   frame?: number | null;
-  /** of track: score from which a box is matched with tracks first, default a little above conf */
+  /** of `track`: score from which boxes are matched first, default a little above `conf` */
   track_high?: number | null;
-  /** of track: score from which a box begins a track, default a little above conf */
+  /** of `track`: score from which boxes begin a track, default a little above `conf` */
   track_new?: number | null;
-  /** of track: frames in which an object is seen until it gets its id */
+  /** of `track`: frames in which an object is seen until it gets its id; 1 from its second on, default 1 */
   min_frames?: number | null;
 }
 
@@ -281,19 +281,19 @@ export interface OwnKey {
 
 /** A stream to begin. */
 export interface StreamSettings {
-  /** least score of an object; a classifier has top_k instead */
+  /** least score of an object, not of a classifier's classes */
   conf?: number;
   /** overlap above which the weaker of two boxes goes */
   iou?: number;
   /** classes to keep, default all: text is a name, a number an id */
   classes?: (number | string)[];
-  /** most detections an image */
+  /** most detections of an image */
   max_det?: number;
-  /** of a classifier: most classes an image, whatever their score */
+  /** of a classifier: most classes, whatever their score */
   top_k?: number;
-  /** suppress across classes */
+  /** drop overlapping boxes of different classes, too */
   agnostic?: boolean;
-  /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
+  /** form of masks and of classes: rle (COCO's), polygon, png or none; saliency, depth and pictures are png or none */
   mask?: "rle" | "polygon" | "png" | "none";
   /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
   labels?: string[];
@@ -301,15 +301,15 @@ export interface StreamSettings {
   normalise?: boolean;
   /** form of a vector: float32 in base64, little-endian, or a list */
   vector?: "base64" | "list";
-  /** cut the image: the side of a tile in pixels, or 3x2 tiles */
+  /** cut the image into tiles: 640 is their side in pixels, 3x2 are columns and rows */
   tile?: string;
   /** share of a tile that the next one repeats */
   overlap?: number;
-  /** of track: score from which a box is matched with tracks first, default a little above conf */
+  /** of `track`: score from which boxes are matched first, default a little above `conf` */
   track_high?: number;
-  /** of track: score from which a box begins a track, default a little above conf */
+  /** of `track`: score from which boxes begin a track, default a little above `conf` */
   track_new?: number;
-  /** of track: frames in which an object is seen until it gets its id */
+  /** of `track`: frames in which an object is seen until it gets its id; 1 from its second on, default 1 */
   min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source: string;
@@ -343,19 +343,19 @@ export interface StreamSettings {
 
 /** Settings that change; null takes one away. */
 export interface StreamChange {
-  /** least score of an object; a classifier has top_k instead */
+  /** least score of an object, not of a classifier's classes */
   conf?: number;
   /** overlap above which the weaker of two boxes goes */
   iou?: number;
   /** classes to keep, default all: text is a name, a number an id */
   classes?: (number | string)[];
-  /** most detections an image */
+  /** most detections of an image */
   max_det?: number;
-  /** of a classifier: most classes an image, whatever their score */
+  /** of a classifier: most classes, whatever their score */
   top_k?: number;
-  /** suppress across classes */
+  /** drop overlapping boxes of different classes, too */
   agnostic?: boolean;
-  /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
+  /** form of masks and of classes: rle (COCO's), polygon, png or none; saliency, depth and pictures are png or none */
   mask?: "rle" | "polygon" | "png" | "none";
   /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
   labels?: string[];
@@ -363,15 +363,15 @@ export interface StreamChange {
   normalise?: boolean;
   /** form of a vector: float32 in base64, little-endian, or a list */
   vector?: "base64" | "list";
-  /** cut the image: the side of a tile in pixels, or 3x2 tiles */
+  /** cut the image into tiles: 640 is their side in pixels, 3x2 are columns and rows */
   tile?: string;
   /** share of a tile that the next one repeats */
   overlap?: number;
-  /** of track: score from which a box is matched with tracks first, default a little above conf */
+  /** of `track`: score from which boxes are matched first, default a little above `conf` */
   track_high?: number;
-  /** of track: score from which a box begins a track, default a little above conf */
+  /** of `track`: score from which boxes begin a track, default a little above `conf` */
   track_new?: number;
-  /** of track: frames in which an object is seen until it gets its id */
+  /** of `track`: frames in which an object is seen until it gets its id; 1 from its second on, default 1 */
   min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source?: string;
@@ -403,19 +403,19 @@ export interface StreamChange {
 
 /** A stream: its settings without passwords, and how it is. */
 export interface StreamStatus {
-  /** least score of an object; a classifier has top_k instead */
+  /** least score of an object, not of a classifier's classes */
   conf?: number;
   /** overlap above which the weaker of two boxes goes */
   iou?: number;
   /** classes to keep, default all: text is a name, a number an id */
   classes?: (number | string)[];
-  /** most detections an image */
+  /** most detections of an image */
   max_det?: number;
-  /** of a classifier: most classes an image, whatever their score */
+  /** of a classifier: most classes, whatever their score */
   top_k?: number;
-  /** suppress across classes */
+  /** drop overlapping boxes of different classes, too */
   agnostic?: boolean;
-  /** form of masks and of classes: COCO's RLE or polygons, a PNG file, or none; saliency, depth and pictures are PNG files, or none */
+  /** form of masks and of classes: rle (COCO's), polygon, png or none; saliency, depth and pictures are png or none */
   mask?: "rle" | "polygon" | "png" | "none";
   /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
   labels?: string[];
@@ -423,15 +423,15 @@ export interface StreamStatus {
   normalise?: boolean;
   /** form of a vector: float32 in base64, little-endian, or a list */
   vector?: "base64" | "list";
-  /** cut the image: the side of a tile in pixels, or 3x2 tiles */
+  /** cut the image into tiles: 640 is their side in pixels, 3x2 are columns and rows */
   tile?: string;
   /** share of a tile that the next one repeats */
   overlap?: number;
-  /** of track: score from which a box is matched with tracks first, default a little above conf */
+  /** of `track`: score from which boxes are matched first, default a little above `conf` */
   track_high?: number;
-  /** of track: score from which a box begins a track, default a little above conf */
+  /** of `track`: score from which boxes begin a track, default a little above `conf` */
   track_new?: number;
-  /** of track: frames in which an object is seen until it gets its id */
+  /** of `track`: frames in which an object is seen until it gets its id; 1 from its second on, default 1 */
   min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source: string;

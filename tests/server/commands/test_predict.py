@@ -175,10 +175,11 @@ def test_a_wrong_model_is_a_sentence(source: tuple[str, object], bus: Path) -> N
     ("arguments", "says"),
     [
         (("--conf", "1.5"), "from 0 to 1"),
+        (("--conf", "much"), "conf is 'much'"),
         (("--max-det", "0"), "1 to 3000"),
         (("--url", "ftp://127.0.0.1"), "http://127.0.0.1:8000"),
         (("--url", "http://127.0.0.1:9"), "no answer from"),
-        (("--classes", "person,"), "list of class names or ids"),
+        (("--classes", "person,"), "class names or ids"),
         (("--url", "http://h", "--repository", "r"), "not both"),
     ],
 )

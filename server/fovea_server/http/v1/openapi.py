@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from fovea_engines.results.new_image import MediaType
 from fovea_engines.results.options import PredictOptions
+from fovea_server.dataplane.options import CLASSES_AS_TEXT
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v1.schemas import ErrorAnswer, PredictAnswer, PredictJson
 from fovea_server.models.model import State
@@ -26,10 +27,6 @@ from fovea_server.setting_types import ROOT_PATH
 
 _BINARY = {"type": "string", "format": "binary"}
 _OPTIONS = [option.name for option in fields(PredictOptions)]
-_CLASSES = (
-    "names or ids of the classes to keep; a whole number is an id, and a name with a comma, blanks "
-    "around it or only digits goes in double quotes"
-)
 _SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "a key of `fovea key add`"},
     "api_key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same"},
@@ -293,7 +290,11 @@ def _request_schemas() -> dict[str, Any]:
             "file": {"type": "array", "items": _BINARY},
             **options,
             # As text, which may be repeated.
-            "classes": {"type": "array", "items": {"type": "string"}, "description": _CLASSES},
+            "classes": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": CLASSES_AS_TEXT,
+            },
         },
     }
     return {**schemas, "PredictJson": request, "PredictForm": form}

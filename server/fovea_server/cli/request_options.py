@@ -1,0 +1,54 @@
+"""Options of a request, as `PredictOptions` describes them, among the options of a command."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields
+from functools import partial
+from typing import Any, get_type_hints
+
+from fovea_engines.results.options import PredictOptions
+from fovea_server.cli.flags import described, with_parameters
+from fovea_server.dataplane.options import CLASSES_AS_TEXT, parse_options
+from fovea_server.settings import flag
+
+_TYPES = get_type_hints(PredictOptions)
+# What the help shows for a value, and for none, where type and description do not have it.
+_METAVARS = {"classes": "CLASS,...", "labels": "TEXT,...", "mask": "FORM", "tile": "SIDE|CxR"}
+_DEFAULTS = {"classes": "all", "labels": "none", "tile": "off"}
+
+
+def with_request_options(
+    *names: str, panel: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare these options to typer, which passes them as `**given`; None was not given."""
+    options = [_declared(each, panel) for each in fields(PredictOptions) if each.name in names]
+    return partial(with_parameters, parameters=options)
+
+
+def read_options(given: Mapping[str, object]) -> dict[str, Any]:
+    """Return the values of the options that were given; InvalidOption names a wrong one."""
+    texts = {name: text for name, text in given.items() if text is not None}
+    options = parse_options(texts)
+    return {name: getattr(options, name) for name in texts}
+
+
+def _declared(option: Field[Any], panel: str | None) -> inspect.Parameter:
+    name, kind = option.name, _TYPES[option.name]
+    text = CLASSES_AS_TEXT if name == "classes" else option.metadata["description"]
+    # Options are named as they are typed here.
+    text = re.sub(r"`(\w+)`", lambda named: flag(named[1]), text)
+    text, _, default = text.partition(", default ")
+    default = _DEFAULTS.get(name, default) if option.default is None else str(option.default)
+    if "ge" in option.metadata:
+        default += f"; {option.metadata['ge']}<=x<={option.metadata['le']}"
+    shown = {"metavar": _METAVARS[name]} if name in _METAVARS else {}
+    return described(
+        *(name, kind, text, *(["--texts"] if name == "labels" else [])),
+        collects=bool if kind is bool else str,
+        show_default=False if kind is bool else default or False,
+        rich_help_panel=panel,
+        **shown,
+    )
