@@ -12,20 +12,18 @@ from typing import Any, Self, Unpack
 import httpx
 from numpy.typing import NDArray
 
-from fovea_client import _calls, _frames
-from fovea_client._attempts import Answer, Attempts, Call, Policy, server_address
-from fovea_client._calls import Images
-from fovea_client._display import show_lists
+from fovea_client import _frames, _tensors
+from fovea_client._attempts import Answer, Attempts, Call
+from fovea_client._base_client import MAX_IN_FLIGHT, BaseClient, Images, built, check_many, each
 from fovea_client._requests import ImageFormat, PredictOptions
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.embedding import Embedding, Match
 from fovea_client.images import Channels, ImageSource
 from fovea_client.models import Model, ModelSummary
-from fovea_client.settings import with_key
 
 
-class AsyncClient:
+class AsyncClient(BaseClient):
     """Sends images to a Fovea server as `Client` does, with the same arguments, from asyncio."""
 
     def __init__(
@@ -39,20 +37,14 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        url = server_address(url)
-        show_lists()
-        sent = with_key(headers or {}, api_key)
-        self._policy = Policy(url, timeout, retries, repeat_unanswered, sent)
+        super().__init__(url, timeout, retries, repeat_unanswered, api_key, headers)
         self._lanes = _Lanes(transport)
-
-    def __repr__(self) -> str:
-        return f"AsyncClient({self._policy.url!r})"
 
     async def predict(
         self, model: str, image: Images, **options: Unpack[PredictOptions]
     ) -> Prediction:
         """Find what is on an image, or with one request on a list, as `Client.predict` does."""
-        return await self._ask_about(image, partial(_calls.predict, model, image, **options))
+        return await self._ask_about(image, partial(self._predict, model, image, **options))
 
     async def predict_many(
         self,
@@ -63,15 +55,15 @@ class AsyncClient:
         **options: Unpack[PredictOptions],
     ) -> AsyncIterator[ImageResult | ImageError]:
         """Find what is on each of many images, as `Client.predict_many` does."""
-        _calls.check_many(in_flight, options)
+        check_many(in_flight, options)
 
         async def find(image: ImageSource) -> ImageResult | ImageError:
-            call = await _calls.built(image, partial(_calls.predict_one, model, image, **options))
+            call = await built(image, partial(self._predict_one, model, image, **options))
             return call if isinstance(call, ImageError) else await self._ask(call)
 
         async def asked() -> AsyncIterator[asyncio.Future[ImageResult | ImageError]]:
             try:
-                async for image in _calls.each(images):
+                async for image in each(images):
                     yield asyncio.create_task(find(image))
             except Exception as error:  # noqa: BLE001  it is raised in its turn
                 failed = asyncio.get_running_loop().create_future()
@@ -110,7 +102,7 @@ class AsyncClient:
         **options: Unpack[PredictOptions],
     ) -> bytes:
         """Return the image with its detections drawn in, as `Client.annotate` does."""
-        build = partial(_calls.annotate, model, image, format, **options)
+        build = partial(self._annotate, model, image, format, **options)
         return await self._ask_about(image, build)
 
     async def infer(
@@ -123,7 +115,7 @@ class AsyncClient:
         parameters: Parameters | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Return the outputs of a model for tensors, as `Client.infer` does."""
-        call = await asyncio.to_thread(_calls.infer, model, inputs, outputs, version, parameters)
+        call = await asyncio.to_thread(_tensors.infer, model, inputs, outputs, version, parameters)
         return await self._ask(call)
 
     async def embed(
@@ -135,7 +127,7 @@ class AsyncClient:
         version: int | str | None = None,
     ) -> tuple[Embedding, ...]:
         """Return the vectors of texts, as `Client.embed` does."""
-        return await self._ask(_calls.embed(model, texts, version, normalise=normalise))
+        return await self._ask(self._embed(model, texts, version, normalise=normalise))
 
     async def search(
         self,
@@ -151,16 +143,21 @@ class AsyncClient:
     ) -> tuple[Match, ...]:
         """Find images that are like one, or words, as `Client.search` does."""
         return await self._ask(
-            _calls.search(model, image, text, k, index, version, channels, thumbnails=thumbnails)
+            self._search(
+                *(model, image, text, version, channels),
+                k=k,
+                index=index,
+                thumbnails=thumbnails or None,
+            )
         )
 
     async def models(self) -> tuple[ModelSummary, ...]:
         """List the models, as `Client.models` does."""
-        return await self._ask(_calls.models())
+        return await self._ask(self._models())
 
     async def model(self, name: str, version: int | str | None = None) -> Model:
         """Describe a model, as `Client.model` does."""
-        return await self._ask(_calls.model(name, version))
+        return await self._ask(self._model(name, version))
 
     async def card(self, name: str, version: int | str | None = None) -> Mapping[str, Any] | None:
         """Return the engine card of a model, as `Client.card` does."""
@@ -168,7 +165,7 @@ class AsyncClient:
 
     async def ready(self, model: str | None = None) -> bool:
         """Return True if the server, or the named model, is ready, as `Client.ready` does."""
-        return await self._ask(_calls.ready(model))
+        return await self._ask(self._ready(model))
 
     async def aclose(self) -> None:
         """Close the connections; a later call is a `RuntimeError`."""
@@ -181,7 +178,7 @@ class AsyncClient:
         await self.aclose()
 
     async def _ask_about(self, image: Images, build: Callable[[], Call[Answer]]) -> Answer:
-        return await self._ask(await _calls.built(image, build))
+        return await self._ask(await built(image, build))
 
     async def _ask(self, call: Call[Answer]) -> Answer:
         attempts = Attempts(call, self._policy)
@@ -214,7 +211,7 @@ class _Lanes:
         self._transport = transport
         self._verify = httpx.create_ssl_context()
         self._idle: list[httpx.AsyncClient] = []
-        self._room = asyncio.Semaphore(_calls.MAX_IN_FLIGHT)
+        self._room = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._closed = False
 
     async def send(self, request: httpx.Request) -> httpx.Response:
@@ -225,7 +222,7 @@ class _Lanes:
             async with asyncio.timeout(request.extensions["timeout"].get("pool")):
                 await self._room.acquire()
         except TimeoutError as error:
-            message = f"{_calls.MAX_IN_FLIGHT} requests were under way all the time"
+            message = f"{MAX_IN_FLIGHT} requests were under way all the time"
             raise httpx.PoolTimeout(message, request=request) from error
         lane = self._idle.pop() if self._idle else self._new()
         sound = False

@@ -13,10 +13,9 @@ from typing import Any, Self, Unpack
 import httpx
 from numpy.typing import NDArray
 
-from fovea_client import _calls, _frames
-from fovea_client._attempts import Answer, Attempts, Call, Policy, server_address
-from fovea_client._calls import Images
-from fovea_client._display import show_lists
+from fovea_client import _frames, _tensors
+from fovea_client._attempts import Answer, Attempts, Call
+from fovea_client._base_client import MAX_IN_FLIGHT, BaseClient, Images, check_many
 from fovea_client._requests import ImageFormat, PredictOptions
 from fovea_client._responses import BEFORE_TENSORS
 from fovea_client._tensors import Parameters
@@ -24,13 +23,12 @@ from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.embedding import Embedding, Match
 from fovea_client.images import Channels, ImageSource
 from fovea_client.models import Model, ModelSummary
-from fovea_client.settings import with_key
 
 # Headers of an answer; its content is decoded.
 _READ = ("content-type", "retry-after", BEFORE_TENSORS)
 
 
-class Client:
+class Client(BaseClient):
     """Sends images to a Fovea server; keeps its connections, so create one and share it.
 
     May be used from several threads at once, and as a context manager. Raises `ValueError` if the
@@ -61,16 +59,10 @@ class Client:
         headers: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        url = server_address(url)
-        show_lists()
-        sent = with_key(headers or {}, api_key)
-        self._policy = Policy(url, timeout, retries, repeat_unanswered, sent)
-        most = _calls.MAX_IN_FLIGHT
+        super().__init__(url, timeout, retries, repeat_unanswered, api_key, headers)
+        most = MAX_IN_FLIGHT
         limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
         self._http = httpx.Client(limits=limits, transport=transport)
-
-    def __repr__(self) -> str:
-        return f"Client({self._policy.url!r})"
 
     def predict(self, model: str, image: Images, **options: Unpack[PredictOptions]) -> Prediction:
         """Find what is on an image: `detections` of the result are objects, `classes` classes.
@@ -90,7 +82,7 @@ class Client:
             UnexpectedAnswer: the answer is not Fovea's.
             OSError: the file cannot be read.
         """
-        return self._ask(_calls.predict(model, image, **options))
+        return self._ask(self._predict(model, image, **options))
 
     def predict_many(
         self,
@@ -108,11 +100,11 @@ class Client:
         arguments are as for `predict`. An error of `images` comes after the results of the images
         before. Who leaves the iteration does not wait for the requests under way.
         """
-        _calls.check_many(in_flight, options)
+        check_many(in_flight, options)
 
         def find(image: ImageSource, found: Future[ImageResult | ImageError]) -> None:
             try:
-                call = _calls.predict_one(model, image, **options)
+                call = self._predict_one(model, image, **options)
                 found.set_result(call if isinstance(call, ImageError) else self._ask(call))
             except Exception as error:  # noqa: BLE001  it is raised in its turn
                 found.set_exception(error)
@@ -175,7 +167,7 @@ class Client:
 
         The other arguments and the errors are as for `predict`.
         """
-        return self._ask(_calls.annotate(model, image, format, **options))
+        return self._ask(self._annotate(model, image, format, **options))
 
     def infer(
         self,
@@ -205,7 +197,7 @@ class Client:
             ConnectionFailed: the server did not answer.
             UnexpectedAnswer: the answer does not follow the protocol.
         """
-        return self._ask(_calls.infer(model, inputs, outputs, version, parameters))
+        return self._ask(_tensors.infer(model, inputs, outputs, version, parameters))
 
     def embed(
         self,
@@ -225,7 +217,7 @@ class Client:
 
         The errors are as for `predict`.
         """
-        return self._ask(_calls.embed(model, texts, version, normalise=normalise))
+        return self._ask(self._embed(model, texts, version, normalise=normalise))
 
     def search(
         self,
@@ -254,12 +246,17 @@ class Client:
         The errors are as for `predict`; without such an index, a `ServerError` with status 404.
         """
         return self._ask(
-            _calls.search(model, image, text, k, index, version, channels, thumbnails=thumbnails)
+            self._search(
+                *(model, image, text, version, channels),
+                k=k,
+                index=index,
+                thumbnails=thumbnails or None,
+            )
         )
 
     def models(self) -> tuple[ModelSummary, ...]:
         """List the served models, and those that could not be loaded; raises as `predict` does."""
-        return self._ask(_calls.models())
+        return self._ask(self._models())
 
     def model(self, name: str, version: int | str | None = None) -> Model:
         """Return the inputs, outputs, labels and engine card of a model.
@@ -267,7 +264,7 @@ class Client:
         By default of the version that answers requests. An unknown model is a `ServerError` with
         status 404; the other errors are as for `predict`.
         """
-        return self._ask(_calls.model(name, version))
+        return self._ask(self._model(name, version))
 
     def card(self, name: str, version: int | str | None = None) -> Mapping[str, Any] | None:
         """Return the engine card of a model; None where `card_reason` of `model` says why."""
@@ -280,7 +277,7 @@ class Client:
             ConnectionFailed: the server did not answer.
             ServerError: the answer is neither yes nor no.
         """
-        return self._ask(_calls.ready(model))
+        return self._ask(self._ready(model))
 
     def close(self) -> None:
         """Close the connections; a later call is a `RuntimeError`."""

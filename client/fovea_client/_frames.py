@@ -14,13 +14,13 @@ from typing import Any
 
 import httpx
 
-from fovea_client import _calls, _requests, _responses
+from fovea_client import _base_client, _responses
 from fovea_client._attempts import Policy
 from fovea_client._exports import imported
-from fovea_client._requests import PredictOptions
+from fovea_client._requests import PredictOptions, images_path
 from fovea_client.answers import ImageError, ImageResult
 from fovea_client.errors import ConnectionFailed, ServerError, UnexpectedAnswer
-from fovea_client.images import ImageSource, check_channels, image_to_send
+from fovea_client.images import ImageSource, Url, check_channels, image_to_send
 
 MAX_IN_FLIGHT = 8
 
@@ -48,7 +48,7 @@ class Frames:
         imported("websockets", "websockets")
         self._policy, self._in_flight = policy, in_flight
         self.timeout_s = policy.timeout
-        self.address = "ws" + policy.url[4:] + _requests.stream_path(model, options)
+        self.address = "ws" + policy.url[4:] + images_path(model, "stream", options)
         self.connecting = _CONNECTING | {
             "additional_headers": dict(policy.headers),
             "open_timeout": policy.timeout,
@@ -63,11 +63,8 @@ class Frames:
 
     def encoded(self, image: ImageSource) -> bytes | ImageError:
         """Return the bytes of an image; one that cannot be read only fails itself."""
-        try:
-            data = image_to_send(image, self._channels)
-        except (OSError, TypeError, ValueError) as error:
-            return ImageError("invalid_image", str(error) or type(error).__name__)
-        if not isinstance(data, bytes):
+        data = _base_client.encoded(image, self._channels)
+        if isinstance(data, Url):
             return ImageError("invalid_image", "a stream takes images, not their addresses")
         return data
 
@@ -84,7 +81,7 @@ class Frames:
                 raise
             return ImageError(error.code, error.message)
         if isinstance(image, str | os.PathLike):
-            _calls.show(result, partial(image_to_send, image))
+            _base_client.show(result, partial(image_to_send, image))
         return result
 
     @contextmanager
@@ -188,8 +185,8 @@ async def astream(
         async def send() -> None:
             try:
                 await room.acquire()
-                async for image in _calls.each(images):
-                    data = await _calls.built(image, partial(asked.encoded, image))
+                async for image in _base_client.each(images):
+                    data = await _base_client.built(image, partial(asked.encoded, image))
                     if isinstance(data, bytes):
                         with asked.in_words():
                             await line.send(data)

@@ -8,12 +8,12 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypedDict, cast
+from typing import Literal, TypedDict, Unpack, cast
 from urllib.parse import quote, urlencode
 
 from fovea_client.images import Channels, ImageSource, Url, image_to_send, multipart
 
-# Options that are not of a frame, or have another place.
+# Options that are not of an image, or have another place.
 _OF_CALL = ("version", "channels")
 
 ImageFormat = Literal["image/jpeg", "image/png", "image/webp"]
@@ -94,27 +94,7 @@ def predict(
     images: Sequence[ImageSource],
     *,
     accept: ImageFormat | Literal["application/json"] = "application/json",
-    version: int | str | None = None,
-    conf: float | None = None,
-    iou: float | None = None,
-    classes: Iterable[int | str] | None = None,
-    max_det: int | None = None,
-    top_k: int | None = None,
-    agnostic: bool | None = None,
-    mask: MaskFormat | None = None,
-    labels: Iterable[str] | None = None,
-    normalise: bool | None = None,
-    vector: VectorFormat | None = None,
-    tile: int | str | None = None,
-    overlap: float | None = None,
-    track: str | None = None,
-    stream_id: str | None = None,
-    frame: int | None = None,
-    track_high: float | None = None,
-    track_new: float | None = None,
-    min_frames: int | None = None,
-    timeout_ms: float | None = None,
-    channels: Channels = "RGB",
+    **options: Unpack[PredictOptions],
 ) -> Request:
     """Request what is on images, or one image with it drawn in; reads the files.
 
@@ -126,83 +106,36 @@ def predict(
     """
     if not images:
         raise ValueError("there is no image to send")
+    timeout_ms = options.pop("timeout_ms", None)
     if timeout_ms is not None and not timeout_ms > 0:
         raise ValueError(f"timeout_ms is a positive number of milliseconds, not {timeout_ms!r}")
-    options = {
-        "conf": conf,
-        "iou": iou,
-        "classes": classes,
-        "max_det": max_det,
-        "top_k": top_k,
-        "agnostic": agnostic,
-        "mask": mask,
-        "labels": labels,
-        "normalise": normalise,
-        "vector": vector,
-        "tile": tile,
-        "overlap": overlap,
-        "track": track,
-        "stream_id": stream_id,
-        "frame": frame,
-        "track_high": track_high,
-        "track_new": track_new,
-        "min_frames": min_frames,
-    }
-    path = model_path(model, version) + "/predict" + _query(options)
-    content_type, body = _body([image_to_send(image, channels) for image in images])
+    path = images_path(model, "predict", options)
+    content_type, body = body_of(images, options.get("channels", "RGB"))
     return Request("POST", path, {"accept": accept, "content-type": content_type}, body, timeout_ms)
 
 
-def texts(
-    model: str, texts: Sequence[str], version: int | str | None, *, normalise: bool
-) -> Request:
-    """Request the vectors of texts."""
-    body = json.dumps({"text": list(texts), "normalise": normalise}).encode()
-    path = f"{model_path(model, version)}/embed"
-    return Request("POST", path, {"content-type": "application/json"}, body)
-
-
-def search(
-    model: str,
-    image: ImageSource | None,
-    *,
-    text: str | None,
-    k: int | None,
-    index: str | None,
-    thumbnails: bool,
-    version: int | str | None,
-    channels: Channels,
-) -> Request:
-    """Request the images of an index that are most like an image, or words; as `predict`."""
-    if (image is None) == (text is None):
-        raise ValueError("a search is for an image or for text: give one of them")
-    pictures = "true" if thumbnails else None
-    query = _query({"text": text, "k": k, "index": index, "thumbnails": pictures})
-    path = f"{model_path(model, version)}/search{query}"
-    if image is None:
-        return Request("GET", path)
-    content_type, body = _body([image_to_send(image, channels)])
-    return Request("POST", path, {"content-type": content_type}, body)
-
-
-def stream_path(model: str, options: PredictOptions) -> str:
-    """Return the path of a stream of frames; TypeError for an option that does not exist."""
+def images_path(
+    model: str, operation: Literal["predict", "stream"], options: PredictOptions
+) -> str:
+    """Return the path of an operation on images; TypeError for an option that does not exist."""
     if unknown := options.keys() - PredictOptions.__annotations__.keys():
         raise TypeError(f"there is no option {', '.join(sorted(unknown))}")
-    of_frames = {name: value for name, value in options.items() if name not in _OF_CALL}
-    return model_path(model, options.get("version")) + "/stream" + _query(of_frames)
+    of_images = {name: value for name, value in options.items() if name not in _OF_CALL}
+    return model_path(model, options.get("version")) + f"/{operation}" + query(of_images)
 
 
-def _query(options: Mapping[str, object]) -> str:
+def query(options: Mapping[str, object]) -> str:
+    """Format the options that are not None, with their question mark."""
     given = {name: value for name, value in options.items() if value is not None}
     for name in given.keys() & {"classes", "labels"}:
         given[name] = _listed(cast("Iterable[int | str]", given[name]))
-    for name in given.keys() & {"agnostic", "normalise"}:
-        given[name] = str(given[name]).lower()
+    given |= {name: str(each).lower() for name, each in given.items() if isinstance(each, bool)}
     return f"?{urlencode(given)}" if given else ""
 
 
-def _body(images: Sequence[bytes | Url]) -> tuple[str, bytes]:
+def body_of(sources: Sequence[ImageSource], channels: Channels) -> tuple[str, bytes]:
+    """Return the content type and the body of images; reads their files."""
+    images = [image_to_send(source, channels) for source in sources]
     files = [image for image in images if isinstance(image, bytes)]
     if len(files) < len(images):
         entries = [

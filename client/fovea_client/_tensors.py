@@ -1,4 +1,4 @@
-"""Defines requests with tensors, in the binary form of the v2 protocol, and reads their answers."""
+"""Asks for outputs of models, with tensors in the binary form of the v2 protocol."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from httpx import Response
 from numpy.typing import NDArray
 
+from fovea_client._attempts import Call
 from fovea_client._requests import Request, model_path
 from fovea_client._responses import BEFORE_TENSORS, json_size, reading
 
@@ -30,15 +31,14 @@ _TEXT = "OSUT"  # kinds of NumPy's arrays of objects and of strings
 _LENGTH = 4  # bytes of the number before each string
 
 
-def request(
+def infer(
     model: str,
     inputs: Mapping[str, NDArray[Any]],
-    *,
-    outputs: Iterable[str] | None,
+    names: Iterable[str] | None,
     version: int | str | None,
     parameters: Parameters | None,
-) -> Request:
-    """Request the outputs of a model; a TypeError says which input has no form in the protocol."""
+) -> Call[dict[str, NDArray[Any]]]:
+    """Ask for outputs of a model; a TypeError says which input has no form in the protocol."""
     described, pieces = [], []
     for name, array in inputs.items():
         datatype, data = _encoded(name, array)
@@ -51,15 +51,15 @@ def request(
         "parameters": {**(parameters or {}), "binary_data_output": True},
         "inputs": described,
     }
-    if isinstance(outputs, str):
-        raise TypeError(f"outputs is a list of names: outputs=[{outputs!r}]")
-    if outputs is not None:
+    if isinstance(names, str):
+        raise TypeError(f"outputs is a list of names: outputs=[{names!r}]")
+    if names is not None:
         binary = {"binary_data": True}
-        document["outputs"] = [{"name": name, "parameters": binary} for name in outputs]
+        document["outputs"] = [{"name": name, "parameters": binary} for name in names]
     text = json.dumps(document).encode()
     headers = {"content-type": "application/octet-stream", BEFORE_TENSORS: str(len(text))}
     path = model_path(model, version, "v2") + "/infer"
-    return Request("POST", path, headers, b"".join((text, *pieces)))
+    return Call(Request("POST", path, headers, b"".join((text, *pieces))), outputs)
 
 
 def outputs(response: Response) -> dict[str, NDArray[Any]]:
