@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from fovea_engines.engine import Engine
-from fovea_engines.evaluation.answer import CompactDetections
 from fovea_engines.evaluation.dataset import Dataset
 from fovea_engines.evaluation.labelled_image import LabelledImage
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import Accuracy
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.mask_encoding import RunLengths, run_lengths
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import UnsupportedModel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompactDetections:
+    """Objects in an image, whose masks are run lengths: those of a whole dataset fit in memory.
+
+    Attributes:
+        found: in upright pixels, without its masks.
+        masks: of each object; None without the task.
+    """
+
+    found: Detections
+    masks: tuple[RunLengths, ...] | None = None
+
+    @classmethod
+    def of(cls, found: Detections) -> Self:
+        """Return detections as an answer."""
+        if found.masks is None:
+            return cls(found)
+        masks = tuple(run_lengths(one, found.masks.size) for one in found.masks.bitmaps())
+        return cls(replace(found, masks=None), masks)
+
+    @classmethod
+    def with_masks(cls, found: Detections, masks: Iterable[RunLengths | None]) -> Self:
+        """Return detections whose masks came over the network; one without a mask has none."""
+        known = tuple(mask for mask in masks if mask is not None)
+        return cls(found, known if known and len(known) == len(found) else None)
+
 
 EVALUATION: Final = PredictOptions(conf=0.001, iou=0.7, max_det=300)
 """Options of a detector while it is measured.

@@ -12,8 +12,8 @@ from faster_coco_eval.core import mask as masks_of_coco
 from numpy.typing import NDArray
 
 from fovea_engines.evaluation.agreement.overlap import rotated_iou, sigmas
-from fovea_engines.evaluation.answer import CompactDetections
 from fovea_engines.evaluation.dataset import Dataset
+from fovea_engines.evaluation.evaluate import CompactDetections
 from fovea_engines.evaluation.labelled_image import LabelledImage
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.figures import Overlap

@@ -25,9 +25,8 @@ from fovea_server.models.config.capture_rules import CaptureRules, read_rules
 from fovea_server.models.model import ServedModel
 from fovea_server.monitoring.captures import CaptureStore, Record
 from fovea_server.observability.histogram import Family
-from fovea_server.rollout.keeping import may_keep
 from fovea_server.tensors.messages import ImageRequest, ImageResult, SentImage
-from fovea_server.traffic.call import CALL
+from fovea_server.traffic.call import CALL, may_keep
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 import fovea_client
 from fovea_client import ImageResult, Prediction, as_json
 from fovea_engines.engine import Engine
-from fovea_engines.evaluation.answer import CompactDetections
 from fovea_engines.evaluation.class_folders import (
     FIRST,
     ClassFolders,
@@ -30,7 +29,7 @@ from fovea_engines.evaluation.class_maps import (
     measure_maps,
 )
 from fovea_engines.evaluation.dataset import Dataset, LabelledImage
-from fovea_engines.evaluation.evaluate import EVALUATION, detect_all, in_process
+from fovea_engines.evaluation.evaluate import EVALUATION, CompactDetections, detect_all, in_process
 from fovea_engines.evaluation.labels import (
     AttributeLabels,
     Judged,

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.evaluation.answer import CompactDetections
 from fovea_engines.evaluation.dataset import Dataset
+from fovea_engines.evaluation.evaluate import CompactDetections
 from fovea_engines.evaluation.mean_ap import coco_indices, indexed, judge
 from fovea_engines.results.class_names import class_name
 

@@ -21,7 +21,6 @@ from queue import Empty, SimpleQueue
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.prediction import Prediction
-from fovea_server.rollout.keeping import may_keep
 from fovea_server.rollout.shadow_messages import LiveImage, ShadowCandidate, ShadowProgress
 from fovea_server.rollout.shadow_report import (
     OVER,
@@ -31,7 +30,7 @@ from fovea_server.rollout.shadow_report import (
     State,
 )
 from fovea_server.tensors.messages import ImageResult, SentImage
-from fovea_server.traffic.call import CALL
+from fovea_server.traffic.call import CALL, may_keep
 
 log = logging.getLogger(__name__)
 

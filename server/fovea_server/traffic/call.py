@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fovea_server.traffic.principal import Principal
     from fovea_server.traffic.traffic import Traffic
 
+NO_CAPTURE = "x-fovea-no-capture"
+
 Header = Callable[[str], str | None]
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -39,6 +41,15 @@ _FIELD_KEY = re.compile(r"([?&]api_key=)([^&]*)")
 _SECRETS = re.compile(r"([?&](?:api(?:_|-|%5f|%2d)?key|(?:access_)?token)=)([^&]*)", re.IGNORECASE)
 # Joined, a second key of a WebSocket makes the first none, too.
 _LISTS = frozenset((b"accept", b"accept-encoding", b"connection", b"sec-websocket-key"))
+
+
+def may_keep(call: Call | None) -> bool:
+    """Return True unless the request refuses, or its key lacks the scope `capture`."""
+    if call is None:
+        return True
+    if call.header(NO_CAPTURE) is not None:
+        return False
+    return call.principal is None or "capture" in call.principal.scopes
 
 
 def request_id(given: str | None) -> str:

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fovea_engines.evaluation.answer import CompactDetections
 from fovea_engines.evaluation.dataset import Dataset, read_dataset
-from fovea_engines.evaluation.evaluate import evaluate
+from fovea_engines.evaluation.evaluate import CompactDetections, evaluate
 from fovea_engines.evaluation.labels import check_task, read_labelled
 from fovea_engines.results.detections import Detections
 from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption, NotFound

@@ -12,9 +12,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from fovea_engines.engine import Engine
-from fovea_engines.evaluation.answer import CompactDetections
 from fovea_engines.evaluation.dataset import Dataset, read_dataset
-from fovea_engines.evaluation.evaluate import detect_all, in_process
+from fovea_engines.evaluation.evaluate import CompactDetections, detect_all, in_process
 from fovea_engines.evaluation.labelled_image import LabelledImage
 from fovea_engines.evaluation.mean_ap import mean_ap
 from fovea_engines.progress import Progress

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from tests.engines.evaluate.test_rotated_agreement import found
 
-from fovea_engines.evaluation.answer import CompactDetections
 from fovea_engines.evaluation.dataset import read_dataset
+from fovea_engines.evaluation.evaluate import CompactDetections
 from fovea_engines.evaluation.mean_ap import mean_ap
 from fovea_preprocess.errors import InvalidOption
 

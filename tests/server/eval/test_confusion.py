@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fovea_engines.evaluation.answer import CompactDetections
 from fovea_engines.evaluation.dataset import Dataset
+from fovea_engines.evaluation.evaluate import CompactDetections
 from fovea_engines.evaluation.labelled_image import LabelledImage
 from fovea_engines.evaluation.mean_ap import coco_indices, judge
 from fovea_engines.results.detections import Detections
