@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from tests.server.registries import wait_until
 from tests.serving import RunningServer
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,17 @@ def server(serve, demo_repository) -> RunningServer:
 @pytest.mark.parametrize("port", ["port", "metrics_port"])
 def test_connections_without_a_head_are_closed(server, port):
     assert close(getattr(server, port), 40)
+
+
+def test_clients_that_leave_right_behind_their_bodies_leave_nothing_held(server):
+    path, sizes = "/v1/models/digits/predict", range(140_000, 300_000, 20_000)
+    for size in sizes:
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+            connection.sendall(head.encode() + bytes(size))
+    wait_until(lambda: server.log.read_text().count(path) == len(sizes))
+    metrics = f"http://127.0.0.1:{server.metrics_port}/metrics"
+    wait_until(lambda: "\nfovea_held_bytes 0\n" in httpx.get(metrics).text)
 
 
 def test_chunks_of_one_byte_hold_up_nobody(server):

@@ -86,7 +86,7 @@ class Exchange:
     def add(self, piece: bytes) -> None:
         """Add a piece of the body; what nobody waits for is dropped."""
         self.arrived += len(piece)
-        if self.response_started or self._why is not None:
+        if self.disconnected or self.response_started or self._why is not None:
             return
         try:
             self._budget.take(len(piece))
