@@ -34,7 +34,8 @@ _LARGE = 65_536
 def scope_of(connection: Connection, head: Head) -> dict[str, Any]:
     """Make the scope of a request; httptools.HttpParserError: its target is none."""
     target = httptools.parse_url(head.target)
-    path = target.path.decode("ascii")
+    raw_path = target.path or b"/"
+    path = raw_path.decode("ascii")
     return {
         "type": "http",
         "asgi": {"version": connection.asgi_version, "spec_version": "2.3"},
@@ -45,7 +46,7 @@ def scope_of(connection: Connection, head: Head) -> dict[str, Any]:
         "root_path": "",
         "method": head.method,
         "path": unquote(path) if "%" in path else path,
-        "raw_path": target.path,
+        "raw_path": raw_path,
         "query_string": target.query or b"",
         "headers": head.headers,
         "state": connection.app_state.copy(),
