@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.forked import PROGRAM
 from tests.server.registries import ADDER_CONFIG, adder, wait_until
 from tests.serving import RunningServer
 
@@ -71,6 +72,25 @@ def test_the_fewest_descriptors_that_are_said_suffice(tmp_path, serve):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     ask(server.url)
+
+
+def test_requests_that_are_answered_make_room_though_their_bodies_never_end(tmp_path, serve):
+    adder(tmp_path / "repository", "adder", config=ADDER_CONFIG)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+    try:
+        server = serve(tmp_path / "repository", program=PROGRAM)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    head = b"POST /v2/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+    for port, path in ((server.port, "/v2/health/live"), (server.metrics_port, "/metrics")):
+        with ExitStack() as stack:
+            # More than either port may have.
+            for _ in range(60):
+                line = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                line.sendall(head)
+                assert line.recv(12).startswith(b"HTTP/1.1 40")
+            assert httpx.get(f"http://127.0.0.1:{port}{path}").status_code == 200
 
 
 def test_descriptors_that_run_out_are_logged_once_and_come_back(tmp_path, serve):

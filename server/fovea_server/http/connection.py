@@ -113,8 +113,8 @@ class Connection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is under way."""
-        return self._framing.is_between and not self._is_busy
+        """True if it can make room: no request waits for its answer."""
+        return not (self._is_busy or self.transport.is_closing())
 
     @property
     def _is_busy(self) -> bool:
