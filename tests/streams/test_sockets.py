@@ -52,7 +52,7 @@ def server(repository, tmp_path_factory):
     running = start_server(repository, tmp_path_factory.mktemp("log"), flags)
     yield running
     assert running.stop() == 0
-    assert "Traceback" not in running.log.read_text()
+    assert " ERROR " not in running.log.read_text()
 
 
 @pytest.fixture(scope="module")

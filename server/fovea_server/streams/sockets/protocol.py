@@ -188,6 +188,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         if self._failed:
             raise ClientDisconnected
         await super().send(message)
+        if self.close_sent:
+            # uvicorn would log a refusal as an error of the application.
+            self.handshake_complete = True
         if message["type"] == "websocket.close":
             self.loop.call_later(self.close_timeout, self.transport.abort)
         if message["type"] != "websocket.send":
