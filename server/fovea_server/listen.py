@@ -15,6 +15,9 @@ _RAISE = "(`ulimit -n`, LimitNOFILE of systemd, `--ulimit nofile` of Docker)"
 # With these errors the port is at fault; with all others, the address.
 _OF_THE_PORT = (errno.EADDRINUSE, errno.EACCES)
 
+HTTP_SHARE, METRICS_SHARE = 0.5, 0.05
+"""The shares of the file descriptors of this process that the connections of a port may take."""
+
 
 def bind_all(settings: Settings) -> list[socket.socket]:
     """Open the listener for HTTP, if that is served, and check that the other servers can listen.
@@ -37,6 +40,11 @@ def bind_all(settings: Settings) -> list[socket.socket]:
     if problems:
         raise Unavailable("; ".join(problems))
     return [_bind(settings, "http")] if settings.allow_http else []
+
+
+def most_connections(share: float) -> int:
+    """Return how many connections a port may have."""
+    return max(16, int(share * _most_descriptors()))
 
 
 def _most_descriptors() -> int:

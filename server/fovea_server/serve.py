@@ -24,8 +24,9 @@ from fovea_server.app import App
 from fovea_server.byte_budget import Trimmer
 from fovea_server.dataplane.service import Service
 from fovea_server.http.application import create_application
-from fovea_server.http.connection import HTTP_SHARE, Bounds, Connection, most_connections
+from fovea_server.http.connection import Bounds, Connection
 from fovea_server.http.plain import PlainRoute
+from fovea_server.listen import HTTP_SHARE, most_connections
 from fovea_server.logs import SERVER_LOG
 from fovea_server.settings import silence_grpc
 from fovea_server.streams.sockets.socket import SocketLimits

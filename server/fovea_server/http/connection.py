@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -38,21 +37,13 @@ _NEVER = math.inf
 # State of a TCP connection whose other end is closed, in Linux.
 _CLOSE_WAIT = 8
 
-HTTP_SHARE, METRICS_SHARE = 0.5, 0.05
-"""The shares of the file descriptors of this process that the connections of a port may take."""
-
-
-def most_connections(share: float) -> int:
-    """Return how many connections a port may have."""
-    return max(16, int(share * resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The limits of the connections to one port.
 
     Attributes:
-        most: connections at once; beyond, one that has no request under way makes room.
+        most: connections at once; beyond, one whose requests are answered makes room.
         patience_s: a client that reads nothing of its answer for so long is cut off, and a body
             that comes more slowly than `SLOWEST` for so long is refused.
         budget: counts the bytes of bodies.

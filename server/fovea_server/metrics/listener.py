@@ -17,17 +17,12 @@ from uvicorn import Config, Server
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
 from fovea_server.feature import Feature
-from fovea_server.http.connection import (
-    METRICS_SHARE,
-    Bounds,
-    Connection,
-    most_connections,
-)
+from fovea_server.http.connection import Bounds, Connection
 from fovea_server.http.envelope import WithTraffic
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.messages import allow
 from fovea_server.http.v1.answers import error_answer
-from fovea_server.listen import bind
+from fovea_server.listen import METRICS_SHARE, bind, most_connections
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.metrics.metrics import metrics_text
 from fovea_server.traffic.call import Call
