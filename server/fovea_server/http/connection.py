@@ -200,10 +200,9 @@ class Connection(HttpToolsProtocol):
         if self._bounds.draining() and not self._framing.waiting:
             exchange.keep_alive = False
         exchange.end_body()
-        self._due = _NEVER
         if self._lingers:
             self.close()
-        elif exchange.response_complete:
+        else:
             self._wait_for_more()
 
     def send_400_response(self, msg: str) -> None:
@@ -263,8 +262,11 @@ class Connection(HttpToolsProtocol):
         """Go on: nearly all that was written is sent."""
         super().resume_writing()
         self._unsent = 0
-        self._wait_for_more()
-        self._continue()
+        if self.transport.is_closing():
+            self._watch_reader()
+        else:
+            self._wait_for_more()
+            self._continue()
 
     def _watch_reader(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()

@@ -26,13 +26,14 @@ class Asked:
     def __init__(self, patience_s: float = 60) -> None:
         self.budget = ByteBudget(LIMIT)
         self.received: list[object] = []
-        self.headers = [(b"content-length", b"2")]
+        self.body, self.headers = b"ok", []
         self.may_answer = asyncio.Event()
         config = Config(self._answer, interface="asgi3", ws="none", proxy_headers=False)
         bounds = Bounds(most=16, patience_s=patience_s, budget=self.budget)
-        self.wire = Wire()
+        self.wire, state = Wire(), ServerState()
+        self.open = state.connections
         self.connect = partial(
-            *(Connection, config, ServerState(), {}),
+            *(Connection, config, state, {}),
             traffic=Traffic((), log_access=False),
             bounds=bounds,
         )
@@ -46,8 +47,9 @@ class Asked:
         except (QueueFull, BodyTimeout) as error:
             self.received.append({"type": error.code})
         await self.may_answer.wait()
-        await send({"type": "http.response.start", "status": 200, "headers": self.headers})
-        await send({"type": "http.response.body", "body": b"ok"})
+        headers = [(b"content-length", b"%d" % len(self.body)), *self.headers]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
 
     async def until(self, condition) -> None:
         async with asyncio.timeout(60):
@@ -119,6 +121,25 @@ def test_a_head_that_stops_is_given_up_and_so_is_an_idle_connection(monkeypatch)
 
     for sent in (b"", b"GET", POST % 2 + b"ok", POST % 2 + b"ok" + b"GET"):
         asyncio.run(ask(sent))
+
+
+def test_a_client_that_reads_nothing_is_cut_off_though_its_body_ends_behind_the_answer():
+    async def ask() -> None:
+        asked = Asked(patience_s=0.1)
+        asked.connection.connection_lost(None)
+        # More than any kernel takes; and the body is not waited for.
+        asked.body = bytes(64 << 20)
+        asked.received.append({})
+        asked.may_answer.set()
+        server = await asyncio.get_running_loop().create_server(asked.connect, "127.0.0.1", 0)
+        async with server:
+            with socket.create_connection(server.sockets[0].getsockname()) as client:
+                client.sendall(POST % 2 + b"{")
+                await asked.until(lambda: any(each.flow.write_paused for each in asked.open))
+                client.sendall(b"}")
+                await asked.until(lambda: not asked.open)
+
+    asyncio.run(ask())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell it in time")
