@@ -63,9 +63,31 @@ def test_what_is_no_request_is_told_after_what_is_one(port):
     assert received.endswith(b'{"error":"a request begins with METHOD TARGET HTTP/1.1"}')
 
 
-def test_a_body_that_breaks_off(port):
-    sent = f"POST /v2/models/digits/infer HTTP/1.1\r\n{HEAD}Transfer-Encoding: chunked\r\n\r\nx"
-    assert converse(port, sent.encode(), until_closed=False).startswith(b"HTTP/1.1 400 ")
+@pytest.mark.parametrize("more", ["", "Expect: 100-continue\r\n"])
+def test_a_body_that_breaks_off(port, more):
+    head = f"POST /v2/models/digits/infer HTTP/1.1\r\n{HEAD}{more}Transfer-Encoding: chunked\r\n"
+    received = converse(port, head.encode() + b"\r\nx\r\n", until_closed=False)
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_body_that_breaks_off_behind_its_answer_has_no_second_one(port):
+    sent = f"GET /v1/models HTTP/1.1\r\n{HEAD}Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(sent.encode())
+        received = connection.recv(65_536)
+        connection.sendall(b"no chunk\r\n")
+        while piece := connection.recv(65_536):
+            received += piece
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("target", ["http://localhost", "http://localhost?a=b"])
+def test_a_target_without_a_path_is_the_root(port, target):
+    received = converse(port, get(target, "Connection: close\r\n"), until_closed=False)
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert b'"name":"fovea"' in received
 
 
 def test_an_old_client_and_one_that_wants_no_body(port):

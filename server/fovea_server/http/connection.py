@@ -209,10 +209,11 @@ class Connection(HttpToolsProtocol):
         """Refuse bytes that are no request, behind the answers before them; read nothing more."""
         self._framing.end()
         exchange = self.cycle
-        if exchange is not None and not exchange.response_complete:
+        if exchange is not None and not exchange.is_whole:
             exchange.leave()
             if exchange.response_started:
-                self.close()
+                # One request has one answer.
+                self._linger()
                 return
         client = None if self.client is None else self.client[0]
         call = Call(self._traffic, "-", "-", client, lookup({}))

@@ -64,6 +64,7 @@ class Exchange:
         arrived: bytes of the body.
         keep_alive: the connection stays open behind the answer.
         disconnected: the client has left, or nobody waits for the answer.
+        is_whole: the body has arrived.
         message_event: is set whenever `receive` may go on.
     """
 
@@ -77,7 +78,7 @@ class Exchange:
         self.disconnected = self.response_started = self.response_complete = False
         self.arrived = self._held = self._untaken = 0
         self._pieces: list[bytes | bytearray] = []
-        self._is_whole = self._is_taken = False
+        self.is_whole = self._is_taken = False
         # Not the error: it would refer to itself by its frames.
         self._why: Callable[[], FoveaError] | None = None
         self._head = b""
@@ -111,7 +112,7 @@ class Exchange:
 
     def end_body(self) -> None:
         """Note that the body is whole."""
-        self._is_whole = True
+        self.is_whole = True
         self.message_event.set()
 
     def fail(self, why: Callable[[], FoveaError]) -> None:
@@ -122,7 +123,7 @@ class Exchange:
 
     def leave(self) -> None:
         """Let `receive` say that the client has left."""
-        self.disconnected = True
+        self.disconnected, self._expects = True, False
         self.message_event.set()
 
     def _let_go(self) -> None:
@@ -138,12 +139,12 @@ class Exchange:
         while not (self.disconnected or self.response_complete):
             if self._why is not None:
                 raise self._why()
-            if not self._is_taken and (self._is_whole or (self._is_chunked and self._pieces)):
-                self._is_taken, self._untaken = self._is_whole, 0
+            if not self._is_taken and (self.is_whole or (self._is_chunked and self._pieces)):
+                self._is_taken, self._untaken = self.is_whole, 0
                 # It grows in no buffer, which the allocator may have to move again and again.
                 body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
                 self._pieces.clear()
-                return {"type": "http.request", "body": body, "more_body": not self._is_whole}
+                return {"type": "http.request", "body": body, "more_body": not self.is_whole}
             self._connection.flow.resume_reading()
             self.message_event.clear()
             await self.message_event.wait()
