@@ -1,6 +1,6 @@
-"""The names that a head or a backend of another package imports: the only stable path.
+"""The names that a head or a backend of others imports: the only stable path.
 
-docs/extend.md has an example. Modules behind these names may move in any version.
+docs/extend.md has examples. Modules behind these names may move in any version.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fovea_engines.heads.base import (
     corners,
     softmax,
 )
+from fovea_engines.heads.custom import CustomHead
 from fovea_engines.heads.dense import Dense, best_class
 from fovea_engines.heads.evidence import (
     no_logits,
@@ -89,6 +90,7 @@ __all__ = [
     "Classes",
     "Closing",
     "CompilePlan",
+    "CustomHead",
     "Dense",
     "DepthMap",
     "Detections",

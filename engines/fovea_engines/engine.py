@@ -17,6 +17,7 @@ from fovea_engines.backends.registry import (
 )
 from fovea_engines.clip.opening import open_words, own_words
 from fovea_engines.clip.texts import Words
+from fovea_engines.heads.custom import load_head_of
 from fovea_engines.heads.image_inputs import source_feeds
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.heads.recognition import Recognition
@@ -111,6 +112,7 @@ class Engine(Closing):
         *,
         threads: int | None = None,
         streams: int | None = None,
+        allow_code: bool = False,
     ) -> Self:
         """Open a version folder (repository/name/version).
 
@@ -119,10 +121,12 @@ class Engine(Closing):
             choice: options for a plain folder; a card contains them.
             threads: most threads for one call; None is every core.
             streams: parallel calls that share them; None is one a core.
+            allow_code: run the file of a head of the user, which the folder may have.
 
         Raises:
             NotFound: the folder has no engine.
             InvalidModel: the card or the engine is damaged.
+            InvalidOption: its head is code, which is not allowed.
             BackendUnavailable: its runtime is not installed; or it was built for another TensorRT,
                 another GPU, or a CPU with other instructions.
         """
@@ -130,25 +134,8 @@ class Engine(Closing):
             card, session = open_plain(folder, choice, threads=threads, streams=streams)
             return cls(card, session, own_words(folder, card, session))
         card = EngineCard.read(folder / CARD_FILE)
-        if (reason := mismatch(card)) is not None:
-            kept = get_backend(card.backend).kept_file
-            cure = "serve it with `fovea serve --rebuild`, or " if kept else ""
-            raise BackendUnavailable(f"{reason}: {cure}build it again with `fovea build`")
-        for name, digest in card.files.items():
-            if file_sha256(folder / name) != digest:
-                raise InvalidModel(
-                    f"{folder / name} is not the file that was built (its sha256 differs from the "
-                    "card's): build the engine again"
-                )
-        session = open_session(
-            card.backend,
-            folder / next(iter(card.files)),
-            max_batch=card.max_batch,
-            threads=threads,
-            streams=streams,
-            plugins=card.builder.plugins if card.builder else (),
-            precision=card.precision,
-        )
+        load_head_of(folder, card, allow_code=allow_code)
+        session = open_built(folder, card, threads, streams)
         return cls(card, session, open_words(folder, card, threads, streams))
 
     def at(self, size: tuple[int, int]) -> Engine:
@@ -348,6 +335,31 @@ class Engine(Closing):
         self.session.close()
         if self.words is not None:
             self.words.close()
+
+
+def open_built(
+    folder: Path, card: EngineCard, threads: int | None = None, streams: int | None = None
+) -> Session:
+    """Verify the files of a version that was built, and open it; raises as `Engine.open`."""
+    if (reason := mismatch(card)) is not None:
+        kept = get_backend(card.backend).kept_file
+        cure = "serve it with `fovea serve --rebuild`, or " if kept else ""
+        raise BackendUnavailable(f"{reason}: {cure}build it again with `fovea build`")
+    for name, digest in card.files.items():
+        if file_sha256(folder / name) != digest:
+            raise InvalidModel(
+                f"{folder / name} is not the file that was built (its sha256 differs from the "
+                "card's): build the engine again"
+            )
+    return open_session(
+        card.backend,
+        folder / next(iter(card.files)),
+        max_batch=card.max_batch,
+        threads=threads,
+        streams=streams,
+        plugins=card.builder.plugins if card.builder else (),
+        precision=card.precision,
+    )
 
 
 def _sized(inputs: Sequence[TensorSpec], spec: PreprocessSpec) -> tuple[TensorSpec, ...]:

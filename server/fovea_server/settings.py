@@ -253,6 +253,11 @@ class Settings(Listening):
         False, description="rebuild TensorRT engines that do not fit this GPU or TensorRT"
     )
     threads: int | None = Field(None, ge=1, description="cores to use; default all")
+    allow_code: bool = Field(
+        False,
+        description="run the Python files that models have as their heads (`fovea build --head "
+        "my_head.py`): who can write to the repository can then run anything",
+    )
 
     keys_file: Path | None = Field(
         None,

@@ -31,9 +31,10 @@ from fovea_engines.evaluation.labels import (
 )
 from fovea_engines.evaluation.samples import MAX_IMAGES, image_files, images_sha256
 from fovea_engines.heads.base import Detector
+from fovea_engines.heads.custom import head_in_file
 from fovea_engines.progress import Progress
 from fovea_engines.repository.baseline import Baseline, Found, compared
-from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.card import CARD_FILE, HEAD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
 from fovea_engines.repository.files import file_sha256, write_file
 from fovea_engines.repository.history import HISTORY_FILE, append_event, locked_history
@@ -154,9 +155,7 @@ def _build(
         truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
         with open_chosen(plan, prepared, truth, folder, progress) as (chosen, card):
             graphs = chosen.graphs
-            for file, path in beside.items():
-                shutil.copyfile(path, folder / file)
-            files = card.files | {file: file_sha256(folder / file) for file in beside}
+            files = card.files | _keep_beside(plan, beside, folder)
             # The photographs that ship with Fovea say nothing of the traffic.
             if card.refused is None and (dataset or plan.check_images) is not None:
                 seen = measure_baseline(plan, chosen.engine, dataset, progress)
@@ -190,6 +189,18 @@ def _build(
     card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
     _record(repository, card, before, progress)
     return card
+
+
+def _keep_beside(plan: BuildPlan, beside: Mapping[str, Path], folder: Path) -> dict[str, str]:
+    """Copy what belongs to the engine into its folder; return the sha256 of each file."""
+    for file, path in beside.items():
+        shutil.copyfile(path, folder / file)
+    files = [*beside]
+    if (head := head_in_file(plan.family)) is not None:
+        # The code that was run, whatever its user has written since.
+        write_file(folder / HEAD_FILE, head.content)
+        files.append(HEAD_FILE)
+    return {file: file_sha256(folder / file) for file in files}
 
 
 def _record(

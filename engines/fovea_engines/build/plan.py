@@ -17,6 +17,7 @@ from fovea_engines.backends.registry import (
 from fovea_engines.clip.texts import TOKENIZER_FILE
 from fovea_engines.device import BFLOAT16_SETS, WeightBits, processor_name, sets_for, usable_cores
 from fovea_engines.evaluation.samples import image_files
+from fovea_engines.heads.custom import head_in_file
 from fovea_engines.heads.recognise import check_family
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.figures import Goal, Method
@@ -81,7 +82,8 @@ class BuildPlan:
             the smallest that holds it.
         max_batch: most rows per call, 1 to 1024.
         labels: class names by id; None takes the model's own.
-        family: head family; None recognises it. `family_from` is what names it, for people.
+        family: head family, which may be that of a file (`load_head`); None recognises it.
+            `family_from` is what names it, for people.
         force_head: take that family against what the metadata and the numbers say.
         images: folder of images for the agreement check; None takes those of the calibration, or
             those that ship with Fovea.
@@ -142,7 +144,7 @@ class BuildPlan:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        check_family(self.family)
+        self._check_head()
         if self.backend not in BACKENDS:
             raise InvalidOption(
                 f"backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}"
@@ -165,6 +167,15 @@ class BuildPlan:
             self._check_tensorrt(self.tensorrt.resolve())
         if not 0 <= self.max_drop <= 1:
             raise InvalidOption(f"max_drop is {self.max_drop}; it must be from 0 to 1")
+
+    def _check_head(self) -> None:
+        check_family(self.family)
+        head = head_in_file(self.family)
+        if self.max_batch > 1 and head is not None and not head.written.batched:
+            raise InvalidOption(
+                f"{head.file} reads outputs without an axis for the batch, so the model takes one "
+                "image at a time: leave --max-batch out"
+            )
 
     def _check_precision(self) -> None:
         if "int8" not in self.precisions and self.keep_float not in ((AUTO,), ()):

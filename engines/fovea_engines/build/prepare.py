@@ -18,6 +18,7 @@ from fovea_engines.edit.any_size import any_size
 from fovea_engines.evaluation.observe import Observer, with_batch, working_size
 from fovea_engines.evaluation.preprocessing import misplaced, settle
 from fovea_engines.heads.base import Detector
+from fovea_engines.heads.custom import head_in_file
 from fovea_engines.heads.image_inputs import beside_image, origin_of
 from fovea_engines.heads.metadata import labels_from_metadata, names_fault
 from fovea_engines.heads.preprocess import over_own
@@ -284,6 +285,11 @@ def _placed(plan: BuildPlan, head: Recognition, reason: str | None) -> Recogniti
         return head
     if plan.force_head:
         return replace(head, doubt="; ".join(filter(None, [head.doubt, reason])))
+    if (own := head_in_file(head.family)) is not None:
+        raise UnsupportedModel(
+            f"{own.file} reads the outputs in another order: {reason}. Correct its decode; "
+            "--force-head builds it all the same"
+        )
     raise UnsupportedModel(
         f"the outputs are not those of the family {head.family}: {reason}. Export the model "
         "again, without what changes their order, or build with --head tensors; --head "

@@ -20,11 +20,12 @@ from fovea_engines.evaluation.agreement.matching import CONF, Matching, match
 from fovea_engines.evaluation.agreement.measure import measure_outputs
 from fovea_engines.evaluation.samples import Pixels, sample_images
 from fovea_engines.heads.base import Detector
+from fovea_engines.heads.custom import load_head_of
 from fovea_engines.heads.preprocess import default_preprocess
 from fovea_engines.heads.recognition import Recognition
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress
-from fovea_engines.repository.card import CARD_FILE, EngineCard, Precision
+from fovea_engines.repository.card import CARD_FILE, HEAD_FILE, EngineCard, Precision
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.options import BuilderOptions
 from fovea_engines.repository.repository import REPORT_FILE, ModelRepository
@@ -41,7 +42,9 @@ _AT_MIN = 20
 _NOISE = 0.001
 
 
-def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
+def rebuild(
+    folder: Path, progress: Progress | None = None, *, allow_code: bool = False
+) -> EngineCard:
     """Rebuild a version's engine from its stored ONNX, if it does not fit this machine.
 
     The version keeps its number, its figures and its report. The new engine must compute what ONNX
@@ -53,7 +56,7 @@ def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
             is stored with engines of that backend.
         InvalidModel: the ONNX is missing, or is not the stored one.
         BuildError: no engine was built, or it computes something else.
-        InvalidOption: the runtime does not build for this GPU.
+        InvalidOption: the runtime does not build for this GPU; or as `Engine.open`.
     """
     progress, repository = progress or Progress(), ModelRepository(folder.parents[1])
     name, version = folder.parent.name, int(folder.name)
@@ -64,6 +67,7 @@ def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
                 return card
             if not get_backend(card.backend).kept_file:
                 raise BackendUnavailable(f"{reason}: build it again with `fovea build`")
+            load_head_of(folder, card, allow_code=allow_code)
             with repository.replace(name, version) as new:
                 return _rebuild(card, folder, new, progress)
     except OSError as error:
@@ -106,7 +110,7 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
         if not card.unproven:
             _check_likeness(plan, prepared, engine)
         built = engine.card
-    beside = (TEXT_FILE, TOKENIZER_FILE)
+    beside = (TEXT_FILE, TOKENIZER_FILE, HEAD_FILE)
     kept_beside = {file: card.files[file] for file in beside if file in card.files}
     card = replace(
         card,

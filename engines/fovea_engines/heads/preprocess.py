@@ -161,6 +161,14 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
     return fields
 
 
+def check_fields(fields: object) -> None:
+    """Refuse, as InvalidOption, fields of `PreprocessSpec` that are wrong."""
+    try:
+        _Trained.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidOption(_complaint(*error.errors(include_url=False)[0]["loc"][:1])) from error
+
+
 def over_own(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields that a user names over those that the model's graph decides.
 

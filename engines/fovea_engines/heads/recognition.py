@@ -31,6 +31,7 @@ _RENAMED = "its outputs were renamed, and their names are all that tells who tra
 _OF_RENAMED = "0-to-1", "mean-std"
 # Reasons, each of which may be that of several families.
 _NEAREST = 3
+_OWN = "`fovea init --head my_head.py --model MODEL.onnx` begins a head of your own"
 _OUTPUTS_SHOWN = 3
 # Reasons why no number can speak against a family.
 UNSEEN = "the images that the model was run on show nothing that it finds"
@@ -243,8 +244,8 @@ def why_none(verdicts: Iterable[Verdict]) -> str:
     """Say of a model that no family fits why the nearest ones do not."""
     nearest = nearest_of(verdicts)
     if not nearest:
-        return "no family that Fovea decodes has such outputs"
-    return f"no family fits; the nearest are {nearest}"
+        return f"no family that Fovea decodes has such outputs; {_OWN}"
+    return f"no family fits; the nearest are {nearest}; {_OWN}"
 
 
 def nearest_of(verdicts: Iterable[Verdict]) -> str:

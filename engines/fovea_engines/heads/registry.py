@@ -23,8 +23,16 @@ class Families(Mapping[str, type[Head]]):
     """The families by name.
 
     Other packages are imported at the first look, and not before: a package may have its heads in
-    a module that imports this one.
+    a module that imports this one. The head in a file is found by its name alone, and not listed:
+    it is for the models that were built with it, and no other is compared with it.
     """
+
+    def __init__(self) -> None:
+        self._in_files: dict[str, type[Head]] = {}
+
+    def add(self, head: type[Head]) -> None:
+        """Add the head in a file, whose name has a digest of it."""
+        self._in_files[head.family] = head
 
     @cached_property
     def _found(self) -> dict[str, type[Head]]:
@@ -43,7 +51,7 @@ class Families(Mapping[str, type[Head]]):
         return found
 
     def __getitem__(self, family: str) -> type[Head]:
-        return self._found[family]
+        return self._in_files.get(family) or self._found[family]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)

@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
-from fovea_engines.engine import Engine
+from fovea_engines.engine import open_built
 from fovea_engines.evaluation.observe import recognise_graph
 from fovea_engines.evaluation.samples import read_rows, sample_images
 from fovea_engines.heads.metadata import image_size
@@ -23,7 +23,8 @@ from fovea_engines.inspect.openvino_network import OpenVinoNetwork
 from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.normalise import open_size, pin_inputs
 from fovea_engines.onnx_graph.tensors import graph_inputs, metadata_of
-from fovea_engines.repository.card import CARD_FILE, Precision
+from fovea_engines.plain_engine import open_plain
+from fovea_engines.repository.card import CARD_FILE, EngineCard, Precision
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
@@ -116,8 +117,12 @@ def _from_folder(folder: Path) -> DiffModel:
     if not any((folder / file).is_file() for file in (CARD_FILE, *_NETWORKS)):
         folder = ModelRepository(folder.parent).folder(folder.name)
     # Opening verifies the file and sets its runtime up.
-    with Engine.open(folder) as engine:
-        card = engine.card
+    if (folder / CARD_FILE).is_file():
+        card = EngineCard.read(folder / CARD_FILE)
+        open_built(folder, card).close()
+    else:
+        card, session = open_plain(folder)
+        session.close()
     path = folder / next(iter(card.files))
     if path.name not in _NETWORKS:
         raise UnsupportedModel(

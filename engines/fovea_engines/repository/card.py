@@ -44,6 +44,8 @@ from fovea_preprocess.spec import PreprocessSpec
 
 CARD_FORMAT: Final = 1
 CARD_FILE = "card.json"
+HEAD_FILE = "head.py"
+"""The head of a user, beside the engine that it decodes."""
 NOTHING_SEEN: Final = "no image showed anything that the model finds"
 """The doubt of a head against which no number could speak."""
 
@@ -80,7 +82,8 @@ class EngineCard:
         onnx_sha256: of the source model, external data included.
         files: file name in the version folder -> sha256; the one that is opened comes first.
         max_batch: most rows one call may carry.
-        family: head family, e.g. "yolov8"; None: not recognised, the engine serves tensors.
+        family: head family, e.g. "yolov8"; of a head in a file its name and the first digits of its
+            sha256, "my_head.py@0123456789ab"; None: not recognised, the engine serves tensors.
         reason: evidence for that family, or against every family.
         head_outputs: names of the outputs that the head reads, in its order; empty without a
             family, and in cards of earlier builds.

@@ -17,7 +17,7 @@ from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan, choices
 from fovea_engines.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
-from fovea_engines.repository.card import Precision
+from fovea_engines.repository.card import HEAD_FILE, Precision
 from fovea_engines.repository.figures import Goal
 from fovea_engines.repository.labels import find_labels
 from fovea_engines.repository.options import (
@@ -53,6 +53,7 @@ from fovea_server.cli.options import (
     WorkspaceOption,
     check_option,
     check_options,
+    head_name,
     is_typed,
     model_option,
     parse_size,
@@ -298,7 +299,7 @@ def build(
         rect=rect,
         max_batch=max_batch or (builder.max_batch if builder else 1),
         labels=None if labels is None else find_labels(labels),
-        family=head,
+        family=head_name(head),
         force_head=force_head,
         images=images,
         precision=first_precision,
@@ -330,6 +331,7 @@ def build(
     console = Console(highlight=False)
     console.print(card_table(card, version, standing))
     serve = ["fovea", "serve", *([str(repository)] if is_typed(context, "repository") else [])]
+    serve += ["--allow-code"] if HEAD_FILE in card.files else []
     if (guess := card.guess) is not None:
         console.print(guess, markup=False, soft_wrap=True)
     for note in serving_notes(own, card, version, before, shlex.join(serve)):

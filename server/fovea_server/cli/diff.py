@@ -28,6 +28,7 @@ from fovea_server.cli.options import (
     check_options,
     find_models,
     folder_option,
+    head_name,
     model_names,
 )
 
@@ -94,7 +95,7 @@ def diff(
     path_a, path_b = find_models(context, repository, a, b)
     if head is not None and path_a.is_dir() and path_b.is_dir():
         raise InvalidOption("--head is for .onnx files: the head of an engine was chosen by build")
-    found = compare(path_a, path_b, images, snr, ConsoleProgress(), head)
+    found = compare(path_a, path_b, images, snr, ConsoleProgress(), head_name(head))
     if as_json:
         typer.echo(json.dumps(to_json(found), indent=2))
     else:

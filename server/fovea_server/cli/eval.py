@@ -23,6 +23,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, UnsupportedModel
 from fovea_server.cli.eval_tables import EvalReport, show
 from fovea_server.cli.options import (
+    AllowCodeOption,
     AsJson,
     PlotOption,
     RepositoryOption,
@@ -70,6 +71,7 @@ def evaluate(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     version: VersionOption = None,
+    allow_code: AllowCodeOption = False,
     classes: Annotated[
         str | None,
         typer.Option(
@@ -133,7 +135,7 @@ def evaluate(
     # A name that is wrong is told before labels are read, which may take long.
     if url is None:
         [path] = find_models(context, repository, model)
-        measure = partial(_here, version_folder(path, version))
+        measure = partial(_here, version_folder(path, version), allow_code)
     else:
         measure = partial(_through, url, model, version)
     labelled = _labels(context, data, images)
@@ -166,13 +168,14 @@ def _labels(context: typer.Context, data: Path, images: Path | None) -> Labels:
 
 def _here(
     folder: Path,
+    allow_code: bool,
     labelled: Labels,
     classes: str | None,
     conf: float | None,
     options: PredictOptions,
 ) -> EvalReport:
     progress = ConsoleProgress()
-    with Engine.open(folder) as engine:
+    with Engine.open(folder, allow_code=allow_code) as engine:
         card = engine.card
         if engine.head is None:
             raise UnsupportedModel(

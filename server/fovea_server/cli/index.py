@@ -18,6 +18,7 @@ from fovea_engines.results.vocabulary import WORDLESS
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
 from fovea_server.cli.options import (
+    AllowCodeOption,
     AsJson,
     EveryOption,
     RepositoryOption,
@@ -52,6 +53,7 @@ def index(
     ],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     version: VersionOption = None,
+    allow_code: AllowCodeOption = False,
     name: Annotated[str, typer.Option(help="Name of the index.")] = DEFAULT,
     every: EveryOption = 1,
     thumbnails: Annotated[
@@ -79,7 +81,8 @@ def index(
     vectors, names, tally = list[NDArray[np.float32]](), list[str](), Tally()
     pictures = list[bytes]()
     count = count_images(found.files)
-    with LocalPredictor(version_folder(path, version), PredictOptions(), alone=count == 1) as asked:
+    how = {"alone": count == 1, "allow_code": allow_code}
+    with LocalPredictor(version_folder(path, version), PredictOptions(), **how) as asked:
         if (task := asked.describe().task) != "embed":
             raise InvalidOption(f"the task of model '{path.name}' is {task}; an index takes embed")
         identity = ModelIdentity.of(asked.card)

@@ -34,6 +34,7 @@ from fovea_server.cli.options import (
     RepositoryOption,
     check_options,
     find_models,
+    head_name,
     model_names,
 )
 
@@ -94,7 +95,7 @@ def inspect(
             case _:
                 table = repository_table(entries)
     else:
-        file = read_model_file(path, head)
+        file = read_model_file(path, head_name(head))
         document, table = asdict(file), model_table(file, path.name)
     if as_json:
         typer.echo(json.dumps(document, indent=2))

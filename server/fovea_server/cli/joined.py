@@ -24,8 +24,8 @@ class JoinedPredictor(Predictor):
     Raises as `Registry.load`.
     """
 
-    def __init__(self, folder: Path, options: PredictOptions) -> None:
-        self._app = build_app(settings_around(folder))
+    def __init__(self, folder: Path, options: PredictOptions, *, allow_code: bool) -> None:
+        self._app = build_app(settings_around(folder, allow_code=allow_code))
         self._plane = self._app.service.plane
         self._name, self._options = folder.name, options
         self._loop = asyncio.new_event_loop()

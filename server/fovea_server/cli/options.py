@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from fovea_engines.backends.registry import BACKEND_NAMES, DEFAULT_CPU_BACKEND
+from fovea_engines.heads.custom import load_head
 from fovea_engines.heads.preprocess import NAMES, PRESETS, VARIANTS
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.repository.figures import Method
@@ -104,6 +105,15 @@ UrlOption = Annotated[
         callback=_unless_local,
     ),
 ]
+AllowCodeOption = Annotated[
+    bool,
+    model_option(
+        "--allow-code",
+        envvar="FOVEA_ALLOW_CODE",
+        show_envvar=True,
+        help="Run the Python file that the model has as its head, if you trust who wrote it.",
+    ),
+]
 VersionOption = Annotated[
     int | None,
     model_option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
@@ -121,8 +131,9 @@ HeadOption = Annotated[
     model_option(
         "--head",
         "--family",
-        metavar="FAMILY",
-        help="Head family, if it is not recognised.",
+        metavar="FAMILY|FILE.py",
+        help="Head family, if it is not recognised; or a head of your own (`fovea init --head`), "
+        "whose code is run.",
         show_default="recognised",
         autocompletion=lambda: list(FAMILIES),
     ),
@@ -278,6 +289,11 @@ def find_models(context: typer.Context, repository: Path, *models: str) -> list[
             f"{models[0]} is a path, so --repository has no effect: leave it out, or give a name"
         )
     return paths
+
+
+def head_name(text: str | None) -> str | None:
+    """Return the family that `--head` means; that of a file is loaded, as `load_head` does."""
+    return load_head(Path(text)).family if text is not None and text.endswith(".py") else text
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:

@@ -18,6 +18,7 @@ from fovea_engines.results.options import PredictOptions, check_effect
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
 from fovea_server.cli.options import (
+    AllowCodeOption,
     EveryOption,
     RepositoryOption,
     ServedModelArgument,
@@ -69,6 +70,7 @@ def predict(
     url: UrlOption = None,
     version: VersionOption = None,
     *,
+    allow_code: AllowCodeOption = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Of an embedding: the vector with its own length.")
     ] = False,
@@ -161,7 +163,8 @@ def predict(
     values |= {} if version is None else {"version": version}
     alone = count_images(found.files) == 1
     try:
-        with _open(context, model, repository, url, options, values, alone=alone) as predictor:
+        how = {"alone": alone, "allow_code": allow_code}
+        with _open(context, model, repository, url, options, values, **how) as predictor:
             _check_effect(options, predictor)
             if out is not None:
                 tally = write_files(
@@ -251,6 +254,7 @@ def _open(
     values: dict[str, Any],
     *,
     alone: bool,
+    allow_code: bool,
 ) -> Predictor:
     if url is not None:
         return RemotePredictor(url, model, values, retries=_RETRIES)
@@ -259,5 +263,6 @@ def _open(
         # Its imports take a second.
         from fovea_server.cli.joined import JoinedPredictor
 
-        return JoinedPredictor(path.absolute(), options)
-    return LocalPredictor(version_folder(path, values.get("version")), options, alone=alone)
+        return JoinedPredictor(path.absolute(), options, allow_code=allow_code)
+    folder = version_folder(path, values.get("version"))
+    return LocalPredictor(folder, options, alone=alone, allow_code=allow_code)

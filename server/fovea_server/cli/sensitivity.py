@@ -35,6 +35,7 @@ from fovea_server.cli.options import (
     PreprocessOption,
     SizeOption,
     folder_option,
+    head_name,
     parse_size,
     runtime,
 )
@@ -72,7 +73,7 @@ def sensitivity(
             repository=empty,
             backend=runtime(backend),
             size=parse_size(size),
-            family=head,
+            family=head_name(head),
             images=images,
             precision="int8",
             calibration=calibration,

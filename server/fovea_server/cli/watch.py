@@ -19,7 +19,7 @@ import typer
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
 from fovea_preprocess.mistakes import similar_path
-from fovea_server.cli.options import RepositoryOption, ServedModelArgument
+from fovea_server.cli.options import AllowCodeOption, RepositoryOption, ServedModelArgument
 from fovea_server.cli.request_options import with_request_options
 from fovea_server.dataplane.reach import EVERYWHERE
 from fovea_server.streams.cameras.config import StreamConfig
@@ -48,6 +48,7 @@ def watch(
         ),
     ],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
+    allow_code: AllowCodeOption = False,
     every: Annotated[
         str | None, typer.Option(metavar="TIME", help="Take a frame so often: 200ms, 2s.")
     ] = None,
@@ -141,7 +142,10 @@ def watch(
         raise NotFound(f"{sources[0]}: there is no such file{similar_path(Path(sources[0]))}")
     if show is not None:
         _check_free(show)
-    with TemporaryDirectory() as folder, _running(path.parent, path.name) as plane:
+    with (
+        TemporaryDirectory() as folder,
+        _running(path.parent, path.name, allow_code=allow_code) as plane,
+    ):
         for config in configs:
             config.check(plane.models)
         turns = Turns(plane.models)
@@ -178,7 +182,7 @@ def _feed(config: StreamConfig, folder: Path) -> EventFeed | None:
 
 
 @contextmanager
-def _running(repository: Path, model: str) -> Iterator[DataPlane]:
+def _running(repository: Path, model: str, *, allow_code: bool) -> Iterator[DataPlane]:
     """Load a model as a server does, and give what answers for it."""
     from fovea_server.app import build_app
     from fovea_server.settings import ModelControlMode, Settings
@@ -187,6 +191,7 @@ def _running(repository: Path, model: str) -> Iterator[DataPlane]:
         model_repository=(repository,),
         model_control_mode=ModelControlMode.EXPLICIT,
         load_model=(model,),
+        allow_code=allow_code,
     )
     app = build_app(settings)
     app.registry.start()

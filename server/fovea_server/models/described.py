@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fovea_engines.engine import Engine
+from fovea_engines.heads.custom import load_head_of
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.model_config import ModelConfig
@@ -46,6 +47,7 @@ def describe_engine(
     """
     if (folder / CARD_FILE).exists():
         card = EngineCard.read(folder / CARD_FILE)
+        load_head_of(folder, card, allow_code=settings.allow_code)
     else:
         opened, _ = open_engine(folder, config, settings, progress)
         card = opened.card

@@ -237,7 +237,7 @@ class ServedModel:
         # Here, because it imports onnx, which takes 0.3 s.
         from fovea_engines.build.rebuild import rebuild
 
-        rebuild(self.folder, self._progress)
+        rebuild(self.folder, self._progress, allow_code=self._settings.allow_code)
 
     def open(self) -> None:
         """Open the engine and start the stages; raises as `open_engine` and `make_scheduler`."""

@@ -53,7 +53,7 @@ def open_engine(
 
     Raises:
         ShuttingDown: it was cancelled.
-        NotFound, InvalidModel, BackendUnavailable: as `Engine.open`.
+        NotFound, InvalidModel, InvalidOption, BackendUnavailable: as `Engine.open`.
         InvalidModel: the configuration does not fit it, or a warm-up sample cannot be made.
         InferenceFailed: it refuses the warm-up, or breaks.
     """
@@ -65,7 +65,8 @@ def open_engine(
     threads, streams = config.threads, config.streams
     if threads is None or (settings.threads is not None and settings.threads < threads):
         threads = settings.threads
-    engine = Engine.open(folder, choice, threads=threads, streams=streams)
+    allowed = settings.allow_code
+    engine = Engine.open(folder, choice, threads=threads, streams=streams, allow_code=allowed)
     try:
         config = _for_version(engine.card, config, folder)
         _check_batch(engine, config.max_batch_size)

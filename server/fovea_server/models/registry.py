@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from fovea_engines.repository.history import HISTORY_FILE
 from fovea_engines.repository.repository import ModelRepository
@@ -47,15 +48,16 @@ def settle() -> None:
     trim()
 
 
-def settings_around(folder: Path) -> Settings:
+def settings_around(folder: Path, *, allow_code: bool | None = None) -> Settings:
     """Make the settings of a command that loads models by name from around one model's folder.
 
-    The log of loads is quiet from then on.
+    Without `allow_code`, the environment has it. The log of loads is quiet from then on.
     """
     # What loads log is raised, too.
     logging.getLogger(__package__).addHandler(logging.NullHandler())
     mode = ModelControlMode.EXPLICIT
-    return Settings(model_repository=(folder.parent,), model_control_mode=mode)
+    given: dict[str, Any] = {} if allow_code is None else {"allow_code": allow_code}
+    return Settings(model_repository=(folder.parent,), model_control_mode=mode, **given)
 
 
 class Registry:

@@ -24,7 +24,8 @@ def check_servable(folder: Path, version: int) -> None:
         InvalidModel: it cannot be loaded; the message has the server's reason.
     """
     # The defaults alone: the environment of a build need not be that of its server.
-    settings = Settings.model_construct()
+    # The build has run the code of a head already, which its user has named.
+    settings = Settings.model_construct(allow_code=True)
     try:
         source = Source.read(folder, folder.name, settings)
         card = EngineCard.read(folder / str(version) / CARD_FILE)

@@ -124,11 +124,13 @@ class RemotePredictor(Predictor):
 class LocalPredictor(Predictor):
     """Opens the engine in a version's folder and runs it in this process.
 
-    With `alone`, one image at a time has all cores.
+    With `alone`, one image at a time has all cores. `allow_code` is that of `Engine.open`.
     """
 
-    def __init__(self, folder: Path, options: PredictOptions, *, alone: bool) -> None:
-        self._engine = Engine.open(folder)
+    def __init__(
+        self, folder: Path, options: PredictOptions, *, alone: bool, allow_code: bool = False
+    ) -> None:
+        self._engine = Engine.open(folder, allow_code=allow_code)
         self._model, self._version = folder.parent.name, folder.name
         self._options = self._engine.resolve(options)
         self._alone = alone

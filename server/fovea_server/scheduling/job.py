@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from fovea_engines.engine import Engine
+from fovea_engines.heads.custom import FileHead
 from fovea_engines.session import Array, Session, batched_outputs
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InferenceFailed, QueueFull
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
@@ -289,9 +290,11 @@ class ImageSource(Source):
     ) -> None:
         session = engine.session
         rows = max_rows if session.offloads else 1
+        # A head of the user may take any time, or never end.
+        steady = session.steady and not isinstance(engine.head, FileHead)
         super().__init__(
             DynamicBatching(rows, delay_us=delay_us if rows > 1 else 0),
-            InlineExecution(steady=session.steady, quick_ns=QUICK_IMAGE_NS),
+            InlineExecution(steady=steady, quick_ns=QUICK_IMAGE_NS),
         )
         if session.offloads:
             # A batch at each execution, and one that waits for it.

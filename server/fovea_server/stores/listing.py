@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Self
 
-from fovea_engines.repository.card import CARD_FILE
+from fovea_engines.repository.card import CARD_FILE, HEAD_FILE
 from fovea_engines.repository.files import json_sha256
 from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import InvalidModel, InvalidOption
@@ -84,13 +84,13 @@ class RemoteModel:
 
     @property
     def describing(self) -> tuple[RemoteFile, ...]:
-        """The files; of a version with a card, the card alone."""
+        """The files; of a version with a card, that and the head of the user."""
         paths = {file: PurePosixPath(file.key) for file in self.files}
         folders = {path.parent for path in paths.values() if path.name == CARD_FILE}
         return tuple(
             file
             for file, path in paths.items()
-            if path.name == CARD_FILE or folders.isdisjoint(path.parents)
+            if path.name in (CARD_FILE, HEAD_FILE) or folders.isdisjoint(path.parents)
         )
 
 

@@ -1,0 +1,371 @@
+"""Loads a head that a user wrote: a class in a Python file, which a build keeps beside the engine.
+
+The class decodes the outputs of one image. A family of `FAMILIES` stands around it, as of any other
+head: it hands over copies, checks what comes back, and names the line of the file that is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from inspect import isabstract
+from pathlib import Path
+from traceback import walk_tb
+from types import FunctionType, ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.heads.base import Detector, Head
+from fovea_engines.heads.families import HEADS
+from fovea_engines.heads.preprocess import check_fields
+from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.heads.signature import Fit, Signature, Strength
+from fovea_engines.repository.card import HEAD_FILE, EngineCard
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.nms import choose
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.tasks import RESULT_OF
+from fovea_engines.session import Array
+from fovea_preprocess.errors import (
+    FoveaError,
+    InferenceFailed,
+    InvalidModel,
+    InvalidOption,
+    NotFound,
+    UnsupportedModel,
+)
+
+_DIGITS = 12
+_MODULE = "fovea_head_"
+_MOST = 300
+# Float32 rounds a probability of 1 up at most by so much.
+_ONE = 1.001
+
+
+class CustomHead(ABC):
+    """Decodes what a model computes of an image, where no family of Fovea knows its outputs.
+
+    A file has one subclass. One object decodes images in several threads at once, so it keeps
+    nothing of an image.
+
+    Attributes:
+        outputs: names of the model's outputs that `decode` reads.
+        task: of the result: detect, segment, pose, obb (`Detections`), classify (`Classes`), or
+            another of `TaskResult.tasks`.
+        labels: names of the classes by id; empty takes those of the model, or of --labels.
+        preprocess: fields of `PreprocessSpec` in which the training differs from RGB, 0 to 1,
+            letterboxed around the centre.
+        skeleton: of the keypoints; None without them.
+        batched: False for outputs without an axis for the batch, such as [boxes, 6]; the model then
+            takes one image at a time.
+        size: (height, width) of the model's input, pixels.
+    """
+
+    outputs: ClassVar[tuple[str, ...]] = ()
+    task: ClassVar[str] = "detect"
+    labels: ClassVar[tuple[str, ...]] = ()
+    preprocess: ClassVar[Mapping[str, Any]] = {}
+    skeleton: ClassVar[Skeleton | None] = None
+    batched: ClassVar[bool] = True
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        self.size = size
+
+    @abstractmethod
+    def decode(self, outputs: Mapping[str, Array], options: PredictOptions) -> TaskResult:
+        """Return what the model found in one image, in pixels of the model's input.
+
+        Args:
+            outputs: an array of each of the named outputs, [1, ...], or as they are where they are
+                not `batched`; float32 where they are any float. They may be changed and kept.
+            options: of the request. Objects are filtered by `conf`, `classes` and `max_det`, and
+                ordered, after this; duplicates are suppressed here, as `api.detections` does.
+        """
+
+
+class FileHead(Head):
+    """The family of one file.
+
+    Attributes:
+        written: its class.
+        file: its path, for people.
+        content: of the file.
+    """
+
+    sized: ClassVar[bool] = True
+    written: ClassVar[type[CustomHead]]
+    file: ClassVar[str]
+    content: ClassVar[bytes]
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Take the outputs that the file names; UnsupportedModel where the model lacks one."""
+        there, named = [tensor.name for tensor in signature.outputs], cls.written.outputs
+        if missing := [name for name in named if name not in there]:
+            raise UnsupportedModel(
+                f"{cls.file} reads the output {', '.join(missing)}, which the model lacks: it has "
+                f"{', '.join(there)}; correct `outputs` in the file"
+            )
+        count, skeleton = len(cls.labels) or None, cls.written.skeleton
+        return Fit(tuple(named), count, f"decoded by {cls.file}", Strength.ASKED, skeleton)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Refuse, as UnsupportedModel, outputs of one image whose first axis is no batch."""
+        for name in self.outputs if self.written.batched else ():
+            if (shape := outputs[name].shape)[:1] != (1,):
+                raise UnsupportedModel(
+                    f"output {name} is {list(shape)} of one image, so it has no axis for the "
+                    f"batch: write `batched = False` into the class of {self.file}"
+                )
+        return None
+
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield the outputs of one image."""
+        for name in self.outputs:
+            yield f"output {name}", self._part(outputs[name], row)
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
+        """Return what the file finds in one image; InferenceFailed says what is wrong with it."""
+        return self.found(outputs, row, options)
+
+    def found(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
+        """Decode, and check the result; raises as `decode`."""
+        parts = {
+            name: self._part(outputs[one], row)
+            for name, one in zip(self.written.outputs, self.outputs, strict=True)
+        }
+        given = {
+            name: part.astype(np.float32) if part.dtype.kind == "f" else part.copy()
+            for name, part in parts.items()
+        }
+        with _named_lines(self.file, InferenceFailed), np.errstate(all="ignore"):
+            found = self._own.decode(given, options)
+        kind = RESULT_OF[self.task]
+        if not isinstance(found, kind):
+            raise self._wrong(
+                f"decode returns {type(found).__name__}, and the result of task {self.task} is "
+                f"{kind.__name__}"
+            )
+        if isinstance(found, Detections):
+            return self._objects(found, options)
+        for array in found.arrays:
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise self._wrong(f"decode returns a {kind.__name__} with NaN or infinity")
+        return found
+
+    def _part(self, array: Array, row: int) -> Array:
+        return array[row : row + 1] if self.written.batched else array
+
+    @cached_property
+    def _own(self) -> CustomHead:
+        assert self.size is not None, "it is sized"
+        with _named_lines(self.file, InferenceFailed):
+            return self.written(self.size)
+
+    def _objects(self, found: Detections, options: PredictOptions) -> Detections:
+        """Check objects, and filter and order them as a request asks."""
+        count = np.shape(found.scores)[:1]
+        scores = self._array("scores", found.scores, count)
+        if scores.size and not 0 <= scores.min() <= scores.max() <= _ONE:
+            raise self._wrong(
+                f"scores are from {scores.min():g} to {scores.max():g}, and must be 0 to 1"
+            )
+        boxes = self._array("boxes", found.boxes, (*count, 4))
+        class_ids = self._array("class_ids", found.class_ids, count, np.int32)
+        classes = self.num_classes or sys.maxsize
+        if class_ids.size and not 0 <= class_ids.min() <= class_ids.max() < classes:
+            known = f"{classes} labels" if self.num_classes else "class ids from 0 on"
+            raise self._wrong(
+                f"class_ids are from {class_ids.min()} to {class_ids.max()}, of {known}"
+            )
+        masks = found.masks
+        wants = self.task == "segment" and options.mask != "none"
+        if wants and (masks is None or len(masks) != len(scores)):
+            raise self._wrong("decode returns objects of task segment without a mask for each")
+        keypoints = rotated = None
+        if self.skeleton is not None:
+            points = len(self.skeleton.names)
+            keypoints = self._array("keypoints", found.keypoints, (*count, points, 3))
+        if self.task in ("obb", "text"):
+            rotated = self._array("rotated", found.rotated, (*count, 5))
+        scores = scores.clip(max=1)
+        objects = Detections(boxes, scores, class_ids, masks, keypoints, rotated)
+        return objects.take(choose(boxes, scores, class_ids, options, suppress=False))
+
+    def _array(
+        self, name: str, value: object, shape: tuple[int, ...], dtype: type[Any] = np.float32
+    ) -> NDArray[Any]:
+        """Return a copy of an array of a result, in this type."""
+        array = np.asarray(value)
+        whole = dtype is np.int32
+        if array.dtype.kind not in ("iu" if whole else "iuf") or array.shape != shape:
+            wanted = f"{'whole numbers' if whole else 'numbers'} [{', '.join(map(str, shape))}]"
+            told = "None" if value is None else f"{array.dtype} {list(array.shape)}"
+            raise self._wrong(f"{name} of the result are {told}, and must be {wanted}")
+        if not np.isfinite(array).all():
+            raise self._wrong(f"{name} of the result have NaN or infinity")
+        return array.astype(dtype)
+
+    def _wrong(self, reason: str) -> InferenceFailed:
+        written = self.written.decode
+        line = written.__code__.co_firstlineno if isinstance(written, FunctionType) else 1
+        return InferenceFailed(f"{self.file}, line {line}: {reason}")
+
+
+class FileDetector(FileHead, Detector):
+    """The family of a file that finds objects."""
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's objects; raises as `FileHead.decode`."""
+        found = self.found(outputs, row, options)
+        assert isinstance(found, Detections), "it is checked"
+        return found
+
+
+def head_in_file(family: str | None) -> type[FileHead] | None:
+    """Return the family if it is that of a file which is loaded here; None for any other."""
+    head = None if family is None else FAMILIES.get(family)
+    return head if head is not None and issubclass(head, FileHead) else None
+
+
+def load_head(path: Path) -> type[FileHead]:
+    """Run a file with a head of the user, and return its family.
+
+    The family has the name of the file and the first digits of its sha256.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidModel: it fails, or has no such class; the message has the line.
+    """
+    content = _content(path)
+    return _load(f"{path.name}@{_digest(content)[:_DIGITS]}", content, path, str(path))
+
+
+def load_head_of(folder: Path, card: EngineCard, *, allow_code: bool) -> None:
+    """Run the file with the head of a version, if it has one.
+
+    Raises:
+        InvalidOption: the operator does not allow code.
+        InvalidModel: it is not the file of the build; or as `load_head`.
+    """
+    if HEAD_FILE not in card.files:
+        return
+    path = folder / HEAD_FILE
+    shown = f"{folder.parent.name}/{folder.name}/{HEAD_FILE}"
+    if not allow_code:
+        raise InvalidOption(
+            f"the head of {card.name} is Python code, {shown}: --allow-code runs it, if you trust "
+            "who wrote it"
+        )
+    content = _content(path)
+    digest, name = _digest(content), card.family or ""
+    if digest != card.files[HEAD_FILE] or not name.endswith(f"@{digest[:_DIGITS]}"):
+        raise InvalidModel(
+            f"{shown} is not the file of the build (its sha256 differs from the card's), so it is "
+            "not run: build the engine again"
+        )
+    _load(name, content, path, shown)
+
+
+def _load(name: str, content: bytes, path: Path, shown: str) -> type[FileHead]:
+    known = head_in_file(name)
+    if known is not None and known.content == content:
+        return known
+    with _named_lines(shown, InvalidModel):
+        written = _class_of(_run(content, path), shown)
+        base = FileDetector if RESULT_OF[written.task] is Detections else FileHead
+        family = base.as_family(
+            name,
+            task=written.task,
+            labels=tuple(written.labels),
+            preprocess=dict(written.preprocess),
+            nameless=all(head.nameless for head in HEADS if head.task == written.task),
+            written=written,
+            file=shown,
+            content=content,
+        )
+    FAMILIES.add(family)
+    return family
+
+
+def _run(content: bytes, path: Path) -> ModuleType:
+    name = f"{_MODULE}{_digest(content)}"
+    # Dataclasses look their module up.
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(path)
+    exec(compile(content, str(path), "exec"), vars(module))
+    return module
+
+
+def _class_of(module: ModuleType, shown: str) -> type[CustomHead]:
+    """Return the one class of a file that is a head, with sound class variables."""
+    found = [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type)
+        and issubclass(one, CustomHead)
+        and one.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        names = ", ".join(one.__name__ for one in found) or "none"
+        raise InvalidModel(
+            f"{shown} must have one class that extends fovea_engines.api.CustomHead, and has "
+            f"{names}: `fovea init --head` writes an example"
+        )
+    [written] = found
+    if isabstract(written):
+        raise InvalidModel(f"{shown}: {written.__name__} has no method decode(outputs, options)")
+    if written.task not in RESULT_OF:
+        raise InvalidModel(
+            f"{shown}: task is {written.task!r}, and must be one of {', '.join(RESULT_OF)}"
+        )
+    for field in ("outputs", "labels"):
+        value = getattr(written, field)
+        if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
+            raise InvalidModel(f'{shown}: {field} is {value!r}, and must be names: ("a", "b")')
+    if not written.outputs:
+        raise InvalidModel(f"{shown}: `outputs` must name the outputs of the model that it reads")
+    try:
+        check_fields(written.preprocess)
+    except InvalidOption as error:
+        raise InvalidModel(f"{shown}: preprocess: {error}") from error
+    return written
+
+
+@contextmanager
+def _named_lines(shown: str, kind: type[FoveaError]) -> Iterator[None]:
+    """Explain an error of code in a file by its line there; it cannot end the program either."""
+    try:
+        yield
+    except FoveaError:
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [
+            line
+            for frame, line in walk_tb(error.__traceback__)
+            if frame.f_globals.get("__name__", "").startswith(_MODULE)
+        ]
+        if not lines and isinstance(error, SyntaxError) and error.lineno is not None:
+            lines = [error.lineno]
+        where = f"{shown}, line {lines[-1]}" if lines else shown
+        reason = " ".join(str(error).split())[:_MOST]
+        raise kind(f"{where}: {type(error).__name__}: {reason}") from error
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise NotFound(f"{path} cannot be read ({error.strerror}): check the path") from error
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
