@@ -17,7 +17,7 @@ from fovea_engines.backends.registry import (
 )
 from fovea_engines.clip.opening import open_words, own_words
 from fovea_engines.clip.texts import Words
-from fovea_engines.heads.custom import load_head_of
+from fovea_engines.heads.head_file import load_head_of
 from fovea_engines.heads.image_inputs import source_feeds
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.heads.recognition import Recognition

@@ -16,7 +16,7 @@ from tests.odd import HEAD, odd_model, replace_head
 from tests.serving import start_server
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.heads.custom import load_head
+from fovea_engines.heads.head_file import load_head
 
 pytestmark = pytest.mark.slow
 
@@ -68,17 +68,18 @@ def server(odd, tmp_path_factory):
         file.write(f"open({str(folder / 'ran')!r}, 'w')\n")
     flags = ["--allow-code", "--exit-timeout-secs=0.5"]
     server = start_server(repository, folder, flags, wait=False)
-    until_loaded(server)
+    until_loaded(server, repository)
     yield server
     server.stop()
     assert not (folder / "ran").exists()
 
 
-def until_loaded(server) -> None:
-    while any(
-        one["reason"] is None and not one["ready"]
-        for one in httpx.get(f"{server.url}/v1/models").json()["models"]
-    ):
+def until_loaded(server, repository: Path) -> None:
+    names, tried = {path.name for path in repository.iterdir()}, set()
+    while tried != names:
+        models = httpx.get(f"{server.url}/v1/models").json()["models"]
+        states = {one["name"]: one["versions"][0]["state"] for one in models if one["versions"]}
+        tried = {name for name, state in states.items() if state in ("READY", "UNAVAILABLE")}
         time.sleep(0.05)
 
 
@@ -120,7 +121,7 @@ def test_its_card_has_the_file(server, odd):
 
 def test_without_the_flag_it_is_refused_and_others_are_served(odd, serve, scene):
     server = serve(odd, wait=False)
-    until_loaded(server)
+    until_loaded(server, odd)
     assert httpx.get(f"{server.url}/v1/health/ready").status_code == 503
     answer = httpx.post(server.predict_url("odd"), content=scene)
     assert answer.status_code == 503

@@ -31,7 +31,7 @@ from fovea_engines.evaluation.labels import (
 )
 from fovea_engines.evaluation.samples import MAX_IMAGES, image_files, images_sha256
 from fovea_engines.heads.base import Detector
-from fovea_engines.heads.custom import head_in_file
+from fovea_engines.heads.head_file import head_in_file
 from fovea_engines.progress import Progress
 from fovea_engines.repository.baseline import Baseline, Found, compared
 from fovea_engines.repository.card import CARD_FILE, HEAD_FILE, EngineCard

@@ -17,7 +17,7 @@ from fovea_engines.backends.registry import (
 from fovea_engines.clip.texts import TOKENIZER_FILE
 from fovea_engines.device import BFLOAT16_SETS, WeightBits, processor_name, sets_for, usable_cores
 from fovea_engines.evaluation.samples import image_files
-from fovea_engines.heads.custom import head_in_file
+from fovea_engines.heads.head_file import head_in_file
 from fovea_engines.heads.recognise import check_family
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.figures import Goal, Method

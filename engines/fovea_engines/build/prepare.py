@@ -18,7 +18,7 @@ from fovea_engines.edit.any_size import any_size
 from fovea_engines.evaluation.observe import Observer, with_batch, working_size
 from fovea_engines.evaluation.preprocessing import misplaced, settle
 from fovea_engines.heads.base import Detector
-from fovea_engines.heads.custom import head_in_file
+from fovea_engines.heads.head_file import head_in_file
 from fovea_engines.heads.image_inputs import beside_image, origin_of
 from fovea_engines.heads.metadata import labels_from_metadata, names_fault
 from fovea_engines.heads.preprocess import over_own

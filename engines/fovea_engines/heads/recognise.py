@@ -10,7 +10,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 
 from fovea_engines.heads.base import Head
-from fovea_engines.heads.custom import head_in_file
+from fovea_engines.heads.head_file import head_in_file
 from fovea_engines.heads.metadata import (
     image_size,
     labels_from_metadata,

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ import typer
 
 from fovea_engines.repository.files import write_file, writing
 from fovea_preprocess.errors import InvalidOption, Unavailable
-from fovea_server.cli.options import AsJson
+from fovea_server.cli.options import AsJson, check_options
 
 # File of the project -> where it lies in the packages.
 _FILES = {
@@ -28,6 +28,7 @@ _FILES = {
 
 
 def init(
+    context: typer.Context,
     folder: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="Folder of the project; made where it is missing."),
@@ -42,6 +43,24 @@ def init(
             file_okay=False,
         ),
     ] = None,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.py",
+            help="Write a head of your own to begin with, for a model whose outputs Fovea does not "
+            "know, and its test beside it.",
+            dir_okay=False,
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL.onnx",
+            help="With --head: the model, whose names and shapes the head gets.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a small project to start from: a demo model, a client, and a compose file.
@@ -51,14 +70,21 @@ def init(
     Example: fovea init my-project
 
     Example: fovea init my-project --from-triton model_repository
+
+    Example: fovea init --head my_head.py --model model.onnx
     """
+    others = [(name, "head") for name in ("folder", "from_triton", "as_json")]
+    check_options(context, {"model": {"head": ()}}, others)
+    if head is not None:
+        _start_head(head, model)
+        return
     if from_triton is not None:
         _start_from(from_triton, folder, as_json)
         return
     if as_json:
         raise InvalidOption("--json has no effect without --from-triton")
     packed = {name: files(package) / path for name, (package, path) in _FILES.items()}
-    _write(folder, {name: file.read_bytes() for name, file in packed.items()})
+    _write_project(folder, {name: file.read_bytes() for name, file in packed.items()})
     for name in _FILES:
         typer.echo(f"wrote {folder / name}")
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
@@ -66,6 +92,20 @@ def init(
     there = "Then, in another terminal with the same environment:"
     _show(there, *enter, "python detect.py digits digits.jpg")
     typer.echo("\nREADME.md there has the same steps for your own model, and for Docker.")
+
+
+def _start_head(file: Path, model: Path | None) -> None:
+    from fovea_server.cli.new_head import NewHead
+
+    made = NewHead.of(file, model)
+    _check_free(file.parent, made.files, "the head another name")
+    _write(file.parent, made.files)
+    for name in made.files:
+        typer.echo(f"wrote {file.parent / name}")
+    source = shlex.quote(str(model or made.model))
+    test, own = (shlex.quote(str(file.parent / name)) for name in (f"test_{file.name}", file.name))
+    build = f"fovea build {source} --head {own} --images DIR"
+    _show(f"Correct decode in {file}, then:", f"pytest {test}", build, "fovea serve --allow-code")
 
 
 def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
@@ -80,7 +120,7 @@ def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
         )
     found = migrate(repository)
     text = json.dumps(found.document(), indent=2)
-    _write(folder, {**found.files, "from-triton.json": f"{text}\n".encode()})
+    _write_project(folder, {**found.files, "from-triton.json": f"{text}\n".encode()})
     if as_json:
         typer.echo(text)
         return
@@ -107,15 +147,24 @@ def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
     typer.echo(f"\n{folder / 'from-triton.json'} has all of this.")
 
 
-def _write(folder: Path, content: Mapping[str, bytes | Path]) -> None:
+def _write_project(folder: Path, content: Mapping[str, bytes | Path]) -> None:
     """Write or copy all files of a project, none of which may be there."""
-    if taken := [name for name in content if os.path.lexists(folder / name)]:
+    _check_free(folder, content, "the name of a new folder, as in `fovea init my-project`")
+    _write(folder, content, "models")
+
+
+def _check_free(folder: Path, names: Iterable[str], instead: str) -> None:
+    if taken := [name for name in names if os.path.lexists(folder / name)]:
         raise InvalidOption(
             f"{folder.absolute()} has {', '.join(taken)} already, and nothing is overwritten: "
-            "give the name of a new folder, as in `fovea init my-project`"
+            f"give {instead}"
         )
+
+
+def _write(folder: Path, content: Mapping[str, bytes | Path], within: str = "") -> None:
+    """Write or copy files; the folder `within` theirs is made, too."""
     try:
-        (folder / "models").mkdir(parents=True, exist_ok=True)
+        (folder / within).mkdir(parents=True, exist_ok=True)
         for name, source in content.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             if isinstance(source, bytes):

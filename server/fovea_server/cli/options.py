@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from fovea_engines.backends.registry import BACKEND_NAMES, DEFAULT_CPU_BACKEND
-from fovea_engines.heads.custom import load_head
+from fovea_engines.heads.head_file import load_head
 from fovea_engines.heads.preprocess import NAMES, PRESETS, VARIANTS
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.repository.figures import Method
@@ -131,9 +131,9 @@ HeadOption = Annotated[
     model_option(
         "--head",
         "--family",
-        metavar="FAMILY|FILE.py",
-        help="Head family, if it is not recognised; or a head of your own (`fovea init --head`), "
-        "whose code is run.",
+        metavar="FAMILY",
+        help="Head family, if it is not recognised; or FILE.py with a head of your own, which "
+        "`fovea init --head` begins. Its code is run.",
         show_default="recognised",
         autocompletion=lambda: list(FAMILIES),
     ),

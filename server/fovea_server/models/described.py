@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fovea_engines.engine import Engine
-from fovea_engines.heads.custom import load_head_of
+from fovea_engines.heads.head_file import load_head_of
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.model_config import ModelConfig

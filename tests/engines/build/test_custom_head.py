@@ -8,7 +8,7 @@ from tests.odd import HEAD, odd_model
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.samples import read_image
-from fovea_engines.heads.custom import load_head
+from fovea_engines.heads.head_file import load_head
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.odd import HEAD
 
-from fovea_engines.heads.custom import HEAD_FILE, load_head, load_head_of
+from fovea_engines.heads.head_file import HEAD_FILE, load_head, load_head_of
 from fovea_engines.heads.recognise import recognise
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.results.classes import Classes

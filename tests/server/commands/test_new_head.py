@@ -1,0 +1,135 @@
+"""`fovea init --head`: from a model that Fovea does not know to boxes, as a user goes."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tests.conftest import DEMO
+from tests.odd import odd_model
+
+pytestmark = pytest.mark.slow
+
+BUILT = ("--repository", "r", "--backend", "onnxruntime")
+
+
+def passes(folder) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_head.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode == 0 and "2 passed" in done.stdout
+
+
+def without_batch(path):
+    """Write a model whose one output is rows of 6, more for some images than for others."""
+    rows = numpy_helper.from_array(np.ones((4, 6), np.float32), "rows")
+    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 64, 64])
+    out = helper.make_tensor_value_info("found", TensorProto.FLOAT, ["boxes", 6])
+    nodes = [
+        helper.make_node("ReduceMean", ["image"], ["mean"], keepdims=0),
+        helper.make_node("Mul", ["rows", "mean"], ["found"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [image], [out], [rows])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return path
+
+
+@pytest.mark.parametrize("kind", ["nothing", "pairs", "columns", "rows"])
+def test_what_it_writes_passes_its_test_and_has_the_outputs_of_the_model(
+    fovea, tmp_path, demo_model, kind
+):
+    model = tmp_path / "model.onnx"
+    match kind:
+        case "pairs":
+            odd_model(demo_model, model)
+        case "columns":
+            model = demo_model
+        case "rows":
+            without_batch(model)
+    given = [] if kind == "nothing" else ["--model", model]
+    code, out, err = fovea("init", "--head", "my_head.py", *given)
+    assert (code, err) == (0, "")
+    assert "fovea build" in out
+    names = {"nothing": "boxes", "pairs": "where", "columns": "output0", "rows": "found"}
+    text = (tmp_path / "my_head.py").read_text()
+    assert f'outputs = ("{names[kind]}"' in text
+    assert ("batched = False" in text) == (kind == "rows")
+    assert passes(tmp_path)
+
+
+def test_it_leads_to_boxes(fovea, tmp_path, demo_model):
+    odd_model(demo_model, tmp_path / "odd.onnx")
+    code, out, _ = fovea("build", "odd.onnx", "--repository", "first", "--backend", "onnxruntime")
+    assert code == 0
+    assert "`fovea init --head my_head.py --model MODEL.onnx`" in " ".join(
+        out.replace("│", "").split()
+    )
+    fovea("init", "--head", "my_head.py", "--model", "odd.onnx")
+    head = tmp_path / "my_head.py"
+    begun = head.read_text()
+    head.write_text(
+        begun.replace(
+            "        # A score is", "        boxes = corners(256 * boxes[:, [1, 0, 3, 2]])\n#", 1
+        )
+    )
+    code, out, err = fovea("build", "odd.onnx", "--head", "my_head.py", *BUILT, "--json")
+    assert code == 0, err
+    card = json.loads(out)["card"]
+    assert card["agreement"]["detections"] > 0
+    assert (tmp_path / "r" / "odd" / "1" / "head.py").read_text() == head.read_text()
+
+    scene = DEMO / "scene-1.jpg"
+    code, out, err = fovea("predict", "odd", scene, "--repository", "r")
+    assert (code, out) == (2, "")
+    assert "odd/1/head.py: --allow-code runs it" in err
+    code, out, _ = fovea("predict", "odd", scene, "--repository", "r", "--allow-code", "--json")
+    found = json.loads(out)["images"][0]["detections"]
+    assert [one["class_id"] for one in found[:3]] == [5, 6, 9]
+
+    head.write_text(f"{head.read_text()}\n")  # it is another head now
+    assert json.loads(fovea("inspect", "odd", "--repository", "r", "--json")[1])[0]["card"] == card
+    code, out, _ = fovea("build", "odd.onnx", "--head", "my_head.py", *BUILT, "--json")
+    assert (code, json.loads(out)["version"]) == (0, 2)
+    assert fovea("rollback", "odd", "--repository", "r")[0] == 0
+    code, out, _ = fovea("predict", "odd", scene, "--repository", "r", "--allow-code", "--json")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("boxes = boxes[:, :3]", "my_head.py, line 37: "),
+        ("return boxes", "decode returns ndarray, and the result of task detect is Detections"),
+        ("import nothing_like_it", "my_head.py, line 33: ModuleNotFoundError"),
+    ],
+)
+def test_what_is_wrong_with_it_ends_a_build_with_its_line(fovea, tmp_path, demo_model, text, told):
+    odd_model(demo_model, tmp_path / "odd.onnx")
+    fovea("init", "--head", "my_head.py", "--model", "odd.onnx")
+    head = tmp_path / "my_head.py"
+    head.write_text(head.read_text().replace("# A score is", f"{text}  #", 1))
+    code, out, err = fovea("build", "odd.onnx", "--head", "my_head.py", *BUILT)
+    assert (code, out) == (1, "")
+    assert told in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "r" / "odd").exists()
+
+
+def test_what_is_refused(fovea, tmp_path):
+    for given, told in {
+        ("--head", "my-head.py"): "name it as a Python module, as my_head.py",
+        ("--model", __file__): "--model has no effect without --head",
+        ("--head", "my_head.py", "shop"): "not both",
+    }.items():
+        code, out, err = fovea("init", *given)
+        assert (code, out) == (2, "")
+        assert told in err
+    assert fovea("init", "--head", "my_head.py")[0] == 0
+    code, _, err = fovea("init", "--head", "my_head.py")
+    assert code == 2
+    assert "my_head.py, test_my_head.py already" in err
+    assert fovea("build", tmp_path / "my_head.py", "--head", "mine.py")[0] == 2
