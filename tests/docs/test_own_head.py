@@ -8,7 +8,7 @@ from fovea_engines.results.options import PredictOptions
 
 
 def test_its_example_decodes(tmp_path):
-    [code] = blocks((ROOT / "docs" / "own-head.md").read_text(), "python")
+    [(_, code)] = blocks((ROOT / "docs" / "own-head.md").read_text())
     (tmp_path / "my_head.py").write_text(code)
     head = load_head(tmp_path / "my_head.py").open(("where", "what"), (200, 400), 2)
     outputs = {"where": np.zeros((2, 9, 4)), "what": np.full((2, 9, 2), -9.0)}

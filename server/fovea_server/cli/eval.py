@@ -130,7 +130,7 @@ def evaluate(
 
     Example: fovea eval yolov8n --data data.yaml --classes person,car --plot confusion.svg
     """
-    check_options(context, clashes=[("repository", "url")])
+    check_options(context, clashes=[("repository", "url"), ("allow_code", "url")])
     check_plot(plot)
     # A name that is wrong is told before labels are read, which may take long.
     if url is None:

@@ -145,7 +145,8 @@ def predict(
     needs = {name: {"out": ()} for name in ("format", "codec", "resume", "track", "line", "zone")}
     # An interrupted run leaves no record of the ids of objects.
     again = [("resume", name) for name in ("track", "line", "zone")]
-    check_options(context, needs, clashes=[("repository", "url"), ("as_json", "out"), *again])
+    here = [("repository", "url"), ("allow_code", "url")]
+    check_options(context, needs, clashes=[*here, ("as_json", "out"), *again])
     _check_order(model, sources, repository)
     formats = read_formats(format or [ANNOTATED])
     found = find_sources(sources, every=every, drawn=out and out / DRAWN)
