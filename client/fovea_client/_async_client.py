@@ -142,14 +142,9 @@ class AsyncClient(BaseClient):
         channels: Channels = "RGB",
     ) -> tuple[Match, ...]:
         """Find images that are like one, or words, as `Client.search` does."""
-        return await self._ask(
-            self._search(
-                *(model, image, text, version, channels),
-                k=k,
-                index=index,
-                thumbnails=thumbnails or None,
-            )
-        )
+        build = partial(self._search, model, image, text, version, channels)
+        more = {"k": k, "index": index, "thumbnails": thumbnails or None}
+        return await self._ask_about(image, partial(build, **more))
 
     async def models(self) -> tuple[ModelSummary, ...]:
         """List the models, as `Client.models` does."""
@@ -177,7 +172,7 @@ class AsyncClient(BaseClient):
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
-    async def _ask_about(self, image: Images, build: Callable[[], Call[Answer]]) -> Answer:
+    async def _ask_about(self, image: Images | None, build: Callable[[], Call[Answer]]) -> Answer:
         return await self._ask(await built(image, build))
 
     async def _ask(self, call: Call[Answer]) -> Answer:

@@ -245,14 +245,8 @@ class Client(BaseClient):
 
         The errors are as for `predict`; without such an index, a `ServerError` with status 404.
         """
-        return self._ask(
-            self._search(
-                *(model, image, text, version, channels),
-                k=k,
-                index=index,
-                thumbnails=thumbnails or None,
-            )
-        )
+        more = {"k": k, "index": index, "thumbnails": thumbnails or None}
+        return self._ask(self._search(model, image, text, version, channels, **more))
 
     def models(self) -> tuple[ModelSummary, ...]:
         """List the served models, and those that could not be loaded; raises as `predict` does."""

@@ -3,6 +3,8 @@
 What the real server says to it is in tests/e2e.
 """
 
+import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from tests.certificates import make_pair
 from tests.client.scripted_server import ScriptedServer
 
 from fovea_client import (
+    AsyncClient,
     Client,
     ConnectionFailed,
     FoveaClientError,
@@ -60,6 +63,26 @@ def test_annotate_asks_for_an_image(server: ScriptedServer) -> None:
     assert repr(drawn) == "<PNG of 4 bytes>"
     assert (drawn._repr_png_(), drawn._repr_jpeg_()) == (b"\x89PNG", None)
     assert server.requests[0][2]["accept"] == "image/png"
+
+
+def test_a_file_to_search_by_is_read_beside_the_event_loop(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    server.replies = [(200, {}, b'{"images": [{"matches": []}]}')]
+    file = tmp_path / "image.jpg"
+    os.mkfifo(file)
+
+    async def run() -> None:
+        async with AsyncClient(server.url) as client:
+            asked = asyncio.create_task(client.search("reid", file, k=3, thumbnails=True))
+            await asyncio.sleep(0)
+            await asyncio.to_thread(file.write_bytes, b"image")
+            assert await asked == ()
+
+    asyncio.run(run())
+    [(method, path, _, body)] = server.requests
+    assert (method, path) == ("POST", "/v1/models/reid/search?k=3&thumbnails=true")
+    assert body == b"image"
 
 
 def test_ready(server: ScriptedServer) -> None:
