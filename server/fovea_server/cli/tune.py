@@ -7,12 +7,12 @@ import math
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from difflib import unified_diff
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.syntax import Syntax
@@ -23,7 +23,7 @@ from fovea_engines.repository.config_pbtxt import CONFIG_FILE
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.plural import counted
-from fovea_server.bench.tune.candidates import find_candidates
+from fovea_server.bench.tune.candidates import BuiltVersion, find_candidates
 from fovea_server.bench.tune.run import Measure, Run
 from fovea_server.bench.tune.search import Search
 from fovea_server.bench.tune.setting import Setting, grid, present
@@ -121,32 +121,18 @@ def tune(
         progress.note(f"not tried: {reason}")
     titles = {candidate.version: candidate.title for candidate in candidates}
     cores = usable_cores()
-    settings = grid(candidates, cores)
     with Trials(
         path, candidates, images, cores=cores, seconds=seconds, flags=serve_flags or ()
     ) as trials:
         start = present(trials.config, candidates[0], cores)
+        settings = grid(candidates, cores)
         if start not in settings:
             settings.append(start)
         measure = _shown(trials.measure, titles, cores, progress)
-        # It says how long runs take, and what is slow for this model on this machine.
-        alone = measure(start, 1, False)
-        if limit_ms is None:
-            limit_ms = max(_MIN_LIMIT_MS, math.ceil(2 * alone.p99_ms)) if alone.rate else math.inf
-            progress.note(
-                f"a lone image takes {alone.p99_ms:.0f} ms: 99 of 100 answers must come within "
-                f"{limit_ms:.0f} ms (--p99 sets another limit)"
-            )
-        search = Search(settings, loads, limit_ms, measure, [alone], trials.lasts)
-        minutes = max(1, math.ceil(search.seconds / 60))
-        search.until = time.monotonic() + 60 * minutes
-        progress.note(
-            f"{counted(len(settings), 'setting')}, {counted(len(loads), 'load')}: "
-            f"{search.most_runs} runs at most, about {counted(minutes, 'minute')}, and no more"
-        )
+        search = _begun(settings, start, loads, limit_ms, measure, trials.lasts, progress)
         with progress.phase("tuning"):
             best, now = search.descend(start)
-        met = best.failure is None and best.within(limit_ms)
+        met = best.failure is None and best.within(search.limit_ms)
         text = trials.text(best.setting) if met else trials.before
     lines = (trials.before.splitlines(), text.splitlines())
     diff = "\n".join(unified_diff(*lines, CONFIG_FILE, CONFIG_FILE, n=1, lineterm=""))
@@ -157,36 +143,78 @@ def tune(
     if as_json:
         document = {
             "model": path.name,
-            "limit_ms": None if limit_ms == math.inf else limit_ms,
-            "grid": len(settings) * len(loads),
-            "best": best.to_json(),
-            "now": now.to_json(),
-            "within_limit": met,
-            "busy_runs": len(busy_runs(search.runs, cores)),
-            "runs": [run.to_json() for run in search.runs],
-            "candidates": {
-                candidate.version: {
-                    "title": candidate.title,
-                    "agreement": candidate.agreement,
-                    "accuracy": candidate.accuracy and asdict(candidate.accuracy),
-                }
-                for candidate in candidates
-            },
+            **_document(search, best, now, candidates, cores, met=met),
             "left_out": left_out,
             "diff": diff,
             "written": bool(diff) and not dry_run,
         }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
-        raise typer.Exit(0 if met or p99 is None else 1)
-    console = uncut_console()
-    console.print(table(path.name, candidates, search, best, now))
-    if diff:
-        console.print(Syntax("", "diff", theme="ansi_light").highlight(diff), end="")
-    for note in notes(titles, search, best, now, diff, dry_run=dry_run):
-        console.print(note, markup=False, soft_wrap=True)
-    if busy := busy_note(search.runs, cores):
-        console.print(busy, style="bold", markup=False, soft_wrap=True)
+    else:
+        console = uncut_console()
+        console.print(table(path.name, candidates, search, best, now))
+        if diff:
+            console.print(Syntax("", "diff", theme="ansi_light").highlight(diff), end="")
+        for note in notes(titles, search, best, now, diff, dry_run=dry_run):
+            console.print(note, markup=False, soft_wrap=True)
+        if busy := busy_note(search.runs, cores):
+            console.print(busy, style="bold", markup=False, soft_wrap=True)
     raise typer.Exit(0 if met or p99 is None else 1)
+
+
+def _begun(
+    settings: Sequence[Setting],
+    start: Setting,
+    loads: Sequence[int],
+    limit_ms: float | None,
+    measure: Measure,
+    lasts: Callable[[bool], float],
+    progress: Progress,
+) -> Search:
+    """Begin a search with a lone image: how long runs take, and what is slow on this machine."""
+    alone = measure(start, 1, False)
+    if limit_ms is None:
+        limit_ms = max(_MIN_LIMIT_MS, math.ceil(2 * alone.p99_ms)) if alone.rate else math.inf
+        progress.note(
+            f"a lone image takes {alone.p99_ms:.0f} ms: 99 of 100 answers must come within "
+            f"{limit_ms:.0f} ms (--p99 sets another limit)"
+        )
+    search = Search(settings, loads, limit_ms, measure, [alone], lasts)
+    minutes = max(1, math.ceil(search.seconds / 60))
+    search.until = time.monotonic() + 60 * minutes
+    progress.note(
+        f"{counted(len(settings), 'setting')}, {counted(len(loads), 'load')}: "
+        f"{search.most_runs} runs at most, about {counted(minutes, 'minute')}, and no more"
+    )
+    return search
+
+
+def _document(
+    search: Search,
+    best: Run,
+    now: Run,
+    candidates: Sequence[BuiltVersion],
+    cores: int,
+    *,
+    met: bool,
+) -> dict[str, Any]:
+    """Return a search for --json."""
+    return {
+        "limit_ms": None if search.limit_ms == math.inf else search.limit_ms,
+        "grid": len(search.settings) * len(search.clients),
+        "best": best.to_json(),
+        "now": now.to_json(),
+        "within_limit": met,
+        "busy_runs": len(busy_runs(search.runs, cores)),
+        "runs": [run.to_json() for run in search.runs],
+        "candidates": {
+            candidate.version: {
+                "title": candidate.title,
+                "agreement": candidate.agreement,
+                "accuracy": candidate.accuracy and asdict(candidate.accuracy),
+            }
+            for candidate in candidates
+        },
+    }
 
 
 def _parse_milliseconds(text: str) -> float:
