@@ -236,8 +236,6 @@ class Drift(Feature):
 
     def router(self) -> APIRouter:
         """Make the route of the report."""
-        from fovea_server.monitoring.drift import drift_routes
-
         return drift_routes(self)
 
     def observe(

@@ -116,8 +116,6 @@ class Promoter(Feature):
 
     def router(self) -> APIRouter:
         """Make the routes."""
-        from fovea_server.rollout.promoter import promotion_routes
-
         return promotion_routes(self)
 
     async def start(self) -> None:

@@ -92,8 +92,6 @@ class Shadows(Feature):
 
     def router(self) -> APIRouter:
         """Make the routes."""
-        from fovea_server.rollout.shadows import shadow_routes
-
         return shadow_routes(self)
 
     async def begin(self, name: str, request: ShadowRequest, against: int | None = None) -> Shadow:

@@ -114,8 +114,6 @@ class Texts(Feature):
 
     def router(self) -> APIRouter:
         """Make the routes."""
-        from fovea_server.search.embedding import embed_routes
-
         return embed_routes()
 
     def families(self) -> Iterable[Family]:

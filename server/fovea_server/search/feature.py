@@ -44,6 +44,7 @@ from fovea_server.search.index import (
     VectorIndex,
     check_name,
     command_for,
+    find_index,
 )
 
 MATCHES = 10
@@ -358,9 +359,6 @@ class Search(Feature):
 
         Raises as `find_index` and `VectorIndex.read`.
         """
-        # A start does not wait for what it imports.
-        from fovea_server.search.index import VectorIndex, find_index
-
         path = find_index(folder, name)
         with self._lock:
             reading = self._reading.setdefault(path, Lock())
@@ -383,8 +381,6 @@ class Search(Feature):
 
     def router(self) -> APIRouter:
         """Make the routes."""
-        from fovea_server.search.feature import search_routes
-
         return search_routes(self.index)
 
     async def stop(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Annotated
@@ -98,15 +98,11 @@ def _version(text: str) -> int:
 
 
 def picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRouter:
-    """Make the routes, as `fovea_server.streams.feature.stream_routes`."""
+    """Make the routes of a camera's pictures."""
     router = APIRouter(
         tags=["streams"],
         prefix="/{stream}",
-        dependencies=[
-            restricted("metadata"),
-            restricted("model-repository"),
-            restricted("cameras"),
-        ],
+        dependencies=[*_INDEX, restricted("cameras")],
     )
 
     @router.get("/image", **described_bytes("stream_image", "the newest frame", "image/jpeg"))
@@ -133,15 +129,11 @@ def picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRout
 
 
 def event_routes(logs: EventLogs) -> APIRouter:
-    """Make the routes."""
+    """Make the routes of a stream's events."""
     router = APIRouter(
         tags=["streams"],
         prefix="/{stream}/events",
-        dependencies=[
-            restricted("metadata"),
-            restricted("model-repository"),
-            restricted("cameras"),
-        ],
+        dependencies=[*_INDEX, restricted("cameras")],
     )
 
     @router.get(
@@ -165,21 +157,11 @@ def event_routes(logs: EventLogs) -> APIRouter:
         kinds = kinds_of(query.get("kinds", ""))
         lines = "application/x-ndjson" in request.headers.get("accept", "")
 
-        async def pieces() -> AsyncIterator[bytes]:
-            quiet = 0
-            yield b"" if lines else b": events\n\n"
-            async for events in logs.follow(stream, after, kinds):
-                quiet = 0 if events else quiet + 1
-                if events:
-                    yield b"".join(_written(each, lines) for each in events)
-                elif quiet % _COMMENT_LOOKS == _COMMENT_LOOKS - 1 and not lines:
-                    yield b":\n\n"
-
         media = "application/x-ndjson" if lines else "text/event-stream"
         return StreamingResponse(
-            pieces(),
+            _pieces(logs.follow(stream, after, kinds), lines),
             media_type=media,
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+            headers=_NOT_KEPT,
         )
 
     @router.get(
@@ -197,6 +179,20 @@ def event_routes(logs: EventLogs) -> APIRouter:
     return router
 
 
+async def _pieces(
+    followed: AsyncIterator[Sequence[LoggedEvent]], lines: bool
+) -> AsyncIterator[bytes]:
+    """Write events as they come, as lines of JSON or as server-sent events with comments."""
+    quiet = 0
+    yield b"" if lines else b": events\n\n"
+    async for events in followed:
+        quiet = 0 if events else quiet + 1
+        if events:
+            yield b"".join(_written(each, lines) for each in events)
+        elif quiet % _COMMENT_LOOKS == _COMMENT_LOOKS - 1 and not lines:
+            yield b":\n\n"
+
+
 def _written(event: LoggedEvent, lines: bool) -> bytes:
     if lines:
         return event.text + b"\n"
@@ -204,11 +200,8 @@ def _written(event: LoggedEvent, lines: bool) -> bytes:
 
 
 def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
-    """Make the routes; those that change a stream are for who may change models."""
+    """Make the routes of streams, of their pictures and of their events."""
     router = APIRouter(tags=["streams"], prefix="/v1/streams")
-
-    def one(name: str, status: int = 200) -> Response:
-        return _json(table.document(name), status)
 
     @router.get("", dependencies=_INDEX, **described_stream("list_streams", StreamList))
     async def list_streams() -> Response:
@@ -220,7 +213,16 @@ def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
     )
     async def get_stream(stream: StreamId) -> Response:
         """Describe one stream."""
-        return one(stream)
+        return _json(table.document(stream))
+
+    _add_changing_routes(router, table)
+    router.include_router(picture_routes(table, logs.ending))
+    router.include_router(event_routes(logs))
+    return router
+
+
+def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
+    """Add the routes that change a stream: for who may change models."""
 
     @router.post(
         "",
@@ -240,7 +242,7 @@ def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
                 raise InvalidRequest("a stream needs an id, a text")
             call_of(request).control += f" {name[:64]!r}"
             await table.add(name, given)
-            return one(name, 201)
+            return _json(table.document(name), 201)
 
         return await answered(request, work, None)
 
@@ -260,7 +262,7 @@ def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
             given = await parsed(request, body, json_object)
             _check(request, model_in(given) or model)
             await table.change(stream, given)
-            return one(stream)
+            return _json(table.document(stream))
 
         return await answered(request, work, None)
 
@@ -272,10 +274,6 @@ def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
         _check(request, table.model_of(stream))
         await table.remove(stream)
         return _json({})
-
-    router.include_router(picture_routes(table, logs.ending))
-    router.include_router(event_routes(logs))
-    return router
 
 
 def _check(request: Request, model: str) -> None:
@@ -299,10 +297,6 @@ class Streams(Feature):
 
     def router(self) -> APIRouter:
         """Make the routes of the streams, and of WebSockets."""
-        from fastapi import APIRouter
-
-        from fovea_server.streams.feature import socket_routes, stream_routes
-
         router = APIRouter()
         router.include_router(stream_routes(self._table, self._logs))
         router.include_router(socket_routes(self._sockets, self._service, self._logs, self._tracks))

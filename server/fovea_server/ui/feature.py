@@ -14,8 +14,8 @@ from importlib import resources
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fastapi import APIRouter
 from packaging.requirements import Requirement
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -25,9 +25,6 @@ from starlette.routing import BaseRoute, Route
 from fovea_server.feature import Feature
 from fovea_server.http.messages import weights
 from fovea_server.http.v1.identity import identity
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
 
 _DISTRIBUTION, _BUNDLING = "fovea-client", "fovea-serve"
 _SUMMARY = "Typed client of a Fovea server: image in, boxes out. Needs no runtime."
@@ -200,8 +197,4 @@ class Page(Feature):
 
     def router(self) -> APIRouter:
         """Make the routes."""
-        from fastapi import APIRouter
-
-        from fovea_server.ui.feature import page_routes
-
         return APIRouter(routes=page_routes())

@@ -14,16 +14,6 @@ from fovea_server.http.v1.openapi import described
 from fovea_server.http.v1.route import call_of, restricted
 
 
-class KeyRoute(Feature):
-    """The route of keys."""
-
-    def router(self) -> APIRouter:
-        """Make the route."""
-        from fovea_server.http.v1.keys import router
-
-        return router
-
-
 class OwnKey(BaseModel):
     """The key that the request was sent with."""
 
@@ -61,3 +51,11 @@ async def own_key(request: Request) -> OwnKey:
         quota_left=None if meter is None else meter.left,
         quota_ends=None if meter is None else meter.ends,
     )
+
+
+class KeyRoute(Feature):
+    """The route of keys."""
+
+    def router(self) -> APIRouter:
+        """Make the route."""
+        return router
