@@ -369,8 +369,12 @@ def test_pictures_are_kept_of_those_who_allow_it_and_shown_to_those_who_control(
 
 
 def test_a_canary_goes_back_when_its_results_differ_and_else_becomes_current(server, http):
-    for version, limit, action in ((WORSE, 0.001, "canary_failed"), (SAME, 0.5, "canary_passed")):
-        plan = {"version": version, "canary": 0.3, "seconds": 1, "max_disagreement": limit}
+    # On a busy machine a candidate takes seconds to see enough images; the worse one ends earlier.
+    for version, seconds, limit, action in (
+        (WORSE, 600, 0.001, "canary_failed"),
+        (SAME, 10, 0.5, "canary_passed"),
+    ):
+        plan = {"version": version, "canary": 0.3, "seconds": seconds, "max_disagreement": limit}
         answer = http.post("/v1/models/digits/promote", json=plan)
         assert answer.status_code == 200, answer.text
         document = answer.json()
