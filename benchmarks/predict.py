@@ -46,9 +46,9 @@ def run(predictor: LocalPredictor, images: Path, formats: tuple[str, ...], out: 
     started = time.perf_counter()
     sources = find_sources([str(images)]).files
     model = predictor.describe()
-    settings = RunSettings(model.name, model.version, model.task, {}, 1, formats)
-    with Journal(out, settings, resume=False) as journal:
-        tally = save(predictor, model, sources, formats, out, journal, lambda *_: None)
+    settings = RunSettings(model.name, model.version, model.task, {}, 1, formats, None)
+    with Journal(out, settings, model.words, resume=False) as journal:
+        tally = save(predictor, model, sources, formats, None, out, journal, lambda *_: None)
     assert tally.images == len(sources)
     assert not tally.failed
     return tally.images / (time.perf_counter() - started)

@@ -42,6 +42,10 @@ class InvalidOption(InvalidRequest):
     """An option is unknown or out of its range; the message names the range."""
 
 
+class InvalidResult(InvalidRequest):
+    """JSON that should be the result of an image is none: it is damaged, or its map is left out."""
+
+
 class MethodNotAllowed(InvalidRequest):
     """The address does not take this method of HTTP; the message names those that it takes."""
 

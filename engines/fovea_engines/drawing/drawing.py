@@ -18,15 +18,13 @@ from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.results.masks import Bitmap, Masks
 from fovea_engines.results.new_image import MediaType, NewImage
 from fovea_engines.results.rotated import corners as rotated_corners
-from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.skeleton import SEEN, Skeleton
 from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import InvalidOption
 
 # Share of a mask's colour over the image: an object stays recognisable under it.
 _MASK_OPACITY = 0.45
-# Keypoints of a lower score are mostly hidden, and guessed.
-_VISIBLE = 0.5
 _JOINT = (255, 255, 255)
 # Length of an arrowhead, in widths of a line; in a small rectangle its height.
 _ARROW = 11
@@ -163,7 +161,7 @@ def _draw_keypoints(
     line: int,
 ) -> None:
     """Draw the bones between keypoints that are seen, and white joints."""
-    seen = (points[:, 2] >= _VISIBLE) & (np.abs(points[:, :2]) < 1e6).all(axis=1)
+    seen = (points[:, 2] >= SEEN) & (np.abs(points[:, :2]) < 1e6).all(axis=1)
     places = np.where(seen[:, None], points[:, :2], 0).round().astype(int).tolist()
     for one, other in () if skeleton is None else skeleton.bones:
         if seen[one] and seen[other]:

@@ -37,12 +37,6 @@ class CompactDetections:
         masks = tuple(run_lengths(one, found.masks.size) for one in found.masks.bitmaps())
         return cls(replace(found, masks=None), masks)
 
-    @classmethod
-    def with_masks(cls, found: Detections, masks: Iterable[RunLengths | None]) -> Self:
-        """Return detections whose masks came over the network; one without a mask has none."""
-        known = tuple(mask for mask in masks if mask is not None)
-        return cls(found, known if known and len(known) == len(found) else None)
-
 
 EVALUATION: Final = PredictOptions(conf=0.001, iou=0.7, max_det=300)
 """Options of a detector while it is measured.

@@ -10,19 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.results.class_names import class_name, shown_name
-from fovea_engines.results.columns import SCORE, padded, rounded
+from fovea_engines.results.columns import SCORE, finite, padded, rounded
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.vocabulary import Vocabulary
+from fovea_engines.results.vocabulary import Vocabulary, check_class
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.plural import counted
 
 # A lower score would be written as 0.00.
 _MIN_SCORE = 0.005
-# No model has so many classes; tables of names are as long as the largest id.
-_MAX_CLASSES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,9 +127,9 @@ def scored(
     """Read the ids and the scores of what an answer lists; raises as `TaskResult.from_json`."""
     pairs = [(row["class_id"], row["score"]) for row in rows]
     ids, scores = zip(*pairs, strict=True) if pairs else ((), ())
-    if wrong := [each for each in ids if not 0 <= each < _MAX_CLASSES]:
-        raise ValueError(f"no model has a class {wrong[0]}")
-    return np.array(ids, np.int32), np.array(scores, np.float32)
+    for class_id in ids:
+        check_class(class_id)
+    return np.array(ids, np.int32), finite(scores)
 
 
 class Scored(Protocol):

@@ -1,12 +1,12 @@
-"""Rounds numbers as answers have them, and pads rows of several images to one tensor."""
+"""Rounds numbers as answers have them, reads them, and pads rows of several images to a tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from fovea_engines.session import Array
 
@@ -23,6 +23,14 @@ def rounded(values: Array, per_unit: Array | float) -> list[list[float]]:
     numbers += 0.0  # which makes 0 of -0
     rows: list[list[float]] = numbers.tolist()
     return rows
+
+
+def finite(rows: Sequence[Any] | Array, *columns: int) -> NDArray[np.float32]:
+    """Return numbers of an answer, float32 [n, *columns]; ValueError where they are not so."""
+    values = np.array(rows, np.float32) if len(rows) else np.zeros((0, *columns), np.float32)
+    if values.shape != (len(rows), *columns) or not np.isfinite(values).all():
+        raise ValueError(f"{values.shape} numbers are not {columns} of each, or not finite")
+    return values
 
 
 def padded(arrays: Sequence[Array], length: int, dtype: DTypeLike) -> Array:

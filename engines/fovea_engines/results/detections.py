@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.results.class_names import class_name
 from fovea_engines.results.classes import SCORED, scored, scored_tensors
-from fovea_engines.results.columns import SCORE, padded, rounded
+from fovea_engines.results.columns import SCORE, finite, padded, rounded
 from fovea_engines.results.findings import (
     FINDINGS,
     Finding,
@@ -20,7 +20,7 @@ from fovea_engines.results.findings import (
     findings_tensor,
     read_findings,
 )
-from fovea_engines.results.mask_encoding import encoded_masks, read_masks
+from fovea_engines.results.mask_encoding import encoded_masks, read_masks, read_size
 from fovea_engines.results.masks import Masks, join_masks
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.rotated import corners, to_source
@@ -136,8 +136,8 @@ class Detections(TaskResult):
             _numbers(objects, "box", ("x1", "y1", "x2", "y2")),
             scores,
             class_ids,
-            read_masks(masks, (answer["height"], answer["width"])) if any(masks) else None,
-            _read_points(objects) if "keypoints" in first else None,
+            read_masks(masks, read_size(answer)) if any(masks) else None,
+            _read_points(objects, words.skeleton) if "keypoints" in first else None,
             _numbers(objects, "rotated", ("cx", "cy", "w", "h", "angle"))
             if "rotated" in first
             else None,
@@ -290,16 +290,17 @@ def _points_json(points: Array, skeleton: Skeleton) -> list[dict[str, Any]]:
 def _numbers(
     objects: Sequence[Mapping[str, Any]], name: str, keys: Sequence[str]
 ) -> NDArray[np.float32]:
-    """Return the numbers of a field, float32 [n, keys]; null is NaN."""
-    rows = [[each[name][key] for key in keys] for each in objects]
-    return np.array(rows, np.float32).reshape(-1, len(keys))
+    """Return the numbers of a field, float32 [n, keys]."""
+    return finite([[each[name][key] for key in keys] for each in objects], len(keys))
 
 
-def _read_points(objects: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+def _read_points(
+    objects: Sequence[Mapping[str, Any]], skeleton: Skeleton | None
+) -> NDArray[np.float32]:
     rows = [[(p["x"], p["y"], p["score"]) for p in each["keypoints"]] for each in objects]
-    return np.array(rows, np.float32)
+    return finite(rows, len(rows[0] if skeleton is None else skeleton.names), 3)
 
 
 def _read_outlines(objects: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
     rows = [[(corner["x"], corner["y"]) for corner in each["corners"]] for each in objects]
-    return np.array(rows, np.float32)
+    return finite(rows, 4, 2)

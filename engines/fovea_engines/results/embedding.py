@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.results.columns import finite
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.task_result import TaskResult
@@ -49,9 +50,9 @@ class Embedding(TaskResult):
         """Read a vector; raises as `TaskResult.from_json`."""
         given = answer[cls.field]
         if (data := given.get("data")) is None:
-            vector = np.array(given["numbers"], np.float32)
+            vector = finite(given["numbers"])
         else:
-            vector = np.frombuffer(base64.b64decode(data, validate=True), "<f4").astype(np.float32)
+            vector = finite(np.frombuffer(base64.b64decode(data, validate=True), "<f4"))
         return cls(vector, float(given["norm"]) if given["normalised"] else None)
 
     @classmethod

@@ -15,7 +15,7 @@ from fovea_engines.results.embedding import Embedding
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.reading import ReadText
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.vocabulary import WORDLESS, Vocabulary
+from fovea_engines.results.vocabulary import WORDLESS, Vocabulary, words_in
 from fovea_engines.session import Array, TensorSpec
 
 FAILED: Final = "failed"
@@ -80,31 +80,22 @@ def read_findings(answer: Mapping[str, Any]) -> Iterator[Finding]:
             case "attributes":
                 # Each may be of another model, with other labels.
                 for each in value:
-                    yield _read(name, Attributes, {name: [each]}, _names(each["classes"]))
+                    yield _read(name, Attributes, [each])
             case "classes":
-                yield _read(name, Classes, answer, _names(value))
+                yield _read(name, Classes, value)
             case "embedding":
-                yield _read(name, Embedding, answer, None)
+                yield _read(name, Embedding, value)
             case "text":
-                letters = dict.fromkeys(each["character"] for each in value["characters"])
-                yield _read(name, ReadText, {ReadText.field: value}, tuple(letters))
+                yield _read(name, ReadText, value)
             case "error":
                 error = str(value["code"]), str(value["message"])
                 yield Finding("", name, caption=FAILED, error=error)
 
 
-def _read(
-    name: str, kind: type[TaskResult], answer: Mapping[str, Any], labels: tuple[str, ...] | None
-) -> Finding:
-    words = Vocabulary(labels)
-    found = kind.from_json(answer, words)
-    return Finding("", name, found, words, found.caption(labels))
-
-
-def _names(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the labels of a model as far as an answer has them, and numbers in between."""
-    known = {int(row["class_id"]): str(row["class_name"]) for row in rows}
-    return tuple(known.get(each, str(each)) for each in range(max(known, default=-1) + 1))
+def _read(name: str, kind: type[TaskResult], value: object) -> Finding:
+    words = words_in(value)
+    found = kind.from_json({kind.field: value}, words)
+    return Finding("", name, found, words, found.caption(words.labels))
 
 
 def findings_tensor(found: Sequence[Sequence[Sequence[Finding]]], options: PredictOptions) -> Array:

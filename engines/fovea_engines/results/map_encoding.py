@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fovea_engines.results.colours import colour
+from fovea_engines.session import Array
+from fovea_preprocess.errors import InvalidResult
 
 NOTHING: Final = 65_535
 """Stands in a map of classes for a class that the request leaves out, and for an id that is none.
@@ -78,25 +80,37 @@ def in_text(file: bytes) -> str:
     return base64.b64encode(file).decode("ascii")
 
 
-def read_classes(text: str) -> NDArray[np.uint16]:
-    """Read what `class_png` wrote, in base64; ValueError where it is none."""
+def check_there(values: Array) -> None:
+    """Raise InvalidResult if an answer has left a map out."""
+    if not values.size:
+        raise InvalidResult(
+            "the result of an image has no map, as with mask=none: predict it anew with its map"
+        )
+
+
+def read_classes(text: str, size: tuple[int, int]) -> NDArray[np.uint16]:
+    """Read what `class_png` wrote of (height, width), in base64; ValueError where it is none."""
     # OpenCV reads the colours of an indexed file, and not the indices.
-    levels = np.asarray(Image.open(io.BytesIO(base64.b64decode(text, validate=True))))
-    if levels.ndim != 2:
-        raise ValueError("the file has no map of classes")
+    image = Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
+    if image.size != size[::-1] or len(image.getbands()) != 1:
+        raise ValueError(f"the file is no map of {size[1]}x{size[0]} pixels")
+    levels = np.asarray(image)
     ids = levels.astype(np.uint16)
     # A class of this number is in no file of as many bits.
     ids[levels == np.iinfo(levels.dtype).max] = NOTHING
     return ids
 
 
-def read_levels(text: str) -> NDArray[Any]:
+def read_levels(text: str, size: tuple[int, int] | None = None) -> NDArray[Any]:
     """Read a PNG file of base64: uint8 or uint16 [height, width], or RGB [height, width, 3].
 
-    ValueError where it is none.
+    ValueError where it is none, or of more channels than one, or another `size`, where that is
+    given.
     """
     data = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
     levels = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if len(data) else None
     if levels is None:
         raise ValueError("the answer has a file that is no image")
+    if size is not None and levels.shape != size:
+        raise ValueError(f"the file is no map of {size[1]}x{size[0]} pixels")
     return levels if levels.ndim == 2 else np.ascontiguousarray(levels[..., 2::-1])

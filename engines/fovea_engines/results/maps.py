@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import cv2
 import numpy as np
@@ -19,6 +19,7 @@ from fovea_engines.results.class_names import class_name
 from fovea_engines.results.map_encoding import (
     LEVELS,
     NOTHING,
+    check_there,
     class_png,
     depth_png,
     in_text,
@@ -31,6 +32,7 @@ from fovea_engines.results.mask_encoding import (
     RunLengths,
     polygons,
     read_bitmap,
+    read_size,
     run_lengths,
 )
 from fovea_engines.results.masks import Bitmap
@@ -38,10 +40,22 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.resampling import nearest, smooth
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.vocabulary import Vocabulary
+from fovea_engines.results.vocabulary import Vocabulary, check_class
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.plural import counted
+
+
+class ClassArea(NamedTuple):
+    """A class of an image, the number of its pixels, and their share of all."""
+
+    class_id: int
+    pixels: int
+    share: float
+
+
+# Of an answer that leaves the map out.
+_LEFT_OUT = np.zeros((0, 0), np.uint16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +69,7 @@ class ClassMap(TaskResult):
             that is the best of no cell is of no pixel.
         kept: ids of the classes that the request keeps; None for all.
         back: map to the upright image; None in the model's input.
+        counted: the classes of an answer that leaves the map out; None to count them.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("semantic",)
@@ -64,20 +79,19 @@ class ClassMap(TaskResult):
     scores: NDArray[np.float32] | None = None
     kept: tuple[int, ...] | None = None
     back: LetterboxMap | None = None
+    counted: tuple[ClassArea, ...] | None = None
 
     def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the classes of an image, the largest first, with their masks or one map."""
-        ids = self.pixels()
-        counts = np.bincount(ids.ravel(), minlength=NOTHING + 1)[:NOTHING]
-        largest_first = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        ids = _LEFT_OUT if self.counted is not None else self.pixels()
         classes: list[dict[str, Any]] = [
             {
                 "class_id": class_id,
                 "class_name": class_name(words.labels, class_id),
-                "pixels": int(counts[class_id]),
-                "share": round(int(counts[class_id]) / ids.size, 5),
+                "pixels": pixels,
+                "share": round(share, 5),
             }
-            for class_id in largest_first.tolist()
+            for class_id, pixels, share in (areas(ids) if self.counted is None else self.counted)
         ]
         if options.mask in ("rle", "polygon"):
             for each in classes:
@@ -94,12 +108,20 @@ class ClassMap(TaskResult):
         Outlines lack holes and lines, so that the map of mask=polygon is close, and no more.
         """
         given = answer[cls.field]
+        size = read_size(answer)
         if "png" in given:
-            return cls(read_classes(given["png"]))
-        ids = np.full((answer["height"], answer["width"]), NOTHING, np.uint16)
+            return cls(read_classes(given["png"], size))
+        rows = given["classes"]
+        if rows and not any("mask" in each for each in rows):
+            counted = [
+                ClassArea(check_class(row["class_id"]), int(row["pixels"]), float(row["share"]))
+                for row in rows
+            ]
+            return cls(_LEFT_OUT, counted=tuple(counted))
+        ids = np.full(size, NOTHING, np.uint16)
         # The largest is first: outlines cover what lies in their holes, until it is drawn.
-        for each in given["classes"]:
-            left, top, part = read_bitmap(each["mask"])
+        for each in rows:
+            left, top, part = read_bitmap(each["mask"], size)
             window = ids[top : top + part.shape[0], left : left + part.shape[1]]
             window[part.view(np.bool_)] = each["class_id"]
         return cls(ids)
@@ -127,6 +149,11 @@ class ClassMap(TaskResult):
         return counted(int((found != NOTHING).sum()), "class")
 
     @property
+    def areas(self) -> Sequence[ClassArea]:
+        """Return the classes of the upright image, the largest first."""
+        return areas(self.pixels()) if self.counted is None else self.counted
+
+    @property
     def arrays(self) -> list[Array]:
         """Return all arrays that it keeps in memory."""
         return [self.ids] if self.scores is None else [self.ids, self.scores]
@@ -144,6 +171,7 @@ class ClassMap(TaskResult):
 
         In the model's input, it is the class of each cell.
         """
+        check_there(self.ids)
         if self.back is None:
             found = self.ids
         elif self.scores is None:
@@ -167,7 +195,7 @@ class SoftMask(TaskResult):
         values: float32 [h, w] over the whole input, 0 (background) to 1.
         back: map to the upright image; None in the model's input.
         share: of the image that is foreground, as an answer has it, in whose file the values are
-            rounded; None to compute it.
+            rounded, or left out; None to compute it.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("saliency",)
@@ -179,6 +207,8 @@ class SoftMask(TaskResult):
 
     def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the share of the foreground, and its mask."""
+        if options.mask == "none" and self.share is not None:
+            return {self.field: {"share": self.share}}
         values = self.pixels()
         share = round(float(values.mean()), 5) if self.share is None else self.share
         answer: dict[str, Any] = {"share": share}
@@ -190,8 +220,13 @@ class SoftMask(TaskResult):
     def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
         """Read the foreground of each pixel; raises as `TaskResult.from_json`."""
         given = answer[cls.field]
-        values = np.divide(read_levels(given["png"]), 255, dtype=np.float32)
-        return cls(values, share=float(given["share"]))
+        share = float(given["share"])
+        if "png" not in given:
+            return cls(_LEFT_OUT.astype(np.float32), share=share)
+        levels = read_levels(given["png"], read_size(answer))
+        if levels.dtype != np.uint8:
+            raise ValueError("a foreground is a file of 8 bits")
+        return cls(np.divide(levels, 255, dtype=np.float32), share=share)
 
     @classmethod
     def to_tensors(
@@ -209,6 +244,11 @@ class SoftMask(TaskResult):
     def summary(self) -> str:
         """Return the share of the foreground."""
         return f"a foreground of {self.values.mean():.0%}"
+
+    def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
+        """Return the share of the foreground."""
+        share = float(self.pixels().mean()) if self.share is None else self.share
+        return [(f"{share:.1%} of the image is foreground", 0)]
 
     @property
     def arrays(self) -> list[Array]:
@@ -228,6 +268,7 @@ class SoftMask(TaskResult):
 
     def pixels(self) -> NDArray[np.float32]:
         """Return the value of each pixel of the upright image, [height, width], 0 to 1."""
+        check_there(self.values)
         return self.values if self.back is None else smooth(self.values, self.back)
 
 
@@ -241,6 +282,8 @@ class DepthMap(TaskResult):
             camera.
         corners: outermost cells lie on outermost pixels, see `smooth`.
         back: map to the upright image; None in the model's input.
+        ends: the least and the greatest depth of an answer that leaves the map out; None to compute
+            them.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("depth",)
@@ -250,16 +293,15 @@ class DepthMap(TaskResult):
     metres: bool = False
     corners: bool = False
     back: LetterboxMap | None = None
+    ends: tuple[float, float] | None = None
 
     def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the range of the depths, and their map."""
-        values = self.pixels()
-        answer: dict[str, Any] = {
-            "min": float(values.min()),
-            "max": float(values.max()),
-            "unit": "m" if self.metres else None,
-        }
-        if options.mask != "none":
+        drawn = options.mask != "none"
+        values = self.pixels() if drawn or self.ends is None else self.values
+        low, high = self.ends or (float(values.min()), float(values.max()))
+        answer: dict[str, Any] = {"min": low, "max": high, "unit": "m" if self.metres else None}
+        if drawn:
             file = depth_png(values)
             answer |= {"png": in_text(file.png), "scale": file.scale, "offset": file.offset}
         return {self.field: answer}
@@ -268,11 +310,14 @@ class DepthMap(TaskResult):
     def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
         """Read the depth of each pixel; raises as `TaskResult.from_json`."""
         given = answer[cls.field]
-        levels = read_levels(given["png"])
-        values = (levels * given["scale"] + given["offset"]).astype(np.float32)
+        metres, ends = given["unit"] is not None, (float(given["min"]), float(given["max"]))
+        if "png" not in given:
+            return cls(_LEFT_OUT.astype(np.float32), metres, ends=ends)
+        levels = read_levels(given["png"], read_size(answer))
+        values = (levels * float(given["scale"]) + float(given["offset"])).astype(np.float32)
         # A large offset would round it away.
-        values[levels == LEVELS] = given["max"]
-        return cls(values, metres=given["unit"] is not None)
+        values[levels == LEVELS] = ends[1]
+        return cls(values, metres)
 
     @classmethod
     def to_tensors(
@@ -291,6 +336,13 @@ class DepthMap(TaskResult):
         """Return the range of its values."""
         unit = " m" if self.metres else ""
         return f"depths of {self.values.min():.3g} to {self.values.max():.3g}{unit}"
+
+    def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
+        """Return the range of the depths in the upright image."""
+        values = self.values if self.ends else self.pixels()
+        low, high = self.ends or (float(values.min()), float(values.max()))
+        unit = "m" if self.metres else "(the model's own scale)"
+        return [(f"depth {low:.3g} to {high:.3g} {unit}", 0)]
 
     @property
     def arrays(self) -> list[Array]:
@@ -311,9 +363,20 @@ class DepthMap(TaskResult):
 
     def pixels(self) -> NDArray[np.float32]:
         """Return the value of each pixel of the upright image, [height, width]."""
+        check_there(self.values)
         if self.back is None:
             return self.values
         return smooth(self.values, self.back, corners=self.corners)
+
+
+def areas(ids: NDArray[np.uint16]) -> list[ClassArea]:
+    """Return the classes of a map, the largest first."""
+    counts = np.bincount(ids.ravel(), minlength=NOTHING + 1)[:NOTHING]
+    largest_first = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+    return [
+        ClassArea(class_id, int(counts[class_id]), int(counts[class_id]) / ids.size)
+        for class_id in largest_first.tolist()
+    ]
 
 
 def best_of(planes: Iterable[NDArray[np.float32]]) -> NDArray[np.uint16]:

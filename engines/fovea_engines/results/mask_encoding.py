@@ -115,9 +115,7 @@ def read_masks(encoded: Sequence[Mapping[str, Any] | None], size: tuple[int, int
 
     LookupError, TypeError or ValueError where a mask is in none of the forms, or of another size.
     """
-    if any(each is not None and _size(each) != size for each in encoded):
-        raise ValueError(f"a mask is not of {size[1]}x{size[0]} pixels, as its image is")
-    bitmaps = [_EMPTY if each is None else read_bitmap(each) for each in encoded]
+    bitmaps = [_EMPTY if each is None else read_bitmap(each, size) for each in encoded]
     places = np.array(
         [(left, top, left + part.shape[1], top + part.shape[0]) for left, top, part in bitmaps],
         np.float64,
@@ -126,11 +124,13 @@ def read_masks(encoded: Sequence[Mapping[str, Any] | None], size: tuple[int, int
     return Masks(windows, places, places, size)
 
 
-def read_bitmap(mask: Mapping[str, Any]) -> Bitmap:
-    """Read a mask in any form; raises as `read_masks`."""
+def read_bitmap(mask: Mapping[str, Any], size: tuple[int, int]) -> Bitmap:
+    """Read a mask in any form, on an image of (height, width); raises as `read_masks`."""
+    height, width = size
+    if tuple(mask["size"]) != size:
+        raise ValueError(f"a mask is not of {width}x{height} pixels, as its image is")
     if "png" in mask:
         levels, left, top = read_levels(mask["png"]), int(mask["left"]), int(mask["top"])
-        height, width = _size(mask)
         # A mask without a pixel is written as one that is 0.
         if (
             levels.ndim != 2
@@ -143,24 +143,31 @@ def read_bitmap(mask: Mapping[str, Any]) -> Bitmap:
             raise ValueError("the file of a mask does not lie in its image")
         return Bitmap(left, top, (levels > 0).view(np.uint8))
     if "counts" in mask:
-        whole = _decoded(mask["counts"], _size(mask))
+        whole = _decoded(mask["counts"], size)
     else:
-        whole = np.zeros(_size(mask), np.uint8)
+        whole = np.zeros(size, np.uint8)
         # They go through the centres of pixels, which OpenCV counts from.
-        outlines = [np.array(each).reshape(-1, 2) - 0.5 for each in mask["polygons"]]
-        cv2.fillPoly(whole, [outline.round().astype(np.int32) for outline in outlines], 1)
+        outlines = [
+            (np.array(each, np.float64).reshape(-1, 2) - 0.5).round() for each in mask["polygons"]
+        ]
+        if not all((np.abs(outline) <= _FARTHEST).all() for outline in outlines):
+            raise ValueError("the outline of a mask does not lie in its image")
+        cv2.fillPoly(whole, [outline.astype(np.int32) for outline in outlines], 1)
     left, top, width, height = cv2.boundingRect(whole)
     return Bitmap(left, top, np.ascontiguousarray(whole[top : top + height, left : left + width]))
 
 
-# A JPEG file has no longer side.
-_MAX_SIDE = 65_535
+# No library of ours reads larger images.
+_MAX_PIXELS = 1 << 30
+# OpenCV counts pixels in fixed point.
+_FARTHEST = 1 << 15
 _EMPTY = Bitmap(0, 0, np.zeros((0, 0), np.uint8))
 
 
-def _size(mask: Mapping[str, Any]) -> tuple[int, int]:
-    height, width = mask["size"]
-    if not (0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE):
+def read_size(answer: Mapping[str, Any]) -> tuple[int, int]:
+    """Return (height, width) of the image of an answer; raises as `read_masks`."""
+    height, width = answer["height"], answer["width"]
+    if min(height, width) < 1 or height * width > _MAX_PIXELS:
         raise ValueError(f"no image is {width} x {height} pixels large")
     return int(height), int(width)
 

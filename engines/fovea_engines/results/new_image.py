@@ -10,7 +10,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.results.map_encoding import in_text, picture_png, read_levels
+from fovea_engines.results.map_encoding import (
+    check_there,
+    in_text,
+    picture_png,
+    read_levels,
+)
+from fovea_engines.results.mask_encoding import read_size
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.task_result import TaskResult
@@ -32,7 +38,8 @@ class NewImage(TaskResult):
 
     Attributes:
         values: [h, w, c] of 3 channels or of 1, finite: float32, where 0 is black and 1 is white,
-            and a little beyond; or uint8 levels, of a picture that is joined of tiles or read.
+            and a little beyond; or uint8 levels, of a picture that is joined of tiles or read. An
+            answer that leaves the picture out has no channel.
         luma: it is the luma of a picture whose colours the network has not seen.
     """
 
@@ -54,8 +61,14 @@ class NewImage(TaskResult):
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
         """Read the levels; raises as `TaskResult.from_json`."""
-        levels = read_levels(answer[cls.field]["png"])
-        return cls(levels.reshape(*levels.shape[:2], -1))
+        given = answer[cls.field]
+        height, width = read_size(given)
+        if "png" not in given:
+            return cls(np.zeros((height, width, 0), np.uint8))
+        levels = read_levels(given["png"])
+        if levels.shape[:2] != (height, width) or levels.dtype != np.uint8:
+            raise ValueError(f"the file is no picture of {width}x{height} pixels of 8 bits")
+        return cls(levels.reshape(height, width, -1))
 
     @classmethod
     def to_tensors(
@@ -95,6 +108,7 @@ class NewImage(TaskResult):
     @property
     def levels(self) -> Pixels:
         """Return the levels, uint8 [h, w, c]."""
+        check_there(self.values)
         if self.values.dtype == np.uint8:
             return self.values.astype(np.uint8, copy=False)
         return (self.values * _WHITE).round().clip(0, _WHITE).astype(np.uint8)

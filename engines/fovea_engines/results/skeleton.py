@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
+
+SEEN: Final = 0.5
+"""Keypoints of a lower score are mostly hidden, and guessed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,17 @@ class Skeleton:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> Self | None:
-        """Read it from JSON that has its fields; None of None."""
+        """Read it from JSON that has its fields; None of None.
+
+        LookupError, TypeError or ValueError where it has others.
+        """
         if value is None:
             return None
-        return cls(tuple(value["names"]), tuple((one, other) for one, other in value["bones"]))
+        names = tuple(map(str, value["names"]))
+        bones = tuple((int(one), int(other)) for one, other in value["bones"])
+        if not all(0 <= end < len(names) for bone in bones for end in bone):
+            raise ValueError("a bone joins a keypoint that has no name")
+        return cls(names, bones)
 
 
 def named(names: Sequence[str]) -> Skeleton:

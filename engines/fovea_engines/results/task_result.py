@@ -41,8 +41,9 @@ class TaskResult(ABC):
     def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
         """Read it from the answer for an image, in which numbers are rounded.
 
-        `to_json` then writes the same again. LookupError, TypeError or ValueError where the answer
-        is of something else, or leaves a map out, as with mask=none.
+        `to_json` then writes the same again. Where the answer leaves a map out, as with mask=none,
+        so does the result: its pixels are an InvalidResult. `read_result` calls it, and raises
+        whatever else it raises as one, too.
         """
 
     @classmethod

@@ -1,9 +1,14 @@
-"""Lists the results of all tasks, and reads the answer for an image into the one that it has."""
+"""Lists the results of all tasks, and reads the answer for an image, whoever has written it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
+
+import cv2
+import numpy as np
+from PIL.Image import DecompressionBombError
 
 from fovea_engines.results.attributes import Attributes
 from fovea_engines.results.classes import Classes
@@ -14,6 +19,7 @@ from fovea_engines.results.new_image import NewImage
 from fovea_engines.results.reading import ReadText
 from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
+from fovea_preprocess.errors import InvalidResult
 
 RESULTS: Final[tuple[type[TaskResult], ...]] = (
     Detections,
@@ -33,10 +39,36 @@ RESULT_OF: Final[Mapping[str, type[TaskResult]]] = {
 """The result of each task that a head decodes."""
 
 
-def read_result(answer: Mapping[str, Any], words: Vocabulary) -> TaskResult | None:
-    """Read the answer for an image; None where it has raw tensors.
+_DAMAGED = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RecursionError),
+    *(TypeError, ValueError, cv2.error, DecompressionBombError),
+)
 
-    Raises as `TaskResult.from_json`.
+
+def read_result(answer: Mapping[str, Any], words: Vocabulary) -> TaskResult | None:
+    """Read the answer for an image; None where it has raw tensors. InvalidResult: it has neither.
+
+    What any JSON may be, it is read, or it is this error.
     """
-    kind = next((each for each in RESULTS if each.field in answer), None)
-    return None if kind is None else kind.from_json(answer, words)
+    with reading():
+        kind = next((each for each in RESULTS if each.field in answer), None)
+        if kind is not None:
+            return kind.from_json(answer, words)
+        for each in answer["tensors"]:
+            # Nothing else of it is read.
+            each["name"], each["datatype"], each["shape"]
+    return None
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Raise whatever reading JSON of somebody else raises as an InvalidResult."""
+    try:
+        with np.errstate(over="raise", invalid="raise"):
+            yield
+    except InvalidResult:
+        raise
+    except _DAMAGED as error:
+        raise InvalidResult(
+            f"the result of an image is damaged, and has to be predicted anew ({error!r})"
+        ) from error

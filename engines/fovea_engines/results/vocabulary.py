@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.skeleton import Skeleton, named
+
+# No model has so many classes; tables of names are as long as the largest id.
+_MAX_CLASSES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +29,44 @@ class Vocabulary:
 
 WORDLESS: Final = Vocabulary()
 """Of results that have no names."""
+
+
+def words_in(answer: object) -> Vocabulary:
+    """Return the words of JSON of an answer, as far as it has them; numbers are in between.
+
+    Those of the stages of a pipeline are not among them. LookupError, TypeError or ValueError
+    where it is none.
+    """
+    names: dict[int, str] = {}
+    letters: dict[str, None] = {}
+    skeleton: Skeleton | None = None
+    for one in _named(answer):
+        if "character" in one:
+            letters[str(one["character"])] = None
+            continue
+        names[check_class(one["class_id"])] = str(one["class_name"])
+        if skeleton is None and one.get("keypoints"):
+            skeleton = named([str(point["name"]) for point in one["keypoints"]])
+    if names:
+        labels = tuple(names.get(each, str(each)) for each in range(max(names) + 1))
+        return Vocabulary(labels, skeleton)
+    return Vocabulary(tuple(letters) or None)
+
+
+def _named(part: object) -> Iterator[Mapping[str, Any]]:
+    """Yield what has a name: objects, classes and characters."""
+    if isinstance(part, Mapping):
+        if "character" in part or "class_name" in part:
+            yield part
+            return
+        part = [*part.values()]
+    if isinstance(part, list | tuple):
+        for each in part:
+            yield from _named(each)
+
+
+def check_class(class_id: int) -> int:
+    """Return the number of a class in an answer; ValueError where no model has it."""
+    if not 0 <= class_id < _MAX_CLASSES:
+        raise ValueError(f"no model has a class {class_id}")
+    return int(class_id)

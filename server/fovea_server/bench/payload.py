@@ -73,7 +73,7 @@ def image_payload(target: Target, images: Path | None, data: Path | None = None)
     labelled = read_labels(data, images)
     bodies = [path.read_bytes() for path in labelled.paths]
     answer = _answered(target, bodies)
-    check_answer(labelled, answer)
+    check_answer(labelled, answer.model, answer.task)
     timed = image_requests(target, bodies[:MAX_IMAGES])
     judged = image_requests(target, bodies, request_options(labelled))
     return Payload("images", timed, int(answer.version), judged, labelled)

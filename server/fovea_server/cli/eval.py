@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fovea_client import FoveaClientError, Prediction, ServerError
+from fovea_client import FoveaClientError, ServerError
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.class_folders import ClassFolders
 from fovea_engines.evaluation.dataset import Dataset
@@ -47,7 +47,7 @@ from fovea_server.offline.accuracy import (
 from fovea_server.offline.chosen import Chosen, choose
 from fovea_server.offline.confusion_chart import draw
 from fovea_server.offline.entry import InputImage
-from fovea_server.offline.predictors import RemotePredictor
+from fovea_server.offline.predictors import Predicted, RemotePredictor
 
 
 @with_request_options("tile", "overlap")
@@ -216,10 +216,10 @@ def _through(
             chosen.labelled.for_model(labels)
         _say(chosen, progress)
 
-        def ask(path: Path) -> Prediction:
+        def ask(path: Path) -> Predicted:
             nonlocal answered
             try:
-                prediction = remote.ask(InputImage(path.read_bytes()))
+                prediction = remote.predict(InputImage(path.read_bytes()))
             except ServerError as error:
                 if not error.of_one_image:
                     raise

@@ -10,11 +10,9 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from fovea_client import ImageError
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.results.embedding import Embedding
 from fovea_engines.results.options import PredictOptions
-from fovea_engines.results.vocabulary import WORDLESS
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.plural import counted
 from fovea_server.cli.options import (
@@ -91,8 +89,8 @@ def index(
             for answer in answered:
                 tally.add(answer.entry)
                 progress.add(tally, answer.entry)
-                result = answer.entry.result
-                vector = None if isinstance(result, ImageError) else result.read(WORDLESS)
+                result = answer.entry.checked
+                vector = None if result is None else result.found
                 if isinstance(vector, Embedding):
                     vectors.append(vector.unit)
                     names.append(answer.entry.name)

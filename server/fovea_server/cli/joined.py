@@ -53,7 +53,8 @@ class JoinedPredictor(Predictor):
         asked = boxes_json(self._plane, self._model, None, [sent], self._options, None, "")
         answer = json.loads(asyncio.run_coroutine_threadsafe(asked, self._loop).result())
         [found], timing = answer["images"], Timing(**answer["timing_ms"])
-        return Predicted(self._name, answer["version"], answer["task"], Result(found), timing)
+        result = Result(found, self.describe().words)
+        return Predicted(self._name, answer["version"], answer["task"], result, timing)
 
     def close(self) -> None:
         """Unload the models. Calling it again does nothing."""

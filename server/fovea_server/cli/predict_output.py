@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fovea_client import ImageError, Timing, image_result
+from fovea_client import Timing
 from fovea_preprocess.plural import counted
 from fovea_server.cli.predict_progress import PredictProgress
 from fovea_server.offline.answers import answers, count_images
@@ -35,17 +35,16 @@ def show(predictor: Predictor, sources: Sources) -> Tally:
     with closing(answers(predictor, sources.files)) as found:
         for answer in found:
             tally.add(answer.entry)
-            result = answer.entry.result
-            image = result if isinstance(result, ImageError) else image_result(result.json)
-            if isinstance(image, ImageError):
+            if (result := answer.entry.checked) is None:
                 complain(answer.entry.problem or "")
                 continue
-            title = Text(f"{answer.entry.place}  {image.width} x {image.height}", style="bold")
+            width, height = result.size
+            title = Text(f"{answer.entry.place}  {width} x {height}", style="bold")
             if lines:
-                title.append(f"  {result_line(image)}", style="not bold")
+                title.append(f"  {result_line(result)}", style="not bold")
             console.print(title, soft_wrap=True)
             if not lines:
-                console.print(result_table(image))
+                console.print(result_table(result))
     return tally
 
 
@@ -84,8 +83,8 @@ def write_files(
 
     A run that this one resumes had the same `options` of the request.
     """
-    model = predictor.describe()
-    check_formats(formats, model, options.get("mask"))
+    model = replace(predictor.describe(), mask=options.get("mask", "rle"))
+    check_formats(formats, model)
     every = sources.files[0].every
     settings = RunSettings(
         model.name, model.version, model.task, options, every, tuple(formats), codec
@@ -94,7 +93,7 @@ def write_files(
         model = model.with_texts(texts)
     so_far = None
     tracks = None if tracking is None else VideoTracks(tracking, model.words)
-    with Journal(folder, settings, resume=resume) as journal:
+    with Journal(folder, settings, model.words, resume=resume) as journal:
         try:
             with PredictProgress(count_images(sources.files)) as progress:
 

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.tasks import reading
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import NotFound
 from fovea_preprocess.image import DecodedImage, decode_image
@@ -134,16 +135,23 @@ class Record:
 
 
 def predicting(about: Mapping[str, Any]) -> Predicting:
-    """Return the model of a capture, by what its file says."""
-    labels = about["labels"]
-    words = Vocabulary(labels and tuple(labels), Skeleton.from_json(about["skeleton"]))
-    return Predicting(about["model"], about["version"], about["task"], words)
+    """Return the model of a capture, by what its file says; InvalidResult if that is damaged."""
+    with reading():
+        labels, skeleton = about["labels"], Skeleton.from_json(about["skeleton"])
+        words = Vocabulary(labels and tuple(map(str, labels)), skeleton)
+        return Predicting(about["model"], about["version"], about["task"], words)
 
 
 def entry_of(image: Path, about: Mapping[str, Any], name: str | None = None) -> Entry:
-    """Return the result of a capture, as the formats of results take it, under another name."""
+    """Return the result of a capture, as the formats of results take it, under another name.
+
+    InvalidResult: its file is damaged.
+    """
     name = name or image.name
-    return Entry(Source(image, name, Path(name).stem, 1), None, Result(about["result"]), None)
+    words = predicting(about).words
+    with reading():
+        result = Result(dict(about["result"]), words)
+    return Entry(Source(image, name, Path(name).stem, 1), None, result, None)
 
 
 def _decoded(image: SentImage) -> DecodedImage:
@@ -177,13 +185,17 @@ class Captured:
         """
         try:
             about: dict[str, Any] = json.loads((self.folder / _ABOUT).read_bytes())["info"]
-            return about if isinstance(about, dict) else dict(_DAMAGED)
-        except (ValueError, LookupError, TypeError):
-            return dict(_DAMAGED)
+            if all(isinstance(about[name], str) for name in _DAMAGED):
+                return about
+        except (ValueError, LookupError, TypeError, RecursionError):
+            pass
+        return dict(_DAMAGED)
 
     def image(self) -> Path:
-        """Return the file of the image."""
-        return next(self.folder.glob("image.*"))
+        """Return the file of the image; NotFound if it is gone."""
+        if (image := next(self.folder.glob("image.*"), None)) is None:
+            raise NotFound(f"{self.folder} has no image: delete it")
+        return image
 
     def remove(self) -> None:
         """Delete it; another server may do the same."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
 import fovea_client
-from fovea_client import ImageResult, Prediction, as_json
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.class_folders import (
     FIRST,
@@ -43,18 +43,29 @@ from fovea_engines.evaluation.labels import (
 from fovea_engines.evaluation.mean_ap import mean_ap
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
+from fovea_engines.results.attributes import Attributes
+from fovea_engines.results.class_names import class_name
+from fovea_engines.results.classes import Classes
 from fovea_engines.results.detections import Detections
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.maps import ClassMap
+from fovea_engines.results.new_image import NewImage
 from fovea_engines.results.options import MAX_TOP_K, PredictOptions
-from fovea_engines.results.vocabulary import WORDLESS
-from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_engines.results.reading import ReadText
+from fovea_engines.results.task_result import TaskResult
+from fovea_preprocess.errors import InvalidOption, InvalidResult, UnsupportedModel
 from fovea_server.offline.confusion import Confusion, image_confusion, object_confusion
+from fovea_server.offline.entry import Result
+from fovea_server.offline.predictors import Predicted
 
 _SHOWN = 8
 
-Ask = Callable[[Path], Prediction]
+Found = TypeVar("Found", bound=TaskResult)
+
+Ask = Callable[[Path], Predicted]
 """Returns a server's answer for an image, asked for with `request_options`."""
 
-Answer = Callable[[Path], ImageResult]
+Answer = Callable[[Path], Result]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,8 +125,8 @@ def answered_accuracy(answers: Mapping[int, bytes], labelled: Labels) -> AnyAccu
     """
     bodies = {labelled.paths[number]: body for number, body in answers.items()}
 
-    def ask(path: Path) -> Prediction:
-        return fovea_client.prediction(httpx.Response(200, content=bodies[path]))
+    def ask(path: Path) -> Predicted:
+        return Predicted.of(fovea_client.prediction(httpx.Response(200, content=bodies[path])))
 
     return measure_answers(labelled.only(bodies), ask).accuracy if bodies else None
 
@@ -151,10 +162,10 @@ def measure_answers(
     """
     task, again = _begun(labelled, ask)
 
-    def answer(path: Path) -> ImageResult:
+    def answer(path: Path) -> Result:
         prediction = again(path)
-        check_answer(labelled, prediction)
-        return prediction.image
+        check_answer(labelled, prediction.model, prediction.task)
+        return prediction.result
 
     match labelled:
         case ClassFolders():
@@ -166,7 +177,7 @@ def measure_answers(
         case AttributeLabels():
             return MeasuredAnswers(labelled.measure(lambda path: _judged(answer(path)), progress))
         case PicturePairs():
-            return MeasuredAnswers(labelled.measure(lambda path: _picture(answer(path)), progress))
+            return MeasuredAnswers(labelled.measure(lambda path: _levels(answer(path)), progress))
         case Dataset():
             return _of_objects(answer, labelled, progress)
 
@@ -176,11 +187,11 @@ def _of_maps(answer: Answer, labelled: ClassMaps, progress: Progress | None) -> 
     heard: set[str] = set()
 
     def segment(path: Path) -> FoundMap:
-        found = answer(path).semantic
-        assert found is not None, "the task was checked"
-        own = {each.class_id: each.class_name for each in found.classes}
+        result = answer(path)
+        found, labels = _of(ClassMap, result), result.words.labels
+        own = {each.class_id: class_name(labels, each.class_id) for each in found.areas}
         heard.update(own.values())
-        return FoundMap(found.class_ids, own)
+        return FoundMap(found.pixels(), own)
 
     return _known(labelled, MeasuredAnswers(measure_maps(segment, labelled, progress)), heard)
 
@@ -190,12 +201,13 @@ def _of_objects(answer: Answer, labelled: Dataset, progress: Progress | None) ->
     names: dict[int, str] = {}
 
     def detect(image: LabelledImage) -> CompactDetections:
-        found = answer(image.path)
-        image.check_size(found.width, found.height)
-        for each in found.detections:
-            if each.class_name != str(each.class_id):
-                names[each.class_id] = each.class_name
-        return _answer(found)
+        result = answer(image.path)
+        image.check_size(*result.size)
+        found = _of(Detections, result)
+        for class_id in set(found.class_ids.tolist()):
+            if (name := class_name(result.words.labels, class_id)) != str(class_id):
+                names[class_id] = name
+        return CompactDetections.of(found)
 
     answers = detect_all(detect, labelled, progress or Progress())
     dataset = labelled.for_model(_labels_by_id(names, labelled))
@@ -210,11 +222,13 @@ def _of_folders(
 ) -> MeasuredAnswers:
     """Measure a server's embeddings, or the classes that it answers."""
     if task == "embed":
-        return _of_matches(lambda path: _vector(answer(path)), labelled, progress)
+        return _of_matches(lambda path: _of(Embedding, answer(path)).vector, labelled, progress)
     heard: set[str] = set()
 
     def classify(path: Path) -> list[str]:
-        found = [each.class_name for each in answer(path).classes[:FIRST]]
+        result = answer(path)
+        ids = _of(Classes, result).class_ids[:FIRST].tolist()
+        found = [class_name(result.words.labels, each) for each in ids]
         heard.update(found)
         return found
 
@@ -242,28 +256,30 @@ def _begun(labelled: Labels, ask: Ask) -> tuple[str, Ask]:
     return known[first].task, lambda path: known.pop(path, None) or ask(path)
 
 
-def _vector(image: ImageResult) -> NDArray[np.float32]:
-    assert image.embedding is not None, "the task was checked"
-    return image.embedding.vector
+def _of(kind: type[Found], result: Result) -> Found:
+    """Return what was found; InvalidResult where the answer is not what its task says."""
+    if not isinstance(result.found, kind):
+        raise InvalidResult(f"an answer lacks {kind.field}, which its task has: ask a Fovea server")
+    return result.found
 
 
-def _text(image: ImageResult) -> str:
-    assert image.reading is not None, "the task was checked"
-    return image.reading.text
+def _levels(result: Result) -> NDArray[np.uint8]:
+    """Return the levels of a picture, [h, w, 3], or [h, w] of one channel."""
+    levels = _of(NewImage, result).levels
+    return levels if levels.shape[2] == 3 else levels[..., 0]
 
 
-def _picture(image: ImageResult) -> NDArray[np.uint8]:
-    assert image.picture is not None, "the task was checked"
-    return image.picture.pixels
+def _text(result: Result) -> str:
+    return _of(ReadText, result).caption(result.words.labels)
 
 
-def _judged(image: ImageResult) -> dict[str, Judged]:
+def _judged(result: Result) -> dict[str, Judged]:
+    def names(class_ids: Sequence[int]) -> frozenset[str]:
+        return frozenset(class_name(result.words.labels, each) for each in class_ids)
+
     return {
-        each.name: Judged(
-            frozenset(one.class_name for one in each.classes),
-            frozenset(one.class_name for one in each.likely),
-        )
-        for each in image.attributes
+        each.name: Judged(names(each.class_ids.tolist()), names(each.likely))
+        for each in _of(Attributes, result).found
     }
 
 
@@ -286,21 +302,11 @@ def _known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -> Meas
     return measured
 
 
-def check_answer(labelled: Labels, prediction: Prediction) -> None:
+def check_answer(labelled: Labels, model: str, task: str) -> None:
     """Refuse the answer of a model that serves tensors, or has another task than the labels'."""
-    if prediction.task == "tensors":
-        raise UnsupportedModel(
-            f"{prediction.model} serves tensors only, so there is nothing to measure"
-        )
-    check_task(labelled, prediction.task)
-
-
-def _answer(image: ImageResult) -> CompactDetections:
-    objects = as_json(image)[Detections.field]
-    masks = [each.pop("mask", None) for each in objects]
-    return CompactDetections.with_masks(
-        Detections.from_json({Detections.field: objects}, WORDLESS), masks
-    )
+    if task == "tensors":
+        raise UnsupportedModel(f"{model} serves tensors only, so there is nothing to measure")
+    check_task(labelled, task)
 
 
 def _labels_by_id(names: Mapping[int, str], dataset: Dataset) -> list[str | None] | None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
-from fovea_client import ImageError, ServerError
-from fovea_preprocess.errors import InvalidImage
+from fovea_client import ImageError, ServerError, UnexpectedAnswer
+from fovea_preprocess.errors import InvalidImage, InvalidResult
 from fovea_preprocess.image import DecodedImage
 from fovea_server.offline.entry import Entry, InputImage
 from fovea_server.offline.formats.annotated import Drawn
@@ -78,7 +78,7 @@ def answers(
         if draw is not None and isinstance(item.image, InputImage):
             try:
                 drawn = draw(entry, item.image)
-            except InvalidImage as error:
+            except (InvalidImage, InvalidResult) as error:
                 # A server may have other limits than this machine.
                 entry = replace(entry, result=ImageError(error.code, str(error)))
         kept = item.image if keep_images and isinstance(item.image, InputImage) else None
@@ -103,8 +103,10 @@ def _predict(predictor: Predictor, image: InputImage | ImageError) -> Predicted 
         return image
     try:
         return predictor.predict(image)
-    except InvalidImage as error:
+    except (InvalidImage, InvalidResult) as error:
         return ImageError(error.code, str(error))
+    except UnexpectedAnswer as error:
+        return ImageError(InvalidResult.code, str(error))
     except ServerError as error:
         if not error.of_one_image:
             raise

@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from fovea_engines.results.classes import Classes
-from fovea_preprocess.errors import InvalidOption
+from fovea_engines.results.detections import Detections
+from fovea_preprocess.errors import InvalidOption, InvalidResult
 from fovea_server.integrations.label_studio.config import Control, spelling
 from fovea_server.integrations.label_studio.regions import regions
 from fovea_server.monitoring.captures import Captured, entry_of, predicting
@@ -82,24 +83,26 @@ def _copied(rows: Sequence[tuple[Captured, Mapping[str, Any]]], images: Path) ->
         image = one.image()
         name = f"{one.folder.name}{image.suffix}"
         shutil.copyfile(image, images / name)
-        yield entry_of(images / name, about, name)
+        try:
+            yield entry_of(images / name, about, name)
+        except InvalidResult as error:
+            raise error.with_text(f"{one.folder} is damaged, delete it: {error}") from error
 
 
 def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
     """Write tasks.json with predictions, and config.xml, the labelling that they are made for."""
-    results = [each.result for each in entries if isinstance(each.result, Result)]
-    seen = {one["class_id"] for each in results for one in each.objects}
-    seen.update(one["class_id"] for each in results for one in each.json.get(Classes.field, ()))
+    results = [result for each in entries if (result := each.checked) is not None]
+    seen = {class_id for each in results for class_id in _seen(each)}
     names = class_names(model.words.labels, seen)
     controls = [
         Control(kind, kind.lower(), "image", "image", labels, 0.0, False)
         for kind in _CONTROLS[model.task]
         if (labels := {spelling(each): each for each in _labels(kind, names, model)})
     ]
-    words = replace(model.words, labels=tuple(names))
     tasks = []
     for entry, result in zip(entries, results, strict=True):
-        found = ImageResult(result.width, result.height, 1, result.read(words))
+        found = ImageResult(*result.size, 1, result.found)
+        words = replace(result.words, labels=tuple(names))
         drawn = regions(found, words, controls)
         scores = [each["score"] for each in drawn if "score" in each]
         prediction = {
@@ -111,6 +114,12 @@ def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images
         tasks.append({"data": {"image": address}, "predictions": [prediction]})
     (out / "tasks.json").write_text(json.dumps(tasks), "utf-8")
     (out / "config.xml").write_text(_config(controls), "utf-8")
+
+
+def _seen(result: Result) -> list[int]:
+    found = result.found
+    ids: list[int] = found.class_ids.tolist() if isinstance(found, Detections | Classes) else []
+    return ids
 
 
 def _labels(kind: str, names: Sequence[str], model: Predicting) -> Sequence[str]:

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import cv2
-from PIL.Image import DecompressionBombError
-
 from fovea_client import ImageError, as_json
-from fovea_engines.results.detections import Detections
-from fovea_engines.results.skeleton import Skeleton, named
+from fovea_engines.results.mask_encoding import read_size
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.tasks import read_result
-from fovea_engines.results.vocabulary import Vocabulary
-from fovea_preprocess.errors import InvalidRequest
+from fovea_engines.results.tasks import read_result, reading
+from fovea_engines.results.vocabulary import Vocabulary, words_in
+from fovea_preprocess.errors import InvalidResult
 from fovea_preprocess.image import DecodedImage, decode_image
 from fovea_server.offline.sources import Source, Stamp, printable
-
-# What reading an answer may raise, whoever has written it.
-_DAMAGED = (
-    *(AttributeError, LookupError, MemoryError, OSError, OverflowError, TypeError, ValueError),
-    *(cv2.error, DecompressionBombError),
-)
 
 
 class InputImage:
@@ -48,44 +37,46 @@ class InputImage:
 class Result:
     """The result of one image, as /v1 has it.
 
-    An engine in this process writes it, a server answers it, and an earlier run has kept it. What
-    is drawn is read from it, so that a run that goes on draws what one without an interruption
-    does.
+    An engine in this process writes it, a server answers it, and an earlier run has kept it. All
+    that shows or writes it reads it from there, so that a run that goes on draws what one without
+    an interruption does. Whoever takes it from somebody else calls `check`.
 
     Attributes:
         json: the answer for the image.
-        width, height: of the upright image, pixels.
     """
 
-    def __init__(self, json: dict[str, Any]) -> None:
+    def __init__(self, json: dict[str, Any], words: Vocabulary | None = None) -> None:
+        """Keep an answer in the words of its model, or where these are unknown in its own."""
         self.json = json
-        self.width, self.height = int(json["width"]), int(json["height"])
+        self._words = words
 
-    @property
-    def objects(self) -> Sequence[dict[str, Any]]:
-        """Return its objects; none for a model of another task."""
-        found: Sequence[dict[str, Any]] = self.json.get(Detections.field, ())
-        return found
+    def check(self) -> None:
+        """Raise InvalidResult if the answer is damaged."""
+        _ = self.size, self.found
 
-    @property
-    def skeleton(self) -> Skeleton | None:
-        """Return the skeleton of its keypoints; None without any."""
-        names = next(
-            ([point["name"] for point in one.get("keypoints", ())] for one in self.objects), ()
-        )
-        return named(names) if names else None
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Return the width and height of the upright image, pixels; InvalidResult."""
+        with reading():
+            return read_size(self.json)[::-1]
 
-    def read(self, words: Vocabulary) -> TaskResult | None:
+    @cached_property
+    def words(self) -> Vocabulary:
+        """Return the words of the model, and what the answer adds to them; InvalidResult."""
+        words = self._words
+        if words is not None and (words.skeleton is not None or "detections" not in self.json):
+            return words
+        with reading():
+            own = words_in(self.json)
+        return own if words is None else replace(words, skeleton=own.skeleton)
+
+    @cached_property
+    def found(self) -> TaskResult | None:
         """Return what was found, in pixels of the upright image; None of raw tensors.
 
-        InvalidRequest: it is damaged, or leaves the map out, as with mask=none.
+        InvalidResult: the answer is damaged.
         """
-        try:
-            return read_result(self.json, words)
-        except _DAMAGED as error:
-            raise InvalidRequest(
-                f"the result of an image is damaged, or lacks its map ({error!r}): predict it anew"
-            ) from error
+        return read_result(self.json, self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +109,17 @@ class Entry:
         """Return the file, and the frame of a video."""
         frame = "" if self.frame is None else f" frame {self.frame}"
         return f"{self.source.file}{frame}"
+
+    @property
+    def checked(self) -> Result | None:
+        """Return the result, None of an error; InvalidResult if it is damaged."""
+        if isinstance(self.result, ImageError):
+            return None
+        try:
+            self.result.check()
+        except InvalidResult as error:
+            raise error.with_text(f"{self.place}: {error}") from error
+        return self.result
 
     @property
     def problem(self) -> str | None:

@@ -18,6 +18,7 @@ import orjson
 
 from fovea_client import ImageError
 from fovea_engines.repository.locking import lock
+from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
 from fovea_server.offline.entry import Entry, Result
@@ -53,8 +54,11 @@ class Journal(Closing):
             or another run is writing there.
     """
 
-    def __init__(self, folder: Path, settings: RunSettings, *, resume: bool) -> None:
+    def __init__(
+        self, folder: Path, settings: RunSettings, words: Vocabulary, *, resume: bool
+    ) -> None:
         self._path, self._run = folder / LINES, folder / _RUN
+        self._words = words
         self._settings: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -138,7 +142,7 @@ class Journal(Closing):
             for number, line in enumerate(lines, 1):
                 try:
                     value = orjson.loads(line)
-                    file, result = value["file"], _result(value)
+                    file, result = value["file"], self._result(value)
                     stamp = None if (given := value.get("stamp")) is None else (given[0], given[1])
                 except (LookupError, TypeError, ValueError) as error:
                     raise InvalidRequest(
@@ -154,6 +158,13 @@ class Journal(Closing):
                     )
                 yield Entry(source, value.get("frame"), result, stamp)
 
+    def _result(self, line: dict[str, Any]) -> Result | ImageError:
+        """Return the result in a line; LookupError, TypeError or ValueError without one."""
+        if error := line.get("error"):
+            return ImageError(str(error["code"]), str(error["message"]))
+        json = {name: value for name, value in line.items() if name not in _OF_RUN}
+        return Result(json, self._words)
+
     def complete(self) -> None:
         """Note that nothing is left to do."""
         self._write_run(complete=True)
@@ -168,13 +179,6 @@ class Journal(Closing):
 def _line(entry: Entry) -> bytes:
     line = entry.as_json() | {"stamp": entry.stamp}
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _result(line: dict[str, Any]) -> Result | ImageError:
-    """Return the result in a line; LookupError, TypeError or ValueError without one."""
-    if error := line.get("error"):
-        return ImageError(str(error["code"]), str(error["message"]))
-    return Result({name: value for name, value in line.items() if name not in _OF_RUN})
 
 
 def _drop_torn_line(path: Path) -> None:

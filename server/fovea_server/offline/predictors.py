@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from fovea_client import Client, FoveaClientError, Model, Prediction, Timing, as_json
+import orjson
+
+from fovea_client import Client, FoveaClientError, ImageError, Model, Prediction, Timing, as_json
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.results.options import PredictOptions, task_with
+from fovea_engines.results.options import MaskFormat, PredictOptions, task_with
 from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.tasks import reading
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import Closing
-from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.errors import InvalidOption, InvalidResult
 from fovea_server.offline.entry import InputImage, Result
 
 IN_FLIGHT = 16
@@ -26,6 +29,7 @@ class Predicting:
 
     Attributes:
         is_pipeline: objects may have more: what other models say of them.
+        mask: the form of masks that is asked for.
     """
 
     name: str
@@ -33,6 +37,7 @@ class Predicting:
     task: str
     words: Vocabulary
     is_pipeline: bool = False
+    mask: MaskFormat = "rle"
 
     def with_texts(self, texts: tuple[str, ...]) -> Self:
         """Return the model as it answers texts of a request in place of its classes."""
@@ -49,6 +54,19 @@ class Predicted:
     task: str
     result: Result
     timing_ms: Timing
+
+    @classmethod
+    def of(cls, answer: Prediction, words: Vocabulary | None = None) -> Self:
+        """Return a server's answer for one image; InvalidResult if it is damaged."""
+        [image] = answer.images
+        if isinstance(image, ImageError):
+            raise InvalidResult(f"{image.message} ({image.code})")
+        with reading():
+            # As it is kept: what no JSON has is refused.
+            json = orjson.loads(orjson.dumps(as_json(image)))
+        result = Result(json, words)
+        result.check()
+        return cls(answer.model, answer.version, answer.task, result, answer.timing_ms)
 
 
 class Predictor(Closing, Protocol):
@@ -84,30 +102,33 @@ class RemotePredictor(Predictor):
             raise InvalidOption(str(error)) from error
         self._model = model
         self._options = options
+        # Answers have their own, where the metadata are secret.
+        self._words: Vocabulary | None = None
 
     def describe(self) -> Predicting:
-        """Ask for the metadata; raises as `Client.model`."""
+        """Ask for the metadata; raises as `Client.model`, and InvalidResult for a bad skeleton."""
         model = self._client.model(self._model, self._options.get("version"))
         self._options = self._options | {"version": model.version}
-        skeleton = Skeleton.from_json((model.card or {}).get("skeleton"))
+        with reading():
+            skeleton = Skeleton.from_json((model.card or {}).get("skeleton"))
+        labels = self._options.get("labels", model.labels)
+        self._words = Vocabulary(labels, skeleton)
         return Predicting(
             model.name,
             model.version or "",
             model.task or "tensors",
-            Vocabulary(model.labels, skeleton),
+            self._words,
             is_pipeline=bool(model.made_of),
         )
 
     def predict(self, image: InputImage) -> Predicted:
-        """Send the image; raises as `Client.predict`."""
-        answer = self.ask(image)
-        result = Result(as_json(answer.image))
-        return Predicted(answer.model, answer.version, answer.task, result, answer.timing_ms)
+        """Send the image; a frame is sent as its pixels.
 
-    def ask(self, image: InputImage) -> Prediction:
-        """Send the image; a frame is sent as its pixels. Raises as `Client.predict`."""
+        Raises as `Client.predict`, and InvalidResult for an answer that is damaged.
+        """
         sent = image.upright.pixels if image.data is None else image.data
-        return self._client.predict(self._model, sent, **self._options)
+        answer = self._client.predict(self._model, sent, **self._options)
+        return Predicted.of(answer, self._words)
 
     def model(self, version: int | str | None) -> Model | None:
         """Read the metadata of a version, None of the newest; None where they are secret."""
@@ -157,7 +178,7 @@ class LocalPredictor(Predictor):
         found = self._engine.predict(upright.pixels, self._options, alone=self._alone)
         ended = time.perf_counter()
         size = {name: getattr(upright, name) for name in ("width", "height", "orientation")}
-        result = Result(size | found.to_json(self._words, self._options))
+        result = Result(size | found.to_json(self._words, self._options), self._words)
         timing = Timing(
             decode=round(1e3 * (decoded - started), 3),
             letterbox=0.0,

@@ -5,46 +5,56 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from itertools import repeat
 
 from rich.table import Table
 from rich.text import Text
 
-from fovea_client import Detection, ImageResult, MaskFile, RunLengths
+from fovea_engines.results.class_names import class_name
+from fovea_engines.results.classes import Classes
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.maps import ClassMap
+from fovea_engines.results.skeleton import SEEN
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_server.offline.entry import Result
 
-# Keypoints of a lower score are mostly hidden; a drawing leaves them out, too.
-_SEEN = 0.5
+_NOTHING = "nothing found"
 
 
-def result_table(image: ImageResult) -> Table | Text:
-    """Return a table of what was found, or a line where a table would have one row."""
-    if image.tensors:
-        shapes = (f"{t.name} {t.data.dtype} {list(t.data.shape)}" for t in image.tensors)
-        return Text("\n".join(shapes))
-    if image.values:
-        return Text("\n".join(image.lines))
-    if image.semantic is not None:
-        areas = image.semantic.classes
-        rows = ((one.class_name, str(one.pixels), f"{one.share:.1%}") for one in areas)
-        return _table(("class", "pixels", "share"), rows)
-    if image.classes:
-        scored = ((one.class_name, f"{one.score:.3f}") for one in image.classes)
-        return _table(("class", "score"), scored)
-    if not image.detections:
-        return Text("nothing found")
-    first = image.detections[0]
-    place = ("x1", "y1", "x2", "y2") if first.rotated is None else ("cx", "cy", "w", "h", "angle")
-    drawn = isinstance(first.mask, RunLengths | MaskFile)
-    said = any(one.notes for one in image.detections)
-    more = ("mask",) * drawn + ("keypoints",) * bool(first.keypoints) + ("stages say",) * said
-    objects = (
-        (
-            *(one.class_name, f"{one.score:.2f}", *_place(one), *_more(one)),
-            *(", ".join(one.notes),) * said,
-        )
-        for one in image.detections
-    )
-    return _table(("class", "score", *place, *more), objects)
+def result_table(result: Result) -> Table | Text:
+    """Return a table of what was found, or lines where a table would have one row."""
+    words = result.words
+    match result.found:
+        case None:
+            tensors = (f"{t['name']} {t['datatype']} {t['shape']}" for t in result.json["tensors"])
+            return Text("\n".join(tensors))
+        case ClassMap() as found:
+            areas = (
+                (class_name(words.labels, one.class_id), str(one.pixels), f"{one.share:.1%}")
+                for one in found.areas
+            )
+            return _table(("class", "pixels", "share"), areas)
+        case Classes() as found if len(found):
+            return _table(("class", "score"), _scored(found, words, 3))
+        case Detections() as found if len(found):
+            return _objects(found, words)
+        case Classes() | Detections():
+            return Text(_NOTHING)
+        case found:
+            lines = (text for text, _ in found.lines(words.labels))
+            return Text("\n".join(lines) or _NOTHING)
+
+
+def _objects(found: Detections, words: Vocabulary) -> Table:
+    place = ("x1", "y1", "x2", "y2") if found.rotated is None else ("cx", "cy", "w", "h", "angle")
+    more = {
+        "mask": found.masks is not None,
+        "keypoints": found.keypoints is not None,
+        "stages say": found.findings is not None,
+    }
+    header = ("class", "score", *place, *(name for name, there in more.items() if there))
+    rows = zip(_scored(found, words, 2), _places(found), _more(found), strict=True)
+    return _table(header, ((*name, *at, *rest) for name, at, rest in rows))
 
 
 def _table(header: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
@@ -56,29 +66,48 @@ def _table(header: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
     return table
 
 
-def _place(found: Detection) -> list[str]:
+def _scored(
+    found: Classes | Detections, words: Vocabulary, digits: int
+) -> Iterator[tuple[str, str]]:
+    for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True):
+        yield class_name(words.labels, class_id), f"{score:.{digits}f}"
+
+
+def _places(found: Detections) -> Iterator[list[str]]:
     if found.rotated is None:
-        return [f"{corner:.0f}" for corner in asdict(found.box).values()]
-    *place, angle = asdict(found.rotated).values()
-    return [*(f"{number:.0f}" for number in place), f"{round(math.degrees(angle))}°"]
+        for corners in found.boxes.tolist():
+            yield [f"{corner:.0f}" for corner in corners]
+        return
+    for *place, angle in found.rotated.tolist():
+        yield [*(f"{number:.0f}" for number in place), f"{round(math.degrees(angle))}°"]
 
 
-def _more(found: Detection) -> Iterator[str]:
-    if isinstance(found.mask, RunLengths | MaskFile):
-        yield f"{found.mask.pixels.sum()} px"
-    if found.keypoints:
-        seen = sum(point.score >= _SEEN for point in found.keypoints)
-        yield f"{seen} of {len(found.keypoints)}"
+def _more(found: Detections) -> Iterator[list[str]]:
+    masks = repeat(None) if found.masks is None else found.masks.bitmaps()
+    points = repeat(None) if found.keypoints is None else found.keypoints
+    said = repeat(None) if found.findings is None else found.findings
+    for mask, of_object, findings, _ in zip(masks, points, said, found.scores, strict=False):
+        cells = []
+        if mask is not None:
+            cells.append(f"{mask.pixels.sum()} px")
+        if of_object is not None:
+            cells.append(f"{(of_object[:, 2] >= SEEN).sum()} of {len(of_object)}")
+        if findings is not None:
+            cells.append(", ".join(each.caption for each in findings if each.caption))
+        yield cells
 
 
-def result_line(image: ImageResult) -> str:
+def result_line(result: Result) -> str:
     """Return what was found in one line, such as "3 person, 1 bus"."""
-    if image.detections:
-        counts = Counter(one.class_name for one in image.detections)
-        return ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    if image.classes:
-        return ", ".join(f"{one.class_name} {one.score:.3f}" for one in image.classes)
-    if image.semantic is not None:
-        return ", ".join(f"{one.class_name} {one.share:.1%}" for one in image.semantic.classes)
-    text = result_table(image)
+    labels = result.words.labels
+    match result.found:
+        case Detections() as found if len(found):
+            counts = Counter(class_name(labels, each) for each in found.class_ids.tolist())
+            return ", ".join(f"{count} {name}" for name, count in counts.most_common())
+        case Classes() as found:
+            return ", ".join(map(" ".join, _scored(found, result.words, 3))) or _NOTHING
+        case ClassMap() as found:
+            named = ((class_name(labels, one.class_id), one.share) for one in found.areas)
+            return ", ".join(f"{name} {share:.1%}" for name, share in named)
+    text = result_table(result)
     return text.plain.replace("\n", ", ") if isinstance(text, Text) else ""

@@ -11,7 +11,7 @@ from typing import Self
 
 from fovea_client import ImageError
 from fovea_server.offline.answers import Outcome, answers
-from fovea_server.offline.entry import Entry, Result
+from fovea_server.offline.entry import Entry
 from fovea_server.offline.formats.annotated import Annotated
 from fovea_server.offline.formats.registry import ANNOTATED, WRITERS
 from fovea_server.offline.journal import Journal
@@ -98,7 +98,7 @@ def save(
     with ExitStack() as stack:
         annotated = None
         if ANNOTATED in formats:
-            annotated = stack.enter_context(Annotated(folder, model, codec, tracks))
+            annotated = stack.enter_context(Annotated(folder, codec, tracks))
         for some in _shares(before.changed):
             again = stack.enter_context(closing(_drawn(predictor, some, annotated, tracks)))
             journal.replace(_counted(again, tally, done))
@@ -168,5 +168,5 @@ def _with_skeleton(model: Predicting, entries: Iterable[Entry]) -> Predicting:
     """Complete the model by the answers: a server may know no more than the number of points."""
     if model.task != "pose" or model.words.skeleton is not None:
         return model
-    known = (entry.result.skeleton for entry in entries if isinstance(entry.result, Result))
+    known = (result.words.skeleton for each in entries if (result := each.checked) is not None)
     return replace(model, words=replace(model.words, skeleton=next(filter(None, known), None)))

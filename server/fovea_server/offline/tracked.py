@@ -51,7 +51,7 @@ class VideoTracks:
         """Give the objects of the next frame their ids, and count them."""
         if entry.frame is None or isinstance(entry.result, ImageError):
             return entry
-        found = entry.result.read(self._words)
+        found = entry.result.found
         if not isinstance(found, Detections):
             return entry
         if entry.source is not self._source:
@@ -68,12 +68,13 @@ class VideoTracks:
     def _with_ids(self, result: Result, tracked: Detections) -> Result:
         assert tracked.track_ids is not None
         rows = zip(tracked.track_ids.tolist(), tracked.class_ids.tolist(), strict=True)
+        found = result.json[Detections.field]
         objects = [
             {**each, "class_id": class_id, "class_name": class_name(self._words.labels, class_id)}
             | {"track_id": track_id if track_id > 0 else None}
-            for each, (track_id, class_id) in zip(result.objects, rows, strict=True)
+            for each, (track_id, class_id) in zip(found, rows, strict=True)
         ]
-        return Result({**result.json, "detections": objects})
+        return Result({**result.json, Detections.field: objects}, result.words)
 
     def draw_below(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return a copy of the frame with lines, zones and trails, on which objects are drawn."""

@@ -4,6 +4,9 @@ Pixels are rounded to a hundredth, scores and angles to 1e-5, foregrounds to 8 b
 """
 
 import base64
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
@@ -15,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from fovea_engines.drawing.drawing import draw
 from fovea_engines.results.attributes import Attribute, Attributes
 from fovea_engines.results.classes import Classes, best_classes
 from fovea_engines.results.detections import Detections
@@ -31,6 +35,9 @@ from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.tasks import RESULT_OF, RESULTS, read_result
 from fovea_engines.results.vocabulary import Vocabulary
+from fovea_preprocess.errors import InvalidResult
+from fovea_server.offline.entry import Result
+from fovea_server.offline.result_output import result_line, result_table
 
 # Half of what is rounded to, and the last bit of a float32 beside it.
 PIXEL, SCORE = 0.005 + 2e-3, 5e-6 + 1e-7
@@ -179,8 +186,8 @@ def written(result: TaskResult, options: PredictOptions) -> dict[str, Any]:
     """The answer for an image, as it is on the wire."""
     size = {"height": 1, "width": 1}
     match result:
-        case ClassMap(ids=ids):
-            size = dict(zip(size, ids.shape, strict=True))
+        case ClassMap(ids=pixels) | SoftMask(values=pixels) | DepthMap(values=pixels):
+            size = dict(zip(size, pixels.shape, strict=True))
         case Detections(masks=Masks(size=shape)):
             size = dict(zip(size, shape, strict=True))
     return orjson.loads(orjson.dumps(size | result.to_json(WORDS, options)))
@@ -316,14 +323,23 @@ def object_with(**fields):
     [
         (object_with(class_id=2_000_000_000), "no model has a class 2000000000"),
         (object_with(class_id=-1), "no model has a class -1"),
-        (object_with(mask={"size": [100_000, 100_000], "counts": "0"}), "100000 x 100000"),
+        (object_with(mask={"size": [100_000, 100_000], "counts": "0"}), "as its image is"),
+        ({"semantic": {"classes": []}, "height": 100_000, "width": 100_000}, "100000 x 100000"),
         (object_with(mask={"size": [3, 2], "counts": "6"}), "as its image is"),
         (object_with(mask={"size": [2, 2], "left": -1, "top": 0, "png": DOT}), "lie in its"),
         (object_with(mask={"size": [2, 2], "left": 1, "top": 1, "png": SQUARE}), "lie in its"),
-        ({"depth": {"min": 0, "max": 1, "unit": None}}, "png"),
-        ({"saliency": {"share": 0.5, "png": "no base64"}}, "."),
+        ({"depth": {"min": 0, "unit": None}}, "max"),
+        ({"saliency": {"share": 0.5, "png": "no base64"}, "height": 2, "width": 2}, "."),
+        ({"saliency": {"share": 0.5, "png": SQUARE}, "height": 2, "width": 3}, "3x2"),
+        ({"semantic": {"classes": [], "png": SQUARE}, "height": 1, "width": 1}, "1x1"),
         ({"picture": {"width": 1, "height": 1, "png": "AAAA"}}, "no image"),
-        ({"semantic": {"classes": [{"class_id": 1}]}, "height": 2, "width": 2}, "mask"),
+        ({"semantic": {"classes": [{"class_id": 1}]}, "height": 2, "width": 2}, "pixels"),
+        (object_with(keypoints=[{"x": 0, "y": 0, "score": 1}] * 3), "3"),
+        (object_with(box={"x1": 0, "y1": [0, 1], "x2": 1, "y2": 1}), "."),
+        (object_with(box={"x1": None, "y1": 0, "x2": 1, "y2": 1}), "finite"),
+        (object_with(mask={"size": [2, 2], "polygons": [[1e300, 0, 1, 1]]}), "outline"),
+        ({}, "tensors"),
+        ({"tensors": [{"name": "odd"}]}, "datatype"),
         ({"detections": [{"box": {"x1": 0}}]}, "class_id"),
         *(
             ({"semantic": {"classes": [{"class_id": 1, "mask": {"size": [2, 2], "counts": c}}]},
@@ -333,8 +349,66 @@ def object_with(**fields):
     ],
 )  # fmt: skip
 def test_another_answer_is_refused(answer, why):
-    with pytest.raises((LookupError, ValueError), match=why):
+    with pytest.raises(InvalidResult, match=why):
         read_result(answer, WORDS)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda each: (
+        st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=3), each, max_size=3)
+    ),
+    max_leaves=4,
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every list and object in JSON, with the index or the name of each of its parts."""
+    if isinstance(value, str) or not isinstance(value, list | dict):
+        return []
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    return [pair for key in keys for pair in ((value, key), *places(value[key]))]
+
+
+@st.composite
+def damaged(draw) -> dict[str, Any]:
+    """An answer of which parts are left out, are something else, or stand where others do."""
+    result, options = draw(st.one_of(*KINDS.values()))
+    if draw(st.booleans()):
+        options = replace(options, mask="none")
+    answer = written(result, options)
+    for _ in range(draw(st.integers(0, 3))):
+        if not (there := places(answer)):
+            break
+        (part, key), (other, name) = draw(st.tuples(*[st.sampled_from(there)] * 2))
+        how = draw(st.sampled_from(["leave out", "another", "swap"]))
+        if how == "leave out":
+            del part[key]
+        elif how == "another":
+            part[key] = draw(JSON)
+        else:
+            part[key] = deepcopy(other[name])
+    return answer
+
+
+@given(damaged())
+def test_any_json_is_one_error_or_can_be_shown_and_drawn(answer):
+    """Whatever a server, a journal or a capture has."""
+    for words in (WORDS, None):
+        result = Result(answer, words)
+        try:
+            result.check()
+        except InvalidResult:
+            continue
+        if result.found is None:
+            assert "tensors" in answer
+            continue
+        result_table(result)
+        result_line(result)
+        width, height = result.size
+        if not isinstance(result.found, Embedding) and width * height < 1e5:
+            with suppress(InvalidResult):  # its map is left out
+                draw(result.found, np.zeros((height, width, 3), np.uint8), result.words)
 
 
 def test_raw_tensors_have_no_result():

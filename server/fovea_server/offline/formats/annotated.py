@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from fovea_engines.results.new_image import NewImage
 from fovea_engines.session import Closing
 from fovea_server.offline.encoding import VideoFile
 from fovea_server.offline.entry import Entry, InputImage
-from fovea_server.offline.predictors import Predicting
 from fovea_server.offline.sources import Source
 from fovea_server.offline.tracked import VideoTracks
 from fovea_server.offline.video import VideoHeader
@@ -29,16 +27,9 @@ Drawn = bytes | NDArray[np.uint8]
 class Annotated(Closing):
     """The folder of annotated images; a video that is not complete when it is closed is removed."""
 
-    def __init__(
-        self,
-        folder: Path,
-        model: Predicting,
-        codec: str | None,
-        tracks: VideoTracks | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, codec: str | None, tracks: VideoTracks | None = None) -> None:
         self._tracks = tracks
         self._folder = folder / FOLDER
-        self._model = model
         self._codec = codec
         self._video: tuple[Source, VideoFile] | None = None
 
@@ -46,10 +37,7 @@ class Annotated(Closing):
         """Draw the result; None of an error. From any thread, but in order what is followed."""
         if isinstance(entry.result, ImageError):
             return None
-        words = self._model.words
-        if words.skeleton is None:
-            words = replace(words, skeleton=entry.result.skeleton)
-        found = entry.result.read(words)
+        words, found = entry.result.words, entry.result.found
         assert found is not None, "raw tensors have no such format"
         if isinstance(found, NewImage) and entry.frame is None:
             return picture_png(found.levels)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ import cv2
 import numpy as np
 import orjson
 
-from fovea_engines.results.embedding import Embedding
-from fovea_engines.results.mask_encoding import read_bitmap, run_lengths
-from fovea_engines.results.vocabulary import WORDLESS
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.mask_encoding import polygons, run_lengths
+from fovea_engines.results.options import MaskFormat, PredictOptions
+from fovea_engines.results.skeleton import SEEN
 from fovea_server.offline.entry import Entry, Result
-from fovea_server.offline.formats.names import SEEN, class_names, likely_names
+from fovea_server.offline.formats.names import class_names, of_pipeline
 from fovea_server.offline.predictors import Predicting
 from fovea_server.offline.sources import Source
 
@@ -46,11 +46,12 @@ def write_coco(
         file.write(',\n"annotations": [')
         numbers = count(1)  # pycocotools takes 0 for no annotation
         for entry, image_id in zip(entries, image_ids, strict=False):
-            if not isinstance(found := entry.result, Result):
+            if (result := entry.checked) is None:
                 continue
-            size = {"width": found.width, "height": found.height}
-            images.append({"id": image_id, "file_name": entry.name, **size})
-            for row in map(partial(_annotation, image_id), found.objects):
+            width, height = result.size
+            about = {"file_name": entry.name, "width": width, "height": height}
+            images.append({"id": image_id} | about)
+            for row in _annotations(image_id, result, model.mask):
                 number = next(numbers)
                 seen.add(row["category_id"])
                 file.write(f"{',' if number > 1 else ''}\n{_text({'id': number} | row)}")
@@ -74,68 +75,45 @@ def _image_ids(sources: Sequence[Source]) -> Iterator[int]:
     return count(1)
 
 
-def _annotation(image_id: int, found: Mapping[str, Any]) -> dict[str, Any]:
-    x1, y1, x2, y2 = found["box"].values()
-    box = _pixels((x1, y1, x2 - x1, y2 - y1))
-    points = found.get("keypoints")
-    row = {
-        "image_id": image_id,
-        "category_id": found["class_id"],
-        "bbox": box,
-        "score": found["score"],
-        **_segmentation(found.get("mask")),
-        **({"keypoints": _keypoints(points)} if points else {}),
-        **_of_pipeline(found),
-    }
-    row |= {"area": round(box[2] * box[3], _PIXEL), "iscrowd": 0} | _shape(found)
-    return row | ({"num_keypoints": len(points)} if points else {})
-
-
-def _segmentation(mask: Mapping[str, Any] | None) -> dict[str, Any]:
-    match mask:
-        case {"counts": _}:
-            return {"segmentation": mask}
-        case {"polygons": outlines}:
-            return {"segmentation": [_pixels(each) for each in outlines]}
-    return {}
-
-
-def _shape(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the area of the mask, and the outline of what COCO has no form for.
-
-    That is a PNG file, and a rotated box, whose outline is its corners.
-    """
-    if (mask := found.get("mask")) is None:
-        outline = [value for corner in found.get("corners", ()) for value in corner.values()]
-        return {"segmentation": [outline], "area": _area([outline])} if outline else {}
-    if "polygons" in mask:
-        return {"area": _area(mask["polygons"])}
-    part = read_bitmap(mask)
-    area = {"area": int(part.pixels.sum())}
-    if "counts" in mask:
-        return area
-    height, width = mask["size"]
-    return {"segmentation": run_lengths(part, (height, width)), **area}
+def _annotations(image_id: int, result: Result, form: MaskFormat) -> Iterator[dict[str, Any]]:
+    found, (width, height) = result.found, result.size
+    assert isinstance(found, Detections), "the task was checked"
+    objects = found.to_json(result.words, PredictOptions(mask="none"))[found.field]
+    masks = repeat(None) if found.masks is None else found.masks.bitmaps()
+    for each, mask, said in zip(objects, masks, found.findings or repeat(()), strict=False):
+        x1, y1, x2, y2 = each["box"].values()
+        box = _pixels((x1, y1, x2 - x1, y2 - y1))
+        area = round(box[2] * box[3], _PIXEL)
+        drawn: dict[str, Any] = {}
+        if mask is not None and form == "polygon":
+            outlines = polygons(mask)
+            drawn, area = {"segmentation": list(map(_pixels, outlines))}, _area(outlines)
+        elif mask is not None:
+            # COCO has no form for a PNG file.
+            drawn = {"segmentation": run_lengths(mask, (height, width))}
+            area = int(mask.pixels.sum())
+        elif corners := each.get("corners"):
+            # Nor for a rotated box.
+            outline = [value for corner in corners for value in corner.values()]
+            drawn, area = {"segmentation": [outline]}, _area([outline])
+        points = each.get("keypoints")
+        yield {
+            "image_id": image_id,
+            "category_id": each["class_id"],
+            "bbox": box,
+            "score": each["score"],
+            **({} if mask is None else drawn),
+            **({"keypoints": _keypoints(points)} if points else {}),
+            **of_pipeline(said),
+            "area": area,
+            "iscrowd": 0,
+            **(drawn if mask is None else {}),
+            **({"num_keypoints": len(points)} if points else {}),
+        }
 
 
 def _pixels(places: Iterable[float]) -> list[float]:
     return [round(place, _PIXEL) for place in places]
-
-
-def _of_pipeline(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the stages of a pipeline found of an object, under the names of /v1."""
-    more: dict[str, Any] = {}
-    if attributes := found.get("attributes"):
-        more["attributes"] = dict(likely_names(attributes))
-    if classes := found.get("classes"):
-        more["classes"] = {each["class_name"]: each["score"] for each in classes}
-    if text := found.get("text"):
-        more |= {"text": text["text"], "text_score": text["score"]}
-    if "embedding" in found:
-        more["embedding"] = Embedding.from_json(found, WORDLESS).vector.tolist()
-    if error := found.get("error"):
-        more["error"] = error["message"]
-    return more
 
 
 def _area(outlines: Iterable[Sequence[float]]) -> float:

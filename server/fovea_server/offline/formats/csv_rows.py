@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,10 @@ from fovea_engines.results.attributes import Attributes
 from fovea_engines.results.classes import Classes
 from fovea_engines.results.detections import Detections
 from fovea_engines.results.embedding import Embedding
-from fovea_engines.results.new_image import NewImage
-from fovea_engines.results.reading import ReadText
-from fovea_engines.results.vocabulary import WORDLESS
+from fovea_engines.results.findings import Finding
+from fovea_engines.results.options import PredictOptions
 from fovea_server.offline.entry import Entry, Result
-from fovea_server.offline.formats.names import likely_names
+from fovea_server.offline.formats.names import OF_PIPELINE, of_pipeline
 from fovea_server.offline.predictors import Predicting
 from fovea_server.offline.sources import Source
 
@@ -31,8 +31,6 @@ COLUMNS: Mapping[str, Sequence[str]] = {
 }
 """Columns of each task of whole images that fits into a table."""
 
-# Of an object, what the stages of a pipeline found.
-_OF_PIPELINE = ("attributes", "classes", "text", "text_score", "embedding", "error")
 # A spreadsheet computes a cell that begins so.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -50,10 +48,10 @@ def write_csv(
         table = csv.DictWriter(file, header)
         table.writerow({name: _text(name) for name in header})
         for entry in entries:
-            if isinstance(entry.result, Result):
+            if (result := entry.checked) is not None:
                 frame = {} if entry.frame is None else {"frame": entry.frame}
                 place = {"file": entry.source.file} | frame
-                rows = (place | row for row in _rows(entry.result.json))
+                rows = (place | row for row in _rows(result))
                 table.writerows({name: _text(cell) for name, cell in row.items()} for row in rows)
 
 
@@ -61,7 +59,7 @@ def _columns(model: Predicting) -> list[str]:
     if columns := COLUMNS.get(model.task):
         return [*columns]
     scored, box = ["class_id", "class_name", "score"], ["x1", "y1", "x2", "y2"]
-    found = [*_OF_PIPELINE] if model.is_pipeline else []
+    found = [*OF_PIPELINE] if model.is_pipeline else []
     if model.task in ("obb", "text"):
         return [*scored, *box, "cx", "cy", "w", "h", "angle", *found]
     names = () if model.words.skeleton is None else model.words.skeleton.names
@@ -69,22 +67,29 @@ def _columns(model: Predicting) -> list[str]:
     return [*scored, *box, *points, *found]
 
 
-def _rows(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _rows(result: Result) -> Iterator[dict[str, Any]]:
     """Yield the rows of the answer for an image."""
-    for one in answer.get(Attributes.field, ()):
-        yield from ({"attribute": one["name"]} | each for each in one["classes"])
-    if Embedding.field in answer:
-        found = Embedding.from_json(answer, WORDLESS)
-        # The shortest text that reads as the same float32.
-        numbers = [float(str(number)) for number in found.vector]
-        yield {"norm": answer[Embedding.field]["norm"], "vector": json.dumps(numbers)}
-    for kind in (ReadText, NewImage):
-        if (value := answer.get(kind.field)) is not None:
-            yield {name: value[name] for name in COLUMNS[kind.tasks[0]]}
-    yield from answer.get(Classes.field, ())
-    for each in answer.get(Detections.field, ()):
-        scored = {name: each[name] for name in ("class_id", "class_name", "score")}
-        yield scored | each["box"] | each.get("rotated", {}) | _points(each) | _of_pipeline(each)
+    found = result.found
+    assert found is not None, "raw tensors have no table"
+    answer = found.to_json(result.words, PredictOptions())[found.field]
+    match found:
+        case Detections():
+            findings = found.findings or repeat(())
+            for each, said in zip(answer, findings, strict=False):
+                scored = {name: each[name] for name in ("class_id", "class_name", "score")}
+                more = _points(each) | _of_pipeline(said)
+                yield scored | each["box"] | each.get("rotated", {}) | more
+        case Attributes():
+            for one in answer:
+                yield from ({"attribute": one["name"]} | each for each in one["classes"])
+        case Embedding():
+            # The shortest text that reads as the same float32.
+            numbers = [float(str(number)) for number in found.vector]
+            yield {"norm": answer["norm"], "vector": json.dumps(numbers)}
+        case Classes():
+            yield from answer
+        case _:
+            yield {name: answer[name] for name in COLUMNS[found.tasks[0]]}
 
 
 def _points(found: Mapping[str, Any]) -> dict[str, float]:
@@ -95,20 +100,14 @@ def _points(found: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _of_pipeline(found: Mapping[str, Any]) -> dict[str, object]:
-    likely = likely_names(found.get("attributes", ()))
-    classes = (f"{one['class_name']} {one['score']:.5f}" for one in found.get("classes", ()))
-    row: dict[str, object] = {
-        "attributes": "; ".join(f"{name}: {', '.join(each)}" for name, each in likely),
-        "classes": ", ".join(classes),
-    }
-    if text := found.get("text"):
-        row |= {"text": text["text"], "text_score": text["score"]}
-    if "embedding" in found:
-        vector = Embedding.from_json(found, WORDLESS).vector
-        row["embedding"] = json.dumps(vector.tolist())
-    if error := found.get("error"):
-        row["error"] = error["message"]
+def _of_pipeline(findings: Iterable[Finding]) -> dict[str, object]:
+    row = of_pipeline(findings)
+    if likely := row.get("attributes"):
+        row["attributes"] = "; ".join(f"{name}: {', '.join(each)}" for name, each in likely.items())
+    if classes := row.get("classes"):
+        row["classes"] = ", ".join(f"{name} {score:.5f}" for name, score in classes.items())
+    if vector := row.get("embedding"):
+        row["embedding"] = json.dumps(vector)
     return {name: value for name, value in row.items() if value != ""}
 
 

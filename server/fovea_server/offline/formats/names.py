@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fovea_engines.results.attributes import Attribute
+from fovea_engines.results.attributes import Attributes
 from fovea_engines.results.class_names import class_name
-
-SEEN = 0.5
-"""Keypoints of a lower score are mostly hidden, and guessed."""
+from fovea_engines.results.classes import Classes
+from fovea_engines.results.embedding import Embedding
+from fovea_engines.results.findings import Finding
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.reading import ReadText
 
 
 def class_names(labels: Sequence[str] | None, seen: Iterable[int]) -> list[str]:
@@ -18,11 +20,30 @@ def class_names(labels: Sequence[str] | None, seen: Iterable[int]) -> list[str]:
     return [class_name(labels, each) for each in range(most + 1)]
 
 
-def likely_names(attributes: Iterable[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-    """Return the name of each attribute in an answer, with those of its likely classes."""
-    found = []
-    for one in attributes:
-        names = {each["class_id"]: each["class_name"] for each in one["classes"]}
-        likely = [names[class_id] for class_id in Attribute.from_json(one).likely]
-        found.append((one["name"], likely))
-    return found
+OF_PIPELINE = ("attributes", "classes", "text", "text_score", "embedding", "error")
+"""What the stages of a pipeline may find of an object."""
+
+
+def of_pipeline(findings: Iterable[Finding]) -> dict[str, Any]:
+    """Return what the stages of a pipeline found of an object, in the order of `OF_PIPELINE`.
+
+    Of an attribute these are the names of its likely classes, and of a class its score.
+    """
+    found: dict[str, Any] = {}
+    for each in findings:
+        json = {} if each.found is None else each.found.to_json(each.words, PredictOptions())
+        match each.found:
+            case Attributes(found=several):
+                names = found.setdefault("attributes", {})
+                for one in several:
+                    names[one.name] = [class_name(each.words.labels, i) for i in one.likely]
+            case Classes() if rows := json[Classes.field]:
+                found["classes"] = {row["class_name"]: row["score"] for row in rows}
+            case ReadText():
+                text = json[ReadText.field]
+                found |= {"text": text["text"], "text_score": text["score"]}
+            case Embedding(vector=vector):
+                found["embedding"] = vector.tolist()
+        if each.error is not None:
+            found["error"] = each.error[1]
+    return {name: found[name] for name in OF_PIPELINE if name in found}

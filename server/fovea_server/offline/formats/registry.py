@@ -54,10 +54,10 @@ def read_formats(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in _TASKS if name in names)
 
 
-def check_formats(formats: Sequence[str], model: Predicting, mask: str | None) -> None:
+def check_formats(formats: Sequence[str], model: Predicting) -> None:
     """Refuse, as InvalidOption, formats that the results of a model cannot have."""
     able = [name for name, tasks in _TASKS.items() if model.task in tasks]
-    if mask == "none" and model.task in _MAPS:
+    if model.mask == "none" and model.task in _MAPS:
         able.remove(ANNOTATED)
     for name in formats:
         if name not in able:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.results.mask_encoding import polygons, read_bitmap
+from fovea_engines.results.detections import Detections
+from fovea_engines.results.mask_encoding import polygons
+from fovea_engines.results.masks import Bitmap
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.skeleton import SEEN
 from fovea_server.offline.entry import Entry, Result
-from fovea_server.offline.formats.names import SEEN, class_names
+from fovea_server.offline.formats.names import class_names
 from fovea_server.offline.predictors import Predicting
 from fovea_server.offline.sources import Source
 
@@ -32,12 +37,13 @@ def write_yolo(
     """
     seen: set[int] = set()
     for entry in entries:
-        if not isinstance(entry.result, Result):
+        if (result := entry.checked) is None:
             continue
-        seen.update(each["class_id"] for each in entry.result.objects)
+        assert isinstance(result.found, Detections), "the task was checked"
+        seen.update(result.found.class_ids.tolist())
         file = folder / FOLDER / f"{entry.stem}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(_lines(entry.result, model.task)))
+        file.write_text("".join(_lines(result, result.found, model.task)))
     names = class_names(model.words.labels, seen)
     (folder / "classes.txt").write_text("".join(f"{name}\n" for name in names), "utf-8")
     (folder / "data.yaml").write_text(_yaml(names, model), "utf-8")
@@ -57,13 +63,15 @@ def _yaml(names: Sequence[str], model: Predicting) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _lines(found: Result, task: str) -> Iterator[str]:
-    size = np.array([found.width, found.height], np.float64)
-    for one in found.objects:
+def _lines(result: Result, found: Detections, task: str) -> Iterator[str]:
+    size = np.array(result.size, np.float64)
+    masks = repeat(None) if found.masks is None else found.masks.bitmaps()
+    objects = found.to_json(result.words, PredictOptions(mask="none"))[found.field]
+    for one, mask in zip(objects, masks, strict=False):
         if outline := one.get("corners"):
             values = _shares(np.array([(p["x"], p["y"]) for p in outline]), size)
-        elif task == "segment" and one.get("mask") is not None:
-            values = _shares(_outline(one), size)
+        elif task == "segment" and mask is not None:
+            values = _shares(_outline(mask, _corners(one)), size)
         else:
             (x1, y1), (x2, y2) = _shares(_corners(one)[[0, 2]], size)
             box = np.array([(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1])
@@ -91,13 +99,11 @@ def _keypoints(found: Mapping[str, Any], size: Points) -> Points:
     return rows
 
 
-def _outline(found: Mapping[str, Any]) -> Points:
+def _outline(mask: Bitmap, box: Points) -> Points:
     """Return one outline around all parts of a mask, [n, 2]; the box where no pixel is set."""
-    mask = found["mask"]
-    drawn = mask["polygons"] if "polygons" in mask else polygons(read_bitmap(mask))
-    outlines = sorted((np.array(each).reshape(-1, 2) for each in drawn), key=len)
+    outlines = sorted((np.array(each).reshape(-1, 2) for each in polygons(mask)), key=len)
     if not outlines:
-        return _corners(found)
+        return box
     whole = outlines.pop()
     while outlines:
         whole = _joined(whole, outlines.pop())
