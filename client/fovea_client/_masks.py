@@ -8,7 +8,10 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_client.png import read_grey
+from fovea_client.png import MAX_PIXELS, read_grey
+
+# Bits of the longest number in run lengths, and more.
+_DIGITS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,13 @@ class MaskFile:
     @property
     def pixels(self) -> NDArray[np.bool_]:
         """Return the mask in the whole image, bool [height, width]."""
-        pixels, part = np.zeros(self.size, np.bool_), read_grey(self.png)
+        pixels, part = _empty(self.size), read_grey(self.png)
         height, width = part.shape
-        pixels[self.top : self.top + height, self.left : self.left + width] = part
+        window = pixels[max(0, self.top) :, max(0, self.left) :][:height, :width]
+        # A mask without a pixel is written as one that is 0.
+        if min(self.top, self.left) < 0 or (part.size > 1 and window.shape != part.shape):
+            raise ValueError("the file of a mask does not lie in its image")
+        window[:] = part[: window.shape[0], : window.shape[1]]
         return pixels
 
 
@@ -61,7 +68,7 @@ Mask = RunLengths | Outlines | MaskFile
 
 
 def run_length_pixels(size: tuple[int, int], counts: str) -> NDArray[np.bool_]:
-    """Decode COCO's compressed run lengths to bool [height, width].
+    """Decode COCO's compressed run lengths to bool [height, width]; ValueError: they do not fit.
 
     Numbers are written in groups of five bits from the lowest, in the characters from "0" on, and
     from the third on as the difference to the number before the last (cocoapi's `rleFrString`).
@@ -73,15 +80,26 @@ def run_length_pixels(size: tuple[int, int], counts: str) -> NDArray[np.bool_]:
         group = character - 48
         number |= (group & 0x1F) << shift
         shift += 5
+        if shift > _DIGITS:
+            break
         if group & 0x20:
             continue
         if group & 0x10:
             number -= 1 << shift
         lengths.append(number + (lengths[-2] if len(lengths) > 2 else 0))
         number = shift = 0
-    height, width = size
-    pixels = np.zeros(width * height, np.bool_)
+    pixels = _empty(size[::-1])
     edges = list(accumulate(lengths))
+    if shift or not edges or min(lengths) < 0 or edges[-1] != pixels.size:
+        raise ValueError("the run lengths of a mask do not fit its size")
+    line = pixels.reshape(-1)
     for start, end in zip(edges[::2], edges[1::2], strict=False):
-        pixels[start:end] = True
-    return pixels.reshape(width, height).T
+        line[start:end] = True
+    return pixels.T
+
+
+def _empty(size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Return an image without a pixel that is set, bool; ValueError if none is as large."""
+    if min(size) < 1 or size[0] * size[1] > MAX_PIXELS:
+        raise ValueError(f"no image has {size[0]} x {size[1]} pixels")
+    return np.zeros(size, np.bool_)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fovea_client._colours import Colour, colour, ink
 from fovea_client._labels import BACKGROUND, Label, colours_of, labels_of
 from fovea_client._masks import Mask, Outlines
+from fovea_client._skeleton import SEEN
 from fovea_client.answers import Detection, ImageResult
 
-MIN_SCORE = 0.5  # of a keypoint that is drawn
 _OPACITY = 0.45
 # Of a label, in pixels of the page. Its text is stretched to the width that letters mostly have.
 _HEIGHT, _LETTERS, _LETTER, _MARGIN = 18, 12, 6.8, 5
@@ -49,7 +49,7 @@ def _shapes(found: Detection, fill: str, unit: float) -> str:
     dots = "".join(
         f'<circle cx="{p.x:.1f}" cy="{p.y:.1f}" r="{3 * unit:.1f}" fill="{fill}"/>'
         for p in found.keypoints
-        if p.score >= MIN_SCORE
+        if p.score >= SEEN
     )
     return (
         f'{_mask(found.mask, fill)}{dots}<polygon points="{_points(corners)}" fill="none" '

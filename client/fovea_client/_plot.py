@@ -11,8 +11,7 @@ import numpy as np
 from fovea_client._colours import Colour, colour, ink
 from fovea_client._labels import BACKGROUND, colours_of, labels_of, lines_of
 from fovea_client._masks import Mask, Outlines
-from fovea_client._overlay import MIN_SCORE
-from fovea_client._skeleton import PERSON
+from fovea_client._skeleton import BONES, PERSON, SEEN
 from fovea_client.answers import Detection, ImageResult
 from fovea_client.images import Channels, ImageSource, image_to_send
 from fovea_client.maps import Depth, Semantic
@@ -122,9 +121,9 @@ def _draw_objects(canvas: Image.Image, result: ImageResult) -> None:
 def _draw_keypoints(pen: ImageDraw.ImageDraw, found: Detection, fill: Colour, line: int) -> None:
     """Draw the points that are seen, and the bones between them if they are of a person."""
     points = found.keypoints
-    seen = [point.score >= MIN_SCORE for point in points]
-    if tuple(point.name for point in points) == PERSON.names:
-        for one, other in PERSON.bones:
+    seen = [point.score >= SEEN for point in points]
+    if tuple(point.name for point in points) == PERSON:
+        for one, other in BONES:
             if seen[one] and seen[other]:
                 pen.line([(points[end].x, points[end].y) for end in (one, other)], fill, 2 * line)
     for point in compress(points, seen):

@@ -14,8 +14,8 @@ from weakref import finalize
 from fovea_client._client import Client
 from fovea_client._exports import imported
 from fovea_client._masks import Mask, Outlines, RunLengths
-from fovea_client._overlay import MIN_SCORE
 from fovea_client._requests import PredictOptions
+from fovea_client._skeleton import SEEN
 from fovea_client.answers import TASKS, Detection, ImageResult
 from fovea_client.models import Model
 
@@ -113,7 +113,7 @@ class DetectionFunction:
             self._cvat.keypoint(
                 index,
                 [point.x, point.y],
-                occluded=point.score < MIN_SCORE,
+                occluded=point.score < SEEN,
                 outside=not (0 <= point.x <= image.width and 0 <= point.y <= image.height),
             )
             for index, point in enumerate(found.keypoints)

@@ -13,6 +13,8 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GREY, _RGB, _INDEXED = 0, 2, 3
 _CHANNELS = {_GREY: 1, _RGB: 3, _INDEXED: 1}
 _UP = 2
+MAX_PIXELS = 1 << 30
+"""The server's image library reads no larger image."""
 
 
 def read_grey(data: bytes) -> NDArray[Any]:
@@ -37,14 +39,18 @@ def read_levels(data: bytes) -> NDArray[Any]:
     width, height, bits, colour, _, _, interlaced = struct.unpack(">IIBBBBB", head)
     if colour not in _CHANNELS or bits not in (1, 8, 16) or interlaced:
         raise ValueError(f"a PNG file of colour type {colour} and {bits} bits is not read")
-    if not width or not height:
-        raise ValueError("the PNG file has no pixels")
+    if not 0 < width * height <= MAX_PIXELS:
+        raise ValueError(f"a PNG file of {width} x {height} pixels is not read")
     channels = _CHANNELS[colour]
     size, length = max(1, bits // 8) * channels, (width * bits * channels + 7) // 8
+    whole = height * (1 + length)
     try:
-        unpacked = zlib.decompress(packed)
+        # A small file could hold more than the memory.
+        unpacked = zlib.decompressobj().decompress(packed, whole + 1)
     except zlib.error as error:
         raise ValueError(f"the PNG file is damaged: {error}") from error
+    if len(unpacked) != whole:
+        raise ValueError("the PNG file is damaged: its rows do not have its size")
     rows = np.frombuffer(unpacked, np.uint8).reshape(height, 1 + length)
     pixels = rows[:, 1:].reshape(height, -1, size)
     found = np.empty_like(pixels)
@@ -61,8 +67,8 @@ def read_levels(data: bytes) -> NDArray[Any]:
         above = levels
     if bits == 1:
         return np.unpackbits(found[..., 0], axis=1, count=width)
-    whole = found if bits == 8 else found.view(">u2").astype(np.uint16)
-    return whole if channels == 3 else whole[..., 0]
+    levels = found if bits == 8 else found.view(">u2").astype(np.uint16)
+    return levels if channels == 3 else levels[..., 0]
 
 
 def write_rgb(pixels: NDArray[np.uint8]) -> bytes:

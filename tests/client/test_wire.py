@@ -2,6 +2,8 @@
 
 import io
 import json
+import struct
+import zlib
 from contextlib import suppress
 from email.message import Message
 from email.parser import BytesParser
@@ -20,7 +22,9 @@ from fovea_client import (
     Detection,
     ImageError,
     ImageResult,
+    MaskFile,
     QueueFull,
+    RunLengths,
     ServerError,
     UnexpectedAnswer,
     _requests,
@@ -139,6 +143,42 @@ def test_a_damaged_png_is_a_value_error(place: int, value: int) -> None:
     data[24 + place % (len(data) - 24)] = value
     with suppress(ValueError):
         read_grey(bytes(data))
+
+
+def png(size: tuple[int, int], rows: bytes) -> bytes:
+    """A grey file of 8 bits, width and height as given, whatever its rows are."""
+    head = struct.pack(">IIBBBBB", *size, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)))
+    packed = b"".join(struct.pack(">I", len(d)) + kind + d + b"crc." for kind, d in chunks)
+    return b"\x89PNG\r\n\x1a\n" + packed
+
+
+SQUARE = png((2, 2), b"\0\xff\xff" * 2)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        *(RunLengths((2, 4), counts) for counts in ("", "P", "9", "T", "5" * 20, "o" * 1_000_000)),
+        RunLengths((2_000_000, 2_000_000), "0"),
+        RunLengths((-2, -4), "8"),
+        MaskFile((2, 2), -1, 0, SQUARE),
+        MaskFile((2, 2), 1, 1, SQUARE),
+        MaskFile((2_000_000, 2_000_000), 0, 0, SQUARE),
+        MaskFile((9, 9), 0, 0, png((60_000, 60_000), b"")),
+        MaskFile((9, 9), 0, 0, png((2, 2), bytes(100_000_000))),
+        MaskFile((9, 9), 0, 0, png((2, 2), b"\0")),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_a_value_error(mask: RunLengths | MaskFile) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        _ = mask.pixels
+
+
+def test_a_mask_is_read() -> None:
+    assert RunLengths((2, 4), "242").pixels.tolist() == [[False, True, True, False]] * 2
+    assert MaskFile((2, 3), 1, 0, SQUARE).pixels.tolist() == [[False, True, True]] * 2
+    assert not MaskFile((2, 3), 5, 0, png((1, 1), b"\0\0")).pixels.any()
 
 
 def test_a_prediction_is_read_into_types() -> None:

@@ -20,7 +20,7 @@ from fovea_client import ImageError
 from fovea_engines.repository.locking import lock
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import Closing
-from fovea_preprocess.errors import InvalidOption, InvalidRequest
+from fovea_preprocess.errors import InvalidOption, InvalidRequest, InvalidResult
 from fovea_server.offline.entry import Entry, Result
 from fovea_server.offline.sources import Source
 
@@ -144,7 +144,7 @@ class Journal(Closing):
                     value = orjson.loads(line)
                     file, result = value["file"], self._result(value)
                     stamp = None if (given := value.get("stamp")) is None else (given[0], given[1])
-                except (LookupError, TypeError, ValueError) as error:
+                except (InvalidResult, LookupError, TypeError, ValueError) as error:
                     raise InvalidRequest(
                         f"line {number} of {self._path} is damaged: begin anew in another --out"
                     ) from error
@@ -159,11 +159,14 @@ class Journal(Closing):
                 yield Entry(source, value.get("frame"), result, stamp)
 
     def _result(self, line: dict[str, Any]) -> Result | ImageError:
-        """Return the result in a line; LookupError, TypeError or ValueError without one."""
+        """Return the result in a line; raises as `Result.size` and `dict` without one."""
         if error := line.get("error"):
             return ImageError(str(error["code"]), str(error["message"]))
         json = {name: value for name, value in line.items() if name not in _OF_RUN}
-        return Result(json, self._words)
+        result = Result(json, self._words)
+        # The rest is read by whoever writes or draws it: a map takes its time.
+        _ = result.size
+        return result
 
     def complete(self) -> None:
         """Note that nothing is left to do."""

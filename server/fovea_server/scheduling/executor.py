@@ -100,9 +100,9 @@ class Executor:
             self._batches.put([])
         for thread in self._threads:
             thread.join()
-        with suppress(Empty):
-            while True:
-                self._fail(self._batches.get_nowait(), stopped)
+        if self._loop is not None:
+            # A step there may have taken a batch before the queue was closed.
+            self._post(partial(self._fail_batches, stopped))
 
     def enter(self, jobs: Sequence[Job]) -> ModelQueuePolicy:
         """Queue the jobs of one request; raises as `JobQueue.enter`."""
@@ -223,6 +223,12 @@ class Executor:
             job.error = error
         if jobs:
             self._post(partial(self._settle, [Batch(jobs)]))
+
+    def _fail_batches(self, error: FoveaError) -> None:
+        """Fail the jobs that no thread takes any more."""
+        with suppress(Empty):
+            while True:
+                self._fail(self._batches.get_nowait(), error)
 
     def _post(self, call: Callable[[], None]) -> None:
         """Call on the event loop, from any thread."""

@@ -1,6 +1,7 @@
 """Schedulers that are closed, and engines that fail."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.server.scheduling.golden import strings
 
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, ModelNotReady, ShuttingDown
 from fovea_server.observability.model_statistics import FailureReason
+from fovea_server.scheduling.job_queue import JobQueue
 from fovea_server.tensors.messages import ImageResult, InferResponse
 
 pytestmark = pytest.mark.real
@@ -62,6 +64,37 @@ def test_closing_does_not_wait_for_ever(serve_either: Serve) -> None:
 
     assert isinstance(first, ANSWER)
     assert isinstance(waiting, ShuttingDown)
+
+
+def test_a_batch_that_is_taken_while_its_model_closes_fails(serve_either: Serve) -> None:
+    served = serve_either("simple", gated=True)
+    taken, closed = threading.Event(), threading.Event()
+
+    class PausedQueue(JobQueue):
+        """Waits between taking a batch and handing it to a thread."""
+
+        def next(self) -> Any:
+            batch = super().next()
+            if batch[0]:
+                taken.set()
+                closed.wait()
+            return batch
+
+    served.scheduler._queue.__class__ = PausedQueue
+
+    def close() -> None:
+        taken.wait()
+        served.scheduler.close(0)
+        closed.set()
+
+    async def ask() -> object:
+        closing = asyncio.create_task(asyncio.to_thread(close))
+        async with asyncio.timeout(60):
+            [answer] = await asyncio.gather(served.ask(), return_exceptions=True)
+        await closing
+        return answer
+
+    assert isinstance(asyncio.run(ask()), ShuttingDown)
 
 
 def test_a_request_that_fails_takes_no_other_of_its_batch_with_it(
