@@ -159,7 +159,7 @@ class Journal(Closing):
                 yield Entry(source, value.get("frame"), result, stamp)
 
     def _result(self, line: dict[str, Any]) -> Result | ImageError:
-        """Return the result in a line; raises as `Result.size` and `dict` without one."""
+        """Return the result in a line; InvalidResult, or what `read` catches, without one."""
         if error := line.get("error"):
             return ImageError(str(error["code"]), str(error["message"]))
         json = {name: value for name, value in line.items() if name not in _OF_RUN}
