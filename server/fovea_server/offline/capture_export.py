@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -
     models = sorted({one.model for one in captured})
     if len(models) > 1:
         raise InvalidOption(f"the captures are of {', '.join(models)}: name one with --model")
-    model = predicting(rows[-1][1])
+    with _named(captured[-1]):
+        model = predicting(rows[-1][1])
     if model.task not in (_CONTROLS if form == "label-studio" else _OBJECTS):
         raise InvalidOption(f"--format {form} does not hold results of the task {model.task}")
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
@@ -83,10 +85,19 @@ def _copied(rows: Sequence[tuple[Captured, Mapping[str, Any]]], images: Path) ->
         image = one.image()
         name = f"{one.folder.name}{image.suffix}"
         shutil.copyfile(image, images / name)
-        try:
-            yield entry_of(images / name, about, name)
-        except InvalidResult as error:
-            raise error.with_text(f"{one.folder} is damaged, delete it: {error}") from error
+        with _named(one):
+            entry = entry_of(images / name, about, name)
+            _ = entry.checked
+        yield entry
+
+
+@contextmanager
+def _named(one: Captured) -> Iterator[None]:
+    """Name a capture that is damaged."""
+    try:
+        yield
+    except InvalidResult as error:
+        raise error.with_text(f"delete {one.folder}, as {error}") from error
 
 
 def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
