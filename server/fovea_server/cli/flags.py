@@ -103,9 +103,10 @@ def with_parameters(
 def described(
     name: str, kind: object, description: str, *others: str, collects: type = str, **shown: Any
 ) -> inspect.Parameter:
-    """Describe the option of a value of a kind, of which typer passes what it `collects`, or None.
+    """Describe the option of a value: typer passes what it `collects`, or None.
 
-    It may have `others` for names, and what is `shown` are more arguments of `typer.Option`.
+    The help shows the `kind`, the type of the value. `others` are more names of the option, and
+    `shown` more arguments of `typer.Option`.
     """
     values = _metavar(kind)
     # The sentence begins with a capital unless it begins with a name or a value.

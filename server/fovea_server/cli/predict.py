@@ -52,8 +52,16 @@ _results_option = partial(typer.Option, rich_help_panel=_RESULTS)
 
 @with_request_options("track", panel=_RESULTS)
 @with_request_options(
-    *("conf", "iou", "classes", "max_det", "top_k", "agnostic", "mask", "labels"),
-    *("tile", "overlap"),
+    "conf",
+    "iou",
+    "classes",
+    "max_det",
+    "top_k",
+    "agnostic",
+    "mask",
+    "labels",
+    "tile",
+    "overlap",
 )
 def predict(
     context: typer.Context,

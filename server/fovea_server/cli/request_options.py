@@ -44,9 +44,13 @@ def _declared(option: Field[Any], panel: str | None) -> inspect.Parameter:
     default = _DEFAULTS.get(name, default) if option.default is None else str(option.default)
     if "ge" in option.metadata:
         default += f"; {option.metadata['ge']}<=x<={option.metadata['le']}"
+    others = ["--texts"] if name == "labels" else []
     shown = {"metavar": _METAVARS[name]} if name in _METAVARS else {}
     return described(
-        *(name, kind, text, *(["--texts"] if name == "labels" else [])),
+        name,
+        kind,
+        text,
+        *others,
         collects=bool if kind is bool else str,
         show_default=False if kind is bool else default or False,
         rich_help_panel=panel,

@@ -1,10 +1,12 @@
 """Bodies and options: understood, or refused with a sentence that names the fault."""
 
 import base64
+from dataclasses import fields
 
 import orjson
 import pytest
 
+import fovea_client
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidImage, InvalidOption, InvalidRequest
 from fovea_server.http.v1.body import Url, parse_body, parse_options
@@ -24,6 +26,12 @@ def form(*parts: tuple[str, bytes]) -> bytes:
 def test_a_raw_body_is_one_image():
     assert parse_body(b"anything", "image/jpeg", {}, 8) == ([b"anything"], PredictOptions())
     assert parse_body(b"anything", "", {"conf": "0.5"}, 8)[1].conf == 0.5
+
+
+def test_the_client_has_every_option():
+    own = {"version", "timeout_ms", "channels"}
+    options = {each.name for each in fields(PredictOptions)}
+    assert fovea_client.PredictOptions.__annotations__.keys() == options | own
 
 
 def test_json_images_and_options():
