@@ -44,8 +44,8 @@ class Bounds:
 
     Attributes:
         most: connections at once; beyond, one whose requests are answered makes room.
-        patience_s: a client that reads nothing of its answer for so long is cut off, and a body
-            that comes more slowly than `SLOWEST` for so long is refused.
+        patience_s: a client that reads more slowly than `SLOWEST` for so long is cut off, and a
+            body that comes so slowly is refused.
         budget: counts the bytes of bodies.
         draining: returns True once clients are to leave.
     """
@@ -250,7 +250,7 @@ class Connection(HttpToolsProtocol):
         self.loop.call_later(_LINGER_S, self.close)
 
     def close(self) -> None:
-        """Close after all that was written is sent, or the client reads nothing more."""
+        """Close after all that was written is sent, or the client reads too slowly."""
         self.transport.close()
         self._watch_reader()
 
@@ -311,7 +311,8 @@ class Connection(HttpToolsProtocol):
             self.close()
 
     def _look_at_reader(self) -> None:
-        if self.transport.get_write_buffer_size() < self._unsent:
+        read = self._unsent - self.transport.get_write_buffer_size()
+        if read >= SLOWEST * self._bounds.patience_s:
             self._watch_reader()
         else:
             # A normal close would wait for the client.

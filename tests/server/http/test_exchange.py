@@ -142,6 +142,30 @@ def test_a_client_that_reads_nothing_is_cut_off_though_its_body_ends_behind_the_
     asyncio.run(ask())
 
 
+def test_a_client_that_reads_a_little_now_and_then_is_cut_off():
+    async def ask() -> None:
+        asked = Asked(patience_s=1)
+        asked.connection.connection_lost(None)
+        asked.body = bytes(64 << 20)
+        asked.may_answer.set()
+        loop, listener = asyncio.get_running_loop(), socket.socket()
+        # The kernel takes little at a time, as over a real line.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        listener.bind(("127.0.0.1", 0))
+        async with await loop.create_server(asked.connect, sock=listener):
+            with socket.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.connect(listener.getsockname())
+                client.sendall(POST % 2 + b"ok")
+                await asked.until(lambda: any(each.flow.write_paused for each in asked.open))
+                async with asyncio.timeout(60):
+                    while asked.open:
+                        client.recv(700)
+                        await asyncio.sleep(0.1)
+
+    asyncio.run(ask())
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell it in time")
 @pytest.mark.parametrize("leaves", [True, False])
 def test_a_client_that_has_left_is_known_before_its_body_is_used(leaves):
