@@ -77,12 +77,24 @@ def assemble(
     gpu = gpu_here() if plan.runtime.on_gpu else None
     with _alternative(plan, graph, folder):
         session, judge = _open(plan, prepared, graph, file, precision, gpu, progress)
+    return Engine(_card(plan, prepared, precision, files, session, gpu, judge), session)
+
+
+def _card(
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    precision: Precision,
+    files: dict[str, str],
+    session: Session,
+    gpu: Gpu | None,
+    judge: str | None,
+) -> EngineCard:
     weight_bits = plan.weight_bits if precision == "int8" else 8
     inputs = in_order(session.inputs, prepared.inputs)
     outputs = in_order(session.outputs, prepared.outputs)
     names = {a.name: b.name for a, b in zip(prepared.outputs, outputs, strict=True)}
     unseen = NOTHING_SEEN if prepared.head.unseen and not prepared.unproven else None
-    card = EngineCard(
+    return EngineCard(
         format=CARD_FORMAT,
         name=plan.name,
         created=datetime.now(UTC).replace(microsecond=0),
@@ -118,7 +130,6 @@ def assemble(
         preprocess_from=prepared.preprocess_from,
         head_doubt=prepared.head.doubt or unseen,
     )
-    return Engine(card, session)
 
 
 @contextmanager

@@ -135,14 +135,7 @@ def _build(
             "classes: leave --labels out"
         )
     dataset = None if labelled is None else _for_model(labelled, prepared)
-    key = plan.content_key(
-        prepared.sha256,
-        prepared.preprocess,
-        prepared.labels,
-        prepared.head.family,
-        _seen(plan, prepared, dataset),
-        plan.weight_bits if "int8" in plan.precisions or prepared.quantised else 8,
-    )
+    key = _content_key(plan, prepared, dataset)
     known = repository.find(plan.name, key)
     # A file for TensorRT is written each time it is asked for; an identical version is not
     # published again.
@@ -152,42 +145,69 @@ def _build(
 
     before = repository.served_or_none(plan.name)
     with repository.publish(plan.name) as folder:
-        truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
-        with open_chosen(plan, prepared, truth, folder, progress) as (chosen, card):
-            graphs = chosen.graphs
-            files = card.files | _keep_beside(plan, beside, folder)
-            # The photographs that ship with Fovea say nothing of the traffic.
-            if card.refused is None and (dataset or plan.check_images) is not None:
-                seen = measure_baseline(plan, chosen.engine, dataset, progress)
-                card = replace(card, baseline=seen)
-            seconds = dict(progress.seconds)
-            card = replace(card, content_key=key, files=files, build_seconds=seconds)
-            ranking = graphs.int8.ranking if graphs.int8 else ()
-            reason = card.refused
-            if reason is not None:
-                folder = repository.empty_folder(plan.name, FAILED_FOLDER)
-            largest = chosen.engine.largest
-            names = None
-            # A picture in the report has the names of classes, and no other labels have any.
-            if plan.data and largest.labels is None and isinstance(largest.head, Detector):
-                names = read_class_names(plan.data)
-            write_report(folder, card, plan, prepared, largest, ranking, names)
-            card.write(folder / CARD_FILE)
-            if reason is not None:
-                raise Disagreement(
-                    f"{reason}: {_advice(plan, card)}. Nothing was published; {folder} has the "
-                    "report"
-                )
-        if plan.tensorrt is not None and graphs.exported is not None:
-            save(graphs.exported, plan.tensorrt)
-        for file, content in graphs.int8.files.items() if graphs.int8 else ():
-            write_file(folder / file, content)
+        card = _fill(plan, beside, prepared, dataset, key, repository, folder, progress)
         _check_servable(repository, folder, card, check_servable)
     _write_beside(repository, card)
     repository.remove_folder(plan.name, FAILED_FOLDER)
     version = repository.find(plan.name, key)
     card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
     _record(repository, card, before, progress)
+    return card
+
+
+def _content_key(plan: BuildPlan, prepared: PreparedModel, dataset: Labels | None) -> str:
+    return plan.content_key(
+        prepared.sha256,
+        prepared.preprocess,
+        prepared.labels,
+        prepared.head.family,
+        _seen(plan, prepared, dataset),
+        plan.weight_bits if "int8" in plan.precisions or prepared.quantised else 8,
+    )
+
+
+def _fill(
+    plan: BuildPlan,
+    beside: Mapping[str, Path],
+    prepared: PreparedModel,
+    dataset: Labels | None,
+    key: str,
+    repository: ModelRepository,
+    folder: Path,
+    progress: Progress,
+) -> EngineCard:
+    """Write the engine, its card and its report into a folder.
+
+    Raises:
+        Disagreement: the engine finds something else than its source; the report is in the folder
+            of failed builds.
+    """
+    truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
+    with open_chosen(plan, prepared, truth, folder, progress) as (chosen, card):
+        int8 = chosen.graphs.int8
+        files = card.files | _keep_beside(plan, beside, folder)
+        # The photographs that ship with Fovea say nothing of the traffic.
+        if card.refused is None and (dataset or plan.check_images) is not None:
+            seen = measure_baseline(plan, chosen.engine, dataset, progress)
+            card = replace(card, baseline=seen)
+        card = replace(card, content_key=key, files=files, build_seconds=dict(progress.seconds))
+        reason = card.refused
+        report = folder if reason is None else repository.empty_folder(plan.name, FAILED_FOLDER)
+        largest = chosen.engine.largest
+        names = None
+        # A picture in the report has the names of classes, and no other labels have any.
+        if plan.data and largest.labels is None and isinstance(largest.head, Detector):
+            names = read_class_names(plan.data)
+        write_report(report, card, plan, prepared, largest, int8.ranking if int8 else (), names)
+        card.write(report / CARD_FILE)
+        if reason is not None:
+            raise Disagreement(
+                f"{reason}: {_advice(plan, card)}. Nothing was published; {report} has the report"
+            )
+    if plan.tensorrt is not None and chosen.graphs.exported is not None:
+        save(chosen.graphs.exported, plan.tensorrt)
+    for file, content in int8.files.items() if int8 else ():
+        write_file(folder / file, content)
     return card
 
 

@@ -17,7 +17,7 @@ from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan, choices
 from fovea_engines.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
-from fovea_engines.repository.card import HEAD_FILE, Precision
+from fovea_engines.repository.card import HEAD_FILE, EngineCard, Precision
 from fovea_engines.repository.figures import Goal
 from fovea_engines.repository.labels import find_labels
 from fovea_engines.repository.options import (
@@ -263,22 +263,15 @@ def build(
 
     Example: fovea build --pipeline traffic --images frames/ --check
     """
-    from rich.console import Console
-
     from fovea_engines.build.build import build as build_engine
     from fovea_server.models.servable import check_servable
 
     others = [(each.name or "", "pipeline") for each in context.command.params]
     clashes = [pair for pair in others if pair[0] not in _OF_PIPELINE]
     check_options(context, NEEDS, clashes=[("profile", "max_batch"), *clashes])
+    typed_repository = str(repository) if is_typed(context, "repository") else None
     if pipeline is not None:
-        where = f" --repository {shlex.quote(str(repository))}"
-        where = where if is_typed(context, "repository") else ""
-        if images is None:
-            raise InvalidOption(
-                "--pipeline needs the folder of images that it is to run on: `fovea build "
-                f"--pipeline {pipeline}{where} --images DIR{' --check' if check else ''}`"
-            )
+        where = f" --repository {shlex.quote(typed_repository)}" if typed_repository else ""
         _refer(repository, pipeline, images, where, check=check, as_json=as_json)
         return
     if model is None:
@@ -322,30 +315,48 @@ def build(
     before = own.served_or_none(plan.name)
     card = build_engine(plan, ConsoleProgress(), check_servable)
     version = own.find(card.name, card.content_key) or 0
-    standing = own.standing(card.name, version)
     if as_json:
+        standing = own.standing(card.name, version)
         state = {"served": standing != "not served", "current": standing == "current"}
         document = {"version": version, **state, "card": card.to_json()}
         typer.echo(json.dumps(document, indent=2))
         return
+    _show(card, version, own, before, typed_repository)
+
+
+def _show(
+    card: EngineCard,
+    version: int,
+    repository: ModelRepository,
+    before: Sequence[int],
+    typed_repository: str | None,
+) -> None:
+    """Print the card of a new version as a table, and what to do next."""
+    from rich.console import Console
+
     console = Console(highlight=False)
-    console.print(card_table(card, version, standing))
-    serve = ["fovea", "serve", *([str(repository)] if is_typed(context, "repository") else [])]
+    console.print(card_table(card, version, repository.standing(card.name, version)))
+    serve = ["fovea", "serve", *([typed_repository] if typed_repository else [])]
     serve += ["--allow-code"] if HEAD_FILE in card.files else []
     if (guess := card.guess) is not None:
         console.print(guess, markup=False, soft_wrap=True)
-    for note in serving_notes(own, card, version, before, shlex.join(serve)):
+    for note in serving_notes(repository, card, version, before, shlex.join(serve)):
         console.print(note, markup=False, soft_wrap=True)
 
 
 def _refer(
-    repository: Path, name: str, images: Path, where: str, *, check: bool, as_json: bool
+    repository: Path, name: str, images: Path | None, where: str, *, check: bool, as_json: bool
 ) -> None:
     """Keep or check the reference of a pipeline; `where` names the repository in advice."""
     from rich.console import Console
 
     from fovea_server.offline.refer import compare_reference, keep_reference
 
+    if images is None:
+        raise InvalidOption(
+            "--pipeline needs the folder of images that it is to run on: `fovea build "
+            f"--pipeline {name}{where} --images DIR{' --check' if check else ''}`"
+        )
     folder = ModelRepository(repository).path_of(name).absolute()
     if not is_pipeline(folder):
         raise InvalidOption(f"{name} is made of one model: build it from its MODEL.onnx")
