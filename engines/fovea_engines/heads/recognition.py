@@ -31,7 +31,7 @@ _RENAMED = "its outputs were renamed, and their names are all that tells who tra
 _OF_RENAMED = "0-to-1", "mean-std"
 # Reasons, each of which may be that of several families.
 _NEAREST = 3
-_OWN = "`fovea init --head my_head.py --model MODEL.onnx` begins a head of your own"
+_OWN = "`fovea init --head` begins one of your own"
 _OUTPUTS_SHOWN = 3
 # Reasons why no number can speak against a family.
 UNSEEN = "the images that the model was run on show nothing that it finds"

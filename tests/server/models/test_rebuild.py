@@ -3,15 +3,18 @@
 import logging
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.engines.fake_runtime import fake_gpu_machine
 from tests.engines.rtx_repository import OLD, rtx_version, tamper
+from tests.odd import HEAD, odd_model
 
 from fovea_engines.backends.registry import mismatch
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.heads.head_file import load_head
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import ModelNotReady
@@ -46,18 +49,23 @@ def card(repository: ModelRepository) -> EngineCard:
 
 
 @pytest.fixture
-def start(repository):
-    """Start to load the repository; in the end everything is unloaded."""
+def start_in():
+    """Start to load a repository; in the end everything is unloaded."""
     registries = []
 
-    def start(**settings: object) -> Registry:
-        registries.append(Registry(Settings(model_repository=repository.root, **settings)))
+    def start(root: Path, **settings: object) -> Registry:
+        registries.append(Registry(Settings(model_repository=root, **settings)))
         registries[-1].start()
         return registries[-1]
 
     yield start
     for registry in registries:
         registry.close()
+
+
+@pytest.fixture
+def start(repository, start_in):
+    return partial(start_in, repository.root)
 
 
 def wait(registry: Registry, name: str, state: State) -> ServedModel:
@@ -104,6 +112,26 @@ def test_it_is_rebuilt_while_others_are_served(repository, start, caplog, tmp_pa
         in told
     )
     assert "its last build took" in told
+
+
+def test_a_head_in_a_file_is_kept(tmp_path, start_in):
+    """It is run where code is allowed alone, also by the rebuild."""
+    (tmp_path / "odd.py").write_text(HEAD)
+    root = tmp_path / "repository"
+    source, family = odd_model(DEMO, tmp_path / "odd.onnx"), load_head(tmp_path / "odd.py").family
+    folder = tamper(rtx_version(root, source, "odd", family=family), backend_version=OLD)
+    with fake_gpu_machine() as machine:
+        machine.model = shutil.copy(folder / "prepared.onnx", tmp_path)
+        refused = wait(start_in(root, rebuild=True), "odd", State.UNAVAILABLE)
+        assert "odd/1/head.py: --allow-code runs it" in refused.reason
+        assert EngineCard.read(folder / "card.json").backend_version == OLD
+        allowed = start_in(root, rebuild=True, allow_code=True)
+        odd = wait(allowed, "odd", State.READY)
+        assert odd.engine.head is not None
+        assert odd.engine.card.family == family
+        allowed.close()
+    assert mismatch(EngineCard.read(folder / "card.json")) is None
+    assert (folder / "head.py").read_text() == HEAD
 
 
 def test_a_rebuild_that_fails_says_why(repository, start):
