@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.heads.base import Detector, Head
 from fovea_engines.heads.signature import Fit, Signature, Strength
+from fovea_engines.results.classes import Classes
 from fovea_engines.results.detections import Detections
 from fovea_engines.results.nms import choose
 from fovea_engines.results.options import PredictOptions
@@ -37,7 +38,7 @@ MODULE = "fovea_head_"
 """Begins the names of the modules that files are run as."""
 
 _MOST = 300
-# Float32 rounds a probability of 1 up at most by so much.
+# Float16 rounds a probability of 1 up by less.
 _ONE = 1.001
 
 
@@ -147,9 +148,11 @@ class FileHead(Head):
             )
         if isinstance(found, Detections):
             return self._objects(found, options)
-        for array in found.arrays:
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise self._wrong(f"decode returns a {kind.__name__} with NaN or infinity")
+        if isinstance(found, Classes):
+            return self._classes(found, options)
+        for array in map(np.asarray, found.arrays):
+            if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+                raise self._wrong(f"{kind.__name__} has {array.dtype}, NaN or infinity")
         return found
 
     def _part(self, array: Array, row: int) -> Array:
@@ -161,15 +164,22 @@ class FileHead(Head):
         with named_lines(self.file, InferenceFailed):
             return self.written(self.size)
 
-    def _objects(self, found: Detections, options: PredictOptions) -> Detections:
-        """Check objects, and filter and order them as a request asks."""
+    def _classes(self, found: Classes, options: PredictOptions) -> Classes:
+        """Check classes, and filter and order them as a request asks."""
+        class_ids, scores = self._scored(found)
+        kept = np.argsort(-scores, kind="stable")
+        if options.classes is not None:
+            kept = kept[np.isin(class_ids[kept], options.classes)]
+        return Classes(class_ids[kept[: options.top_k]], scores[kept[: options.top_k]])
+
+    def _scored(self, found: Classes | Detections) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return copies of class ids and scores."""
         count = np.shape(found.scores)[:1]
         scores = self._array("scores", found.scores, count)
         if scores.size and not 0 <= scores.min() <= scores.max() <= _ONE:
             raise self._wrong(
                 f"scores are from {scores.min():g} to {scores.max():g}, and must be 0 to 1"
             )
-        boxes = self._array("boxes", found.boxes, (*count, 4))
         class_ids = self._array("class_ids", found.class_ids, count, np.int32)
         classes = self.num_classes or sys.maxsize
         if class_ids.size and not 0 <= class_ids.min() <= class_ids.max() < classes:
@@ -177,17 +187,22 @@ class FileHead(Head):
             raise self._wrong(
                 f"class_ids are from {class_ids.min()} to {class_ids.max()}, of {known}"
             )
-        masks = found.masks
-        wants = self.task == "segment" and options.mask != "none"
-        if wants and (masks is None or len(masks) != len(scores)):
-            raise self._wrong("decode returns objects of task segment without a mask for each")
-        keypoints = rotated = None
-        if self.skeleton is not None:
-            points = len(self.skeleton.names)
-            keypoints = self._array("keypoints", found.keypoints, (*count, points, 3))
+        return class_ids, scores.clip(max=1)
+
+    def _objects(self, found: Detections, options: PredictOptions) -> Detections:
+        """Check objects, and filter and order them as a request asks."""
+        class_ids, scores = self._scored(found)
+        boxes = self._array("boxes", found.boxes, (len(scores), 4))
+        masks = keypoints = rotated = None
+        if self.task == "segment" and options.mask != "none":
+            masks = found.masks
+            if masks is None or len(masks) != len(scores):
+                raise self._wrong("decode returns objects of task segment without a mask for each")
+        if (skeleton := self.written.skeleton) is not None:
+            points = len(skeleton.names)
+            keypoints = self._array("keypoints", found.keypoints, (len(scores), points, 3))
         if self.task in ("obb", "text"):
-            rotated = self._array("rotated", found.rotated, (*count, 5))
-        scores = scores.clip(max=1)
+            rotated = self._array("rotated", found.rotated, (len(scores), 5))
         objects = Detections(boxes, scores, class_ids, masks, keypoints, rotated)
         return objects.take(choose(boxes, scores, class_ids, options, suppress=False))
 
@@ -226,7 +241,7 @@ def named_lines(shown: str, kind: type[FoveaError]) -> Iterator[None]:
     """Explain an error of code in a file by its line there; it cannot end the program either."""
     try:
         yield
-    except FoveaError:
+    except (FoveaError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
         lines = [

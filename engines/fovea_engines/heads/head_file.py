@@ -92,7 +92,7 @@ def _run(content: bytes, path: Path) -> ModuleType:
     # Dataclasses look their module up.
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(path)
-    exec(compile(content, str(path), "exec"), vars(module))
+    exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
     return module
 
 
@@ -124,6 +124,8 @@ def _class_of(module: ModuleType, shown: str) -> type[CustomHead]:
             raise InvalidModel(f'{shown}: {field} is {value!r}, and must be names: ("a", "b")')
     if not written.outputs:
         raise InvalidModel(f"{shown}: `outputs` must name the outputs of the model that it reads")
+    if written.task == "pose" and written.skeleton is None:
+        raise InvalidModel(f"{shown}: task pose needs `skeleton`, the names of its keypoints")
     try:
         check_fields(written.preprocess)
     except InvalidOption as error:

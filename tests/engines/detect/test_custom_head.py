@@ -10,6 +10,7 @@ from fovea_engines.heads.head_file import HEAD_FILE, load_head, load_head_of
 from fovea_engines.heads.recognise import recognise
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.results.classes import Classes
+from fovea_engines.results.maps import DepthMap
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, NotFound, UnsupportedModel
@@ -78,6 +79,50 @@ def test_objects_are_filtered_and_ordered_as_the_request_asks(head):
     assert decode(mine, np.zeros((1, 1)), max_det=1).boxes.tolist() == [[5, 5, 20, 30]]
 
 
+ONE = "np.array([[0, 0, 8, 8]]), np.array([0.5]), np.array([0])"
+
+
+@pytest.mark.parametrize(
+    ("task", "fields", "part", "told"),
+    [
+        ("pose", "skeleton = PERSON", "keypoints=np.ones((1, 17, 3))", "keypoints of the result"),
+        ("obb", "", "rotated=np.array([[4, 4, 8, 8, 0]])", "rotated of the result"),
+        (
+            "segment",
+            "",
+            "masks=Masks((np.ones((2, 2)),), np.zeros((1, 4)), np.zeros((1, 4)), (8, 8))",
+            "segment without a mask for each",
+        ),
+    ],
+)
+def test_objects_have_what_their_task_has(head, task, fields, part, told):
+    known = f"    task = {task!r}\n    {fields or 'labels = ()'}"
+    found = decode(head(returning(f"Detections({ONE}, {part})", known)), np.zeros((1, 1)))
+    name = part.partition("=")[0]
+    assert len(getattr(found, name)) == 1
+    with pytest.raises(InferenceFailed, match=told):
+        decode(head(returning(f"Detections({ONE})", known)), np.zeros((1, 1)))
+
+
+def test_classes_are_filtered_and_ordered_as_the_request_asks(head):
+    classes = "Classes(np.array([4, 7, 2]), np.array([0.1, 0.5, 0.4]))"
+    mine = head(returning(classes, "    task = 'classify'"))
+    assert decode(mine, np.zeros((1, 1)), top_k=2).class_ids.tolist() == [7, 2]
+    assert decode(mine, np.zeros((1, 1)), classes=(4, 7)).class_ids.tolist() == [7, 4]
+    for wrong in ("Classes(None, np.ones(3))", "Classes(np.arange(2), np.ones(3))"):
+        with pytest.raises(InferenceFailed, match="class_ids of the result"):
+            decode(head(returning(wrong, "    task = 'classify'")), np.zeros((1, 1)))
+
+
+def test_a_map_has_numbers(head):
+    mine = head(returning("DepthMap(np.ones((2, 3), np.float32))", "    task = 'depth'"))
+    assert isinstance(decode(mine, np.zeros((1, 1))), DepthMap)
+    for wrong in ("np.full((2, 3), np.nan)", "None", "'a'"):
+        mine = head(returning(f"DepthMap({wrong})", "    task = 'depth'"))
+        with pytest.raises(InferenceFailed, match="DepthMap has"):
+            decode(mine, np.zeros((1, 1)))
+
+
 def test_nothing_found_may_be_of_any_type(head):
     mine = head(returning("Detections(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))"))
     assert len(decode(mine, np.zeros((1, 1)))) == 0
@@ -134,6 +179,7 @@ def test_an_error_names_its_line(head, code, told):
         (START, "Mine has no method decode"),
         (returning("1") + returning("1").replace("Mine", "Yours"), "and has Mine, Yours"),
         (returning("1", "    task = 'find'"), "task is 'find', and must be one of detect, "),
+        (returning("1", "    task = 'pose'"), "task pose needs `skeleton`"),
         (returning("1", "    outputs = 'a'"), "outputs is 'a', and must be names"),
         (returning("1", "    outputs = ()"), "must name the outputs of the model"),
         (returning("1", "    labels = (1, 2)"), r"labels is \(1, 2\), and must be names"),
