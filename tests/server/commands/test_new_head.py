@@ -131,3 +131,7 @@ def test_what_is_refused(fovea, tmp_path):
     assert code == 2
     assert "my_head.py, test_my_head.py already" in err
     assert fovea("build", tmp_path / "my_head.py", "--head", "mine.py")[0] == 2
+    asked = ("predict", "odd", DEMO / "scene-1.jpg", "--url", "http://127.0.0.1:1", "--allow-code")
+    code, _, err = fovea(*asked)
+    assert code == 2
+    assert "give --allow-code or --url, not both" in err
