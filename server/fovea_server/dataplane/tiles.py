@@ -8,6 +8,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fovea_engines.engine import Engine
 from fovea_engines.results.detections import Detections
@@ -15,16 +19,23 @@ from fovea_engines.results.new_image import NewImage
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.tiles import crop, cut, joined
-from fovea_preprocess.errors import FoveaError, ImageTooLarge, InvalidOption, QueueFull
+from fovea_preprocess.errors import (
+    FoveaError,
+    ImageTooLarge,
+    InvalidOption,
+    InvalidRequest,
+    QueueFull,
+)
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
-from fovea_preprocess.plural import counted
-from fovea_server.observability.stages import StageTimes, longest
+from fovea_server.observability.stages import StageTimes
 from fovea_server.scheduling.base import in_thread
 from fovea_server.tensors.messages import Cut, ImageRequest, ImageResult, RunParts, SentImage
 
 # Requests of one model at a time. Each holds the pixels of an image, or a picture that may be many
 # times as large.
 _MAX_TILED, _MAX_PICTURES = 8, 4
+
+Part = TypeVar("Part", bound=TaskResult)
 
 
 class Tiles:
@@ -35,12 +46,10 @@ class Tiles:
 
     Args:
         limits: on the encoded and the decoded image, and on the picture that is made of it.
-        most_tiles: of one image, the whole image included.
     """
 
-    def __init__(self, limits: ImageLimits, most_tiles: int) -> None:
+    def __init__(self, limits: ImageLimits) -> None:
         self._limits = limits
-        self._most_tiles = most_tiles
         self._open: Counter[str] = Counter()
 
     def cut_of(self, model: str, engine: Engine, options: PredictOptions) -> Cut:
@@ -65,18 +74,13 @@ class Tiles:
             size = image.height, image.width
             try:
                 tiles = cut(request.options, size)
-                self._check_count(len(tiles), request.options, image)
             except InvalidOption as error:
                 return error
-            decode_ns = time.monotonic_ns() - began
-            crops = [DecodedImage(crop(image.pixels, tile), image.orientation) for tile in tiles]
-            found, times = list[Detections](), list[StageTimes]()
-            for answer in await run(_of_parts(request), crops):
-                if isinstance(answer, FoveaError):
-                    return answer
-                assert isinstance(answer.found, Detections), "other tasks take no tiles"
-                found.append(answer.found)
-                times.append(answer.times)
+            decode_ns, times = time.monotonic_ns() - began, list[StageTimes]()
+            crops = [crop(image.pixels, tile) for tile in tiles]
+            found = await _found(Detections, request, run, image, crops, times)
+            if isinstance(found, FoveaError):
+                return found
             join = partial(joined, list(zip(tiles, found, strict=True)), size, request.options)
             return await in_thread(partial(_answer, request, image, decode_ns, times, join))
 
@@ -93,24 +97,22 @@ class Tiles:
             if isinstance(image, FoveaError):
                 return image
             mosaic = engine.mosaic((image.height, image.width))
-            decode_ns = time.monotonic_ns() - began
-            found, times = list[NewImage](), list[StageTimes]()
+            decode_ns, times = time.monotonic_ns() - began, list[StageTimes]()
+            found = list[NewImage]()
             counting = self._counted(model, _MAX_PICTURES, "pictures of many tiles are being made")
             with counting if mosaic.tiled else nullcontext():
-                try:
-                    for number, tiles in enumerate(mosaic.rows):
-                        parts = [mosaic.cut(image.pixels, tile) for tile in tiles]
-                        crops = [DecodedImage(part, image.orientation) for part in parts]
-                        answers = await run(_of_parts(request), crops)
-                        found = [_new_image(answer, times) for answer in answers]
-                        self._check_size(mosaic.size_of(found[0]))
-                        if mosaic.tiled:
-                            await in_thread(partial(mosaic.add, number, found))
-                    join = partial(mosaic.picture, found, image.pixels)
-                    joining = partial(_answer, request, image, decode_ns, times, join)
-                    return await in_thread(joining)
-                except FoveaError as error:
-                    return error
+                for number, tiles in enumerate(mosaic.rows):
+                    parts = [mosaic.cut(image.pixels, tile) for tile in tiles]
+                    row = await _found(NewImage, request, run, image, parts, times)
+                    if isinstance(row, FoveaError):
+                        return row
+                    found = row
+                    if (error := self._too_large(mosaic.size_of(found[0]))) is not None:
+                        return error
+                    if mosaic.tiled:
+                        await in_thread(partial(mosaic.add, number, found))
+                join = partial(mosaic.picture, found, image.pixels)
+                return await in_thread(partial(_answer, request, image, decode_ns, times, join))
 
     @contextmanager
     def _counted(self, model: str, most: int, what: str) -> Iterator[None]:
@@ -146,51 +148,57 @@ class Tiles:
     def _decode(self, sent: SentImage) -> DecodedImage:
         return sent if isinstance(sent, DecodedImage) else decode_image(sent, self._limits)
 
-    def _check_count(self, count: int, options: PredictOptions, image: DecodedImage) -> None:
-        if count > self._most_tiles:
-            raise InvalidOption(
-                f"tile={options.tile} cuts an image of {image.width} x {image.height} "
-                f"pixels into {counted(count, 'tile')}, and --max-queue allows "
-                f"{self._most_tiles}: ask for larger tiles"
-            )
-
-    def _check_size(self, size: tuple[int, int]) -> None:
-        if size[0] * size[1] > self._limits.max_pixels:
-            raise ImageTooLarge(
-                f"the picture would be {size[1]}x{size[0]}, over the limit of "
-                f"{self._limits.max_pixels / 1e6:g} megapixels: {self._limits.pixels_advice}"
-            )
+    def _too_large(self, size: tuple[int, int]) -> ImageTooLarge | None:
+        if size[0] * size[1] <= self._limits.max_pixels:
+            return None
+        return ImageTooLarge(
+            f"the picture would be {size[1]}x{size[0]}, over the limit of "
+            f"{self._limits.max_pixels / 1e6:g} megapixels: {self._limits.pixels_advice}"
+        )
 
 
-def _of_parts(request: ImageRequest) -> ImageRequest:
-    return replace(request, encode=None, keep_pixels=False)
+async def _found(
+    kind: type[Part],
+    request: ImageRequest,
+    run: RunParts,
+    image: DecodedImage,
+    parts: Sequence[NDArray[np.uint8]],
+    times: list[StageTimes],
+) -> list[Part] | FoveaError:
+    """Run the model on parts of an image, and note the times of the slowest.
 
-
-def _new_image(answer: ImageResult | FoveaError, times: list[StageTimes]) -> NewImage:
-    """Return the picture of a tile, and note its times."""
-    if isinstance(answer, FoveaError):
-        raise answer
-    times.append(answer.times)
-    assert isinstance(answer.found, NewImage), "the model makes pictures"
-    return answer.found
+    An error that it returns is of the image, one that it raises is of the request.
+    """
+    crops = [DecodedImage(part, image.orientation) for part in parts]
+    try:
+        answers = await run(replace(request, encode=None, keep_pixels=False), crops)
+    except InvalidRequest as error:  # the queue never has room for as many
+        return error
+    found = list[Part]()
+    for answer in answers:
+        if isinstance(answer, FoveaError):
+            return answer
+        assert isinstance(answer.found, kind), "the task was checked"
+        found.append(answer.found)
+    times.append(max((each.times for each in answers if isinstance(each, ImageResult)), key=sum))
+    return found
 
 
 def _answer(
     request: ImageRequest,
     image: DecodedImage,
     decode_ns: int,
-    parts: Sequence[StageTimes],
+    runs: Sequence[StageTimes],
     join: Callable[[], TaskResult],
 ) -> ImageResult:
-    """Join what was found on the parts of an image, which took these times; write the answer."""
+    """Join what was found on the parts of an image, whose runs took these times; write it."""
     began = time.monotonic_ns()
     result = ImageResult(image.width, image.height, image.orientation, join())
     if request.keep_pixels:
         result.pixels = image.pixels
     if request.encode is not None:
         result.encoded = request.encode(result)
-    # The slowest tile counts in each stage, like the slowest image of a request.
-    times = longest(parts)
+    times = StageTimes(*map(sum, zip(*runs, strict=True)))
     output_ns = times.output + time.monotonic_ns() - began
     result.times = times._replace(decode=times.decode + decode_ns, output=output_ns)
     return result

@@ -74,6 +74,11 @@ class ModelStatistics:
             batch.compute_infer.add(times.infer)
             batch.compute_output.add(times.output)
 
+    def computed(self, rows: int) -> None:
+        """Count parts of an image, which is counted by `succeeded` once all are there."""
+        with self._lock:
+            self.inference_count += rows
+
     def succeeded(self, rows: int, total_ns: int, times: StageTimes) -> None:
         """Count a request of `rows` that the engine answered."""
         with self._lock:

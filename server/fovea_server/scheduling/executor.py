@@ -25,6 +25,7 @@ from fovea_preprocess.errors import (
     Unavailable,
 )
 from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
+from fovea_server.observability.stages import StageTimes
 from fovea_server.scheduling.batch import Batch, prepare, run
 from fovea_server.scheduling.job import Job
 from fovea_server.scheduling.job_queue import JobQueue
@@ -113,7 +114,8 @@ class Executor:
             return self._queue.enter(jobs)
         except FoveaError:
             for job in jobs:
-                self._count_failure(job, FailureReason.REJECTED)
+                if not job.is_part:
+                    self.count_failure(job.arrived_ns, FailureReason.REJECTED)
             raise
 
     def step(self) -> None:
@@ -264,21 +266,30 @@ class Executor:
                 job.given_up.set_result(None)
             if not cancelled:
                 job.future.set_result(None)
-        if cancelled:
-            self._count_failure(job, FailureReason.CANCELED)
+        if job.is_part:
+            if job.error is None and not cancelled:
+                self._statistics.computed(job.rows)
+        elif cancelled:
+            self.count_failure(job.arrived_ns, FailureReason.CANCELED)
         elif job.error is not None:
-            self._count_failure(job, _reason(job.error))
+            self.count_failure(job.arrived_ns, reason_of(job.error))
         else:
-            total_ns = time.monotonic_ns() - job.arrived_ns
-            self._statistics.succeeded(job.rows, total_ns, job.times)
+            self._statistics.succeeded(job.rows, time.monotonic_ns() - job.arrived_ns, job.times)
             if isinstance(job.request, ImageRequest):
                 self._statistics.stages.observe(job.times)
 
-    def _count_failure(self, job: Job, reason: FailureReason) -> None:
-        self._statistics.failed(time.monotonic_ns() - job.arrived_ns, reason)
+    def count_joined(self, arrived_ns: int, times: StageTimes) -> None:
+        """Count an image whose parts are counted."""
+        self._statistics.succeeded(0, time.monotonic_ns() - arrived_ns, times)
+        self._statistics.stages.observe(times)
+
+    def count_failure(self, arrived_ns: int, reason: FailureReason) -> None:
+        """Count a request for tensors, or an image, that has no answer."""
+        self._statistics.failed(time.monotonic_ns() - arrived_ns, reason)
 
 
-def _reason(error: FoveaError) -> FailureReason:
+def reason_of(error: FoveaError) -> FailureReason:
+    """Return the reason why a request that was accepted has no answer."""
     if isinstance(error, DeadlineExceeded):
         return FailureReason.REJECTED
     return FailureReason.BACKEND if isinstance(error, BackendError) else FailureReason.OTHER

@@ -100,6 +100,11 @@ class Job:
         """True while somebody waits for its answer, and there can be one."""
         return self.error is None and (self.future is None or not self.future.done())
 
+    @property
+    def is_part(self) -> bool:
+        """True for a part of an image, such as a tile: it is counted as an inference alone."""
+        return isinstance(self.request, ImageRequest) and self.request.cut is not None
+
     def queue_full(self, waiting: int, retry_after_s: float) -> QueueFull:
         """Make the error for a request that finds no room behind `waiting` others."""
         if isinstance(self.request, InferRequest):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 
 from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
-from fovea_server.observability.model_statistics import ModelStatistics
+from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
+from fovea_server.observability.stages import NO_TIMES
 from fovea_server.scheduling.base import Scheduler, in_thread
 from fovea_server.scheduling.batch import prepare
-from fovea_server.scheduling.executor import Executor
+from fovea_server.scheduling.executor import Executor, reason_of
 from fovea_server.scheduling.job import ImageSource, Job, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
 from fovea_server.scheduling.model_io import ModelIO, Outputs
@@ -104,7 +105,7 @@ class RowScheduler(Scheduler):
     async def run(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Outputs:
         """Run the engine for a request that fits the model; raises as `infer`."""
         job = self._tensors.job(request, checked, arrived_ns)
-        await self._run((job,))
+        await self._run((job,), arrived_ns)
         if job.error is not None:
             raise job.error
         if request.trace is not None:
@@ -116,31 +117,62 @@ class RowScheduler(Scheduler):
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
         """Answer images."""
+        arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
+            run = partial(self._predict, arrived_ns)
             if request.cut is None:
-                return await self._predict(request, request.images)
-            return await request.cut(request, self._predict)
+                answers = await run(request, request.images)
+            else:
+                answers = await self._by_parts(request, request.cut(request, run), arrived_ns)
+        if request.trace is not None:
+            times = (each.times for each in answers if isinstance(each, ImageResult))
+            request.trace.computed(max(times, key=sum, default=NO_TIMES))
+        return answers
+
+    async def _by_parts(
+        self,
+        request: ImageRequest,
+        answering: Awaitable[list[ImageResult | FoveaError]],
+        arrived_ns: int,
+    ) -> list[ImageResult | FoveaError]:
+        """Count images that are answered by their parts."""
+        failed = FailureReason.CANCELED
+        answers: list[ImageResult | FoveaError] = []
+        try:
+            answers = await answering
+        except FoveaError:
+            failed = FailureReason.REJECTED
+            raise
+        finally:
+            for _ in request.images[len(answers) :]:
+                self._executor.count_failure(arrived_ns, failed)
+        for answer in answers:
+            if isinstance(answer, FoveaError):
+                self._executor.count_failure(arrived_ns, reason_of(answer))
+            else:
+                self._executor.count_joined(arrived_ns, answer.times)
+        return answers
 
     async def _predict(
-        self, request: ImageRequest, images: Sequence[SentImage]
+        self, arrived_ns: int, request: ImageRequest, images: Sequence[SentImage]
     ) -> list[ImageResult | FoveaError]:
         """Answer images in place of those of a request, such as the tiles of one."""
-        arrived_ns, source = time.monotonic_ns(), self._images
+        source = self._images
         assert source is not None, "only models that take images are asked"
-        jobs = [source.job(request, data, arrived_ns) for data in images]
-        await self._run(jobs)
-        if request.trace is not None:
-            request.trace.computed(max((job.times for job in jobs), key=sum))
+        self._queue.check(request, len(images))
+        now_ns = time.monotonic_ns()
+        jobs = [source.job(request, data, now_ns) for data in images]
+        await self._run(jobs, arrived_ns)
         return [job.image.result if job.error is None else job.error for job in jobs]
 
-    async def _run(self, jobs: Sequence[Job]) -> None:
-        """Get the jobs of one request done: each then has its outcome, or its `error`."""
+    async def _run(self, jobs: Sequence[Job], arrived_ns: int) -> None:
+        """Get jobs of one request, which arrived then, done: each has its outcome, or `error`."""
         if self.failure:
             raise ModelNotReady(self.failure)
         self.gate.check(jobs[0].request)
         if len(jobs) == 1 and self._executor.run_at_once(jobs[0]):
             return
-        self._enter(jobs)
+        self._enter(jobs, arrived_ns)
         # The event loop itself does not keep tasks alive.
         apart = [
             asyncio.create_task(self._prepare_apart(job, job.place))
@@ -161,13 +193,13 @@ class RowScheduler(Scheduler):
                 task.add_done_callback(self._apart.discard)
                 task.cancel()
 
-    def _enter(self, jobs: Sequence[Job]) -> None:
+    def _enter(self, jobs: Sequence[Job], arrived_ns: int) -> None:
         policy = self._executor.enter(jobs)
         if timeout_us := policy.timeout_us(jobs[0].request.timeout_us):
             expire = self._reject if policy.rejects else self._queue.delay
-            loop = asyncio.get_running_loop()
+            loop, passed_ns = asyncio.get_running_loop(), time.monotonic_ns() - arrived_ns
             for job in jobs:
-                job.expiry = loop.call_later(timeout_us / 1e6, expire, job)
+                job.expiry = loop.call_later(timeout_us / 1e6 - passed_ns / 1e9, expire, job)
 
     def _reject(self, job: Job) -> None:
         if self._queue.withdraw(job):

@@ -76,7 +76,8 @@ class ImageResult:
         tensors: the raw output rows, by name, where the head is not recognised; else None.
         pixels: the upright image, uint8 [h, w, 3] RGB, if the request keeps it.
         batch: rows of the execution that computed it; 0 for none, or several.
-        times: of the longest of its tiles, where it was cut into some.
+        times: of the slowest of its tiles, where it was cut into some; of rows of tiles that were
+            run one after the other, together.
         stages: nanoseconds of each stage of a pipeline, by its name.
         encoded: the result of the request's `encode`, if it has that.
     """

@@ -81,7 +81,7 @@ def test_pixels_are_answered_as_the_file_that_they_were_decoded_from(
     # The cache tells a file from its pixels, and pixels of another shape.
     assert (cache.statistics.hits, len(cache)) == (1, 3)
     tiled = PredictOptions(tile="2x2")
-    cut = Tiles(image_limits(Settings()), 256).cut_of("simple_cache", served.engine, tiled)
+    cut = Tiles(image_limits(Settings())).cut_of("simple_cache", served.engine, tiled)
     of_file, of_pixels, kept = (
         asyncio.run(served.predict(each, options=tiled, cut=cut))[0]
         for each in (SCENES[0], image, image)
