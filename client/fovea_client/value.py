@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 class Value:
-    """A result of a whole image.
-
-    Attributes:
-        COLUMNS: of the table that `rows` fills; none where it fits into no table.
-    """
+    """A result of a whole image."""
 
     __slots__ = ()
 

@@ -1,5 +1,6 @@
 """A real answer of every task: the schemas and the client have all of its fields, and no others."""
 
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import helper
 from tests.built import build
-from tests.conftest import DEMO
+from tests.conftest import DEMO, ROOT
 from tests.e2e.results import AS_IT_IS, IMAGES, KINDS, SIDE
 from tests.engines.tiny import save
 from tests.serving import start_server
@@ -21,6 +22,7 @@ from fovea_server.http.v1.schemas import PredictAnswer
 
 pytestmark = pytest.mark.slow
 
+PAGE = ROOT / "server/fovea_server/ui/tasks.js"
 # The files as they are, whose heads are recognised.
 PLAIN = {
     "detect": "digits.onnx",
@@ -106,6 +108,9 @@ def test_all_sides_have_the_same_tasks():
     fields = {task: kind.field for task, kind in RESULT_OF.items()} | {"tensors": "tensors"}
     assert named == (*RESULT_OF, "tensors")
     assert fields == TASKS
+    page = PAGE.read_text()
+    rows = re.findall(r'^  (\w+): \{ label: ".*", kind: "(\w+)".*\},$', page, re.M)
+    assert {**dict(rows), "tensors": "tensors"} == TASKS
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -93,6 +93,7 @@ class Attributes(TaskResult):
     tasks: ClassVar[tuple[str, ...]] = ("attributes",)
     field: ClassVar[str] = "attributes"
     shares: ClassVar[str] = "probabilities"
+    columns: ClassVar[tuple[str, ...]] = ("attribute", "class_id", "class_name", "score")
 
     found: tuple[Attribute, ...]
 
@@ -159,6 +160,14 @@ class Attributes(TaskResult):
             )
             lines.append((f"{each.name}: {named or 'none'}", each.likely[0] if named else 0))
         return lines
+
+    def rows(self, words: Vocabulary) -> list[dict[str, Any]]:
+        """Return a row for each class of each classifier."""
+        return [
+            {"attribute": each.name} | row
+            for each in self.found
+            for row in each.to_json(words.labels)["classes"]
+        ]
 
     @property
     def likely(self) -> dict[int, float]:

@@ -34,6 +34,7 @@ class Classes(TaskResult):
 
     tasks: ClassVar[tuple[str, ...]] = ("classify",)
     field: ClassVar[str] = "classes"
+    columns: ClassVar[tuple[str, ...]] = ("class_id", "class_name", "score")
 
     class_ids: NDArray[np.int32]
     scores: NDArray[np.float32]

@@ -31,6 +31,7 @@ class Embedding(TaskResult):
     tasks: ClassVar[tuple[str, ...]] = ("embed",)
     field: ClassVar[str] = "embedding"
     shares: ClassVar[str] = "directions of vectors"
+    columns: ClassVar[tuple[str, ...]] = ("norm", "vector")
 
     vector: NDArray[np.float32]
     length: float | None = None
@@ -102,6 +103,11 @@ class Embedding(TaskResult):
     def arrays(self) -> list[Array]:
         """Return all arrays that it keeps in memory."""
         return [self.vector]
+
+    def rows(self, words: Vocabulary) -> list[dict[str, Any]]:
+        """Return one row, with the shortest numbers that read as the same float32."""
+        numbers = [float(str(number)) for number in self.vector]
+        return [{"norm": round(self.norm, 6), "vector": numbers}]
 
     def shared(self, other: TaskResult) -> float | None:
         """Return 1 less the angle over 90 degrees: .98 is a cosine of .9995, and .8 one of .951.

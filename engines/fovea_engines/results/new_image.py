@@ -46,6 +46,7 @@ class NewImage(TaskResult):
     tasks: ClassVar[tuple[str, ...]] = ("image",)
     field: ClassVar[str] = "picture"
     shares: ClassVar[str] = "pictures"
+    columns: ClassVar[tuple[str, ...]] = ("width", "height")
 
     values: NDArray[np.float32] | Pixels
     luma: bool = False

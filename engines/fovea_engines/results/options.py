@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from fovea_preprocess.errors import InvalidOption
 
@@ -25,6 +25,9 @@ VectorFormat = Literal["base64", "list"]
 _OBJECTS = ("detect", "segment", "pose", "obb")
 _BOXES = (*_OBJECTS, "text")
 _RANKED = ("classify", "attributes")
+MAPS: Final = ("semantic", "saliency", "depth", "image")
+"""Tasks whose answers lack what was found with mask=none."""
+
 # Tasks of options that are refused for others; of masks, the tasks of each form.
 _TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
     "conf": _BOXES,
@@ -35,7 +38,7 @@ _TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
     "agnostic": _OBJECTS,
     "mask": {
         "polygon": ("segment", "semantic"),
-        "png": ("segment", "semantic", "saliency", "depth", "image"),
+        "png": ("segment", *MAPS),
     },
     "labels": ("embed", "detect", "segment"),
     "normalise": ("embed",),

@@ -32,6 +32,7 @@ class ReadText(TaskResult):
     tasks: ClassVar[tuple[str, ...]] = ("read",)
     field: ClassVar[str] = "reading"
     shares: ClassVar[str] = "texts"
+    columns: ClassVar[tuple[str, ...]] = ("text", "score")
 
     ids: NDArray[np.int32]
     scores: NDArray[np.float32]

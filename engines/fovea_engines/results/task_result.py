@@ -25,12 +25,14 @@ class TaskResult(ABC):
         tasks: whose results it is.
         field: of an image's answer, which holds it.
         shares: what `shared` measures, for people.
+        columns: of the table of its `rows`; none where it fits into none, or a model decides them.
     """
 
     __slots__ = ()
     tasks: ClassVar[tuple[str, ...]] = ()
     field: ClassVar[str] = ""
     shares: ClassVar[str] = "maps"
+    columns: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
@@ -89,6 +91,12 @@ class TaskResult(ABC):
     def likely(self) -> dict[int, float]:
         """Return the classes of the whole image that hold, each with its score."""
         return {}
+
+    def rows(self, words: Vocabulary) -> list[dict[str, Any]]:
+        """Return the rows of a table, by its `columns`."""
+        value = self.to_json(words, PredictOptions(mask="none"))[self.field]
+        several = value if isinstance(value, list) else [value]
+        return [{name: each[name] for name in self.columns} for each in several]
 
     def caption(self, labels: Sequence[str] | None) -> str:
         """Return a few words that an object is named by, if it is of a crop of that."""

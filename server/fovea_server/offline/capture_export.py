@@ -26,6 +26,7 @@ from fovea_server.tensors.messages import ImageResult
 
 IMAGES = "images"
 
+# Of Label Studio, for the tasks whose results it can show.
 _CONTROLS: Mapping[str, Sequence[str]] = {
     "detect": ("RectangleLabels",),
     "obb": ("RectangleLabels",),
@@ -35,7 +36,6 @@ _CONTROLS: Mapping[str, Sequence[str]] = {
     "semantic": ("PolygonLabels",),
     "classify": ("Choices",),
 }
-_OBJECTS = ("detect", "segment", "pose", "obb", "text")
 
 
 def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -> None:
@@ -61,7 +61,7 @@ def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -
         raise InvalidOption(f"the captures are of {', '.join(models)}: name one with --model")
     with _named(captured[-1]):
         model = predicting(rows[-1][1])
-    if model.task not in (_CONTROLS if form == "label-studio" else _OBJECTS):
+    if model.task not in (_CONTROLS if form == "label-studio" else Detections.tasks):
         raise InvalidOption(f"--format {form} does not hold results of the task {model.task}")
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
     entries = list(_copied(rows, out / IMAGES))

@@ -15,7 +15,14 @@ import numpy as np
 from fovea_engines.engine import Engine
 from fovea_engines.heads.custom import FileHead
 from fovea_engines.session import Array, Session, batched_outputs
-from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InferenceFailed, QueueFull
+from fovea_preprocess.errors import (
+    DeadlineExceeded,
+    FoveaError,
+    InferenceFailed,
+    InvalidOption,
+    InvalidRequest,
+    QueueFull,
+)
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
 from fovea_preprocess.jpeg import decoded_bytes
 from fovea_preprocess.letterbox import LetterboxMap
@@ -104,6 +111,21 @@ class Job:
     def is_part(self) -> bool:
         """True for a part of an image, such as a tile: it is counted as an inference alone."""
         return isinstance(self.request, ImageRequest) and self.request.cut is not None
+
+    def too_many(self, count: int, limit: int) -> InvalidRequest:
+        """Make the error for a request, or an image of parts, for which there never is room."""
+        said = f"the limit is {limit} (--max-queue, or max_queue_size in config.pbtxt)"
+        request = self.request
+        if not isinstance(request, ImageRequest) or request.cut is None:
+            return InvalidRequest(f"the request has {counted(count, 'image')} and {said}; split it")
+        if request.options.tile is None:
+            return InvalidRequest(
+                f"rows of the picture are {counted(count, 'tile')}, and {said}: send a smaller image"
+            )
+        return InvalidOption(
+            f"tile={request.options.tile} cuts the image into {counted(count, 'tile')}, and {said}: "
+            "ask for larger tiles"
+        )
 
     def queue_full(self, waiting: int, retry_after_s: float) -> QueueFull:
         """Make the error for a request that finds no room behind `waiting` others."""

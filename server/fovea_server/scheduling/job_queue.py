@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, ModelQueuePolicy
-from fovea_preprocess.errors import InvalidOption, InvalidRequest, ShuttingDown
-from fovea_preprocess.plural import counted
+from fovea_preprocess.errors import ShuttingDown
 from fovea_server.scheduling.job import Job, Source
-from fovea_server.tensors.messages import ImageRequest, InferRequest
 
 # Weight of the newest answer in the mean interval: about the last twenty count.
 _SMOOTHING = 0.1
@@ -90,39 +88,22 @@ class JobQueue:
     def __len__(self) -> int:
         return self._size
 
-    def check(self, request: ImageRequest, count: int) -> None:
-        """Refuse images, or the parts of one, for which there never is room: InvalidRequest."""
-        with self._lock:
-            most = self._level_of(request).policy.max_queue_size
-        limit = min(self._limit, most or self._limit)
-        if count <= limit:
-            return
-        size = f"the limit is {limit} (--max-queue, or max_queue_size in config.pbtxt)"
-        if request.options.tile is not None:
-            raise InvalidOption(
-                f"tile={request.options.tile} cuts the image into {counted(count, 'tile')}, and "
-                f"{size}: ask for larger tiles"
-            )
-        if request.cut is not None:
-            raise InvalidRequest(
-                f"the picture is made of rows of {counted(count, 'tile')}, and {size}: send a "
-                "smaller image"
-            )
-        raise InvalidRequest(f"the request has {counted(count, 'image')} and {size}; split it")
-
     def enter(self, jobs: Sequence[Job]) -> ModelQueuePolicy:
         """Accept the jobs of one request, all or none; return the policy for their wait.
 
         Raises:
             QueueFull: there is no room for them now.
+            InvalidRequest: there never is.
             ShuttingDown: the queue is closed.
         """
         count = len(jobs)
         with self._lock:
             if self._closed:
                 raise ShuttingDown("the model is being unloaded; send again later")
-            level = self._level_of(jobs[0].request)
+            level = self._level_of(jobs[0])
             waiting, most = len(level.jobs) + len(level.delayed), level.policy.max_queue_size
+            if count > self._limit or 0 < most < count:
+                raise jobs[0].too_many(count, min(self._limit, most or self._limit))
             if self.accepted + count > self._limit or 0 < most < waiting + count:
                 raise jobs[0].queue_full(self.accepted, self.accepted * self._interval_s)
             if not self.accepted:
@@ -156,7 +137,7 @@ class JobQueue:
                     jobs = list(islice(self._ready(source), decision.count))
                     for job in jobs:
                         self._remove(job)
-                        level = self._level_of(job.request)
+                        level = self._level_of(job)
                         level.now = max(level.now, job.turn)
                     self.running += 1
                     return jobs, None
@@ -194,7 +175,7 @@ class JobQueue:
     def delay(self, job: Job) -> None:
         """Move a job that still waits behind all others of its priority."""
         with self._lock, suppress(ValueError):
-            level = self._level_of(job.request)
+            level = self._level_of(job)
             level.jobs.remove(job)
             level.delayed.append(job)
 
@@ -231,7 +212,7 @@ class JobQueue:
         return (job for job in self._waiting() if job.source is source and job.prepared)
 
     def _remove(self, job: Job) -> bool:
-        level = self._level_of(job.request)
+        level = self._level_of(job)
         for jobs in (level.jobs, level.delayed):
             with suppress(ValueError):
                 jobs.remove(job)
@@ -242,8 +223,8 @@ class JobQueue:
                 return True
         return False
 
-    def _level_of(self, request: InferRequest | ImageRequest) -> _Level:
-        batching, asked = self._batching, request.priority
+    def _level_of(self, job: Job) -> _Level:
+        batching, asked = self._batching, job.request.priority
         has_level = 1 <= asked <= batching.priority_levels
         number = asked if has_level else batching.default_priority_level
         level = self._levels.get(number)

@@ -9,13 +9,18 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.tasks import RESULT_OF
 
-Absent = SkipJsonSchema[None]
+
+def _refuse_null(value: None) -> None:
+    raise ValueError("it is left out, and never null")
+
+
+Absent = Annotated[SkipJsonSchema[None], AfterValidator(_refuse_null)]
 """A field that may be left out, and is never null."""
 
 
@@ -45,7 +50,15 @@ PredictJson = create_model(
 )
 
 
-class Box(BaseModel):
+class Part(BaseModel):
+    """A part of an answer, which has no field that is not listed; later servers may list more."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra=lambda schema: schema.pop("additionalProperties", None)
+    )
+
+
+class Box(Part):
     """Corners in pixels of the upright original."""
 
     x1: float
@@ -54,7 +67,7 @@ class Box(BaseModel):
     y2: float
 
 
-class Keypoint(BaseModel):
+class Keypoint(Part):
     """A named point, in pixels of the upright original; it may lie outside."""
 
     name: str
@@ -63,7 +76,7 @@ class Keypoint(BaseModel):
     score: float
 
 
-class Rotated(BaseModel):
+class Rotated(Part):
     """A rotated rectangle in pixels of the upright original; it may reach outside."""
 
     cx: float
@@ -73,14 +86,14 @@ class Rotated(BaseModel):
     angle: float
 
 
-class Corner(BaseModel):
+class Corner(Part):
     """A corner of a rotated rectangle, in pixels of the upright original."""
 
     x: float
     y: float
 
 
-class Mask(BaseModel):
+class Mask(Part):
     """A mask as the option `mask` asks for it: run lengths, polygons, or a PNG file."""
 
     size: list[int] = Field(min_length=2, max_length=2, description="height, width")
@@ -91,7 +104,7 @@ class Mask(BaseModel):
     png: str | Absent = Field(None, description="the file in base64")
 
 
-class ScoredClass(BaseModel):
+class ScoredClass(Part):
     """A class of the whole image; the scores of all classes add up to 1."""
 
     class_id: int
@@ -99,7 +112,7 @@ class ScoredClass(BaseModel):
     score: float
 
 
-class Attribute(BaseModel):
+class Attribute(Part):
     """The classes of an image by one of several classifiers."""
 
     name: str = Field(description="of the classifier")
@@ -112,14 +125,14 @@ class Attribute(BaseModel):
     )
 
 
-class Character(BaseModel):
+class Character(Part):
     """One character of a text; its score is 0 to 1."""
 
     character: str
     score: float
 
 
-class Reading(BaseModel):
+class Reading(Part):
     """The text of an image, which is one line."""
 
     text: str
@@ -127,7 +140,7 @@ class Reading(BaseModel):
     characters: list[Character] = Field(description="from left to right")
 
 
-class Embedding(BaseModel):
+class Embedding(Part):
     """A vector of an image, to compare images by."""
 
     norm: float = Field(description="the length that the network gave the vector")
@@ -143,20 +156,20 @@ class Embedding(BaseModel):
     )
 
 
-class ErrorDetail(BaseModel):
+class ErrorDetail(Part):
     """A stable word for programs, a sentence for people."""
 
     code: str
     message: str
 
 
-class ErrorAnswer(BaseModel):
+class ErrorAnswer(Part):
     """Every answer that is not 2xx."""
 
     error: ErrorDetail
 
 
-class Detection(BaseModel):
+class Detection(Part):
     """One thing found."""
 
     box: Box
@@ -182,7 +195,7 @@ class Detection(BaseModel):
     )
 
 
-class ClassArea(BaseModel):
+class ClassArea(Part):
     """One class of an image."""
 
     class_id: int
@@ -192,7 +205,7 @@ class ClassArea(BaseModel):
     mask: Mask | Absent = Field(None, description="run lengths or polygons")
 
 
-class Semantic(BaseModel):
+class Semantic(Part):
     """The classes of an image, the largest first."""
 
     classes: list[ClassArea]
@@ -203,14 +216,14 @@ class Semantic(BaseModel):
     )
 
 
-class Saliency(BaseModel):
+class Saliency(Part):
     """The foreground of an image."""
 
     share: float = Field(description="of the image that is foreground", ge=0, le=1)
     png: str | Absent = Field(None, description="a grey PNG file of 8 bits in base64")
 
 
-class Depth(BaseModel):
+class Depth(Part):
     """The depths of an image."""
 
     min: float = Field(description="the least depth")
@@ -221,7 +234,7 @@ class Depth(BaseModel):
     offset: float | Absent = Field(None, description="plus this")
 
 
-class NewPicture(BaseModel):
+class NewPicture(Part):
     """A picture that a network has made of an image: larger, sharper, without noise, in colour."""
 
     width: int = Field(description="of the picture, pixels")
@@ -229,7 +242,7 @@ class NewPicture(BaseModel):
     png: str | Absent = Field(None, description="a PNG file of 8 bits in base64, RGB or grey")
 
 
-class Tensor(BaseModel):
+class Tensor(Part):
     """A raw output row of a model whose head is not recognised."""
 
     name: str
@@ -238,7 +251,7 @@ class Tensor(BaseModel):
     data: list[object]
 
 
-class ImageAnswer(BaseModel):
+class ImageAnswer(Part):
     """One image of an answer: the field that the `task` names, or `error`."""
 
     # One schema, not one for each task: many generators of clients cannot read a choice of schemas.
@@ -259,7 +272,7 @@ class ImageAnswer(BaseModel):
     error: ErrorDetail | Absent = Field(None, description="why this image failed")
 
 
-class TimingMs(BaseModel):
+class TimingMs(Part):
     """Milliseconds by stage (of the slowest image in each) and in all."""
 
     decode: float
@@ -271,7 +284,7 @@ class TimingMs(BaseModel):
     stages: dict[str, float] | Absent = None
 
 
-class PredictAnswer(BaseModel):
+class PredictAnswer(Part):
     """Answers in the order of the images; a bad image among good ones fails only itself."""
 
     model: str

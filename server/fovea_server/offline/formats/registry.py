@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fovea_engines.results.detections import Detections
+from fovea_engines.results.options import MAPS
 from fovea_engines.results.tasks import RESULT_OF
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.offline.entry import Entry
 from fovea_server.offline.formats.coco import write_coco
-from fovea_server.offline.formats.csv_rows import COLUMNS, write_csv
+from fovea_server.offline.formats.csv_rows import write_csv
 from fovea_server.offline.formats.yolo import write_yolo
 from fovea_server.offline.predictors import Predicting
 from fovea_server.offline.sources import Source
@@ -35,12 +36,11 @@ FILES: Mapping[str, str] = {
 _OBJECTS = Detections.tasks
 FINDS_NO_OBJECTS = tuple(task for task in RESULT_OF if task not in _OBJECTS)
 
-_MAPS = ("semantic", "saliency", "depth", "image")
 _TASKS: Mapping[str, Sequence[str]] = {
     ANNOTATED: (*_OBJECTS, *FINDS_NO_OBJECTS),
     "coco": _OBJECTS,
     "yolo": _OBJECTS,
-    "csv": (*_OBJECTS, *COLUMNS),
+    "csv": (*_OBJECTS, *(task for task in FINDS_NO_OBJECTS if RESULT_OF[task].columns)),
     "jsonl": (*_OBJECTS, *FINDS_NO_OBJECTS, "tensors"),
 }
 
@@ -57,11 +57,12 @@ def read_formats(given: Sequence[str]) -> tuple[str, ...]:
 def check_formats(formats: Sequence[str], model: Predicting) -> None:
     """Refuse, as InvalidOption, formats that the results of a model cannot have."""
     able = [name for name, tasks in _TASKS.items() if model.task in tasks]
-    if model.mask == "none" and model.task in _MAPS:
+    mapless = model.mask == "none" and model.task in MAPS
+    if mapless:
         able.remove(ANNOTATED)
     for name in formats:
         if name not in able:
             why = f"model '{model.name}', whose task is {model.task}"
-            if name == ANNOTATED and model.task in _MAPS:
+            if name == ANNOTATED and mapless:
                 why += ", and with --mask none"
             raise InvalidOption(f"--format {name} is not for {why}: it can have {', '.join(able)}")
