@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 import pytest
 from onnx import helper
+from pydantic import ValidationError
 from tests.built import build
 from tests.conftest import DEMO, ROOT
 from tests.e2e.results import AS_IT_IS, IMAGES, KINDS, SIDE
@@ -136,3 +137,25 @@ def client_options(options: dict[str, Any]) -> dict[str, Any]:
 
 def without_reason(found: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name != "reason"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"orientation": None},
+        {"detections": None},
+        {"error": None},
+        {"later": 1},
+        {"detections": [{"keypoints": None}]},
+        {"detections": [{"later": 1}]},
+    ],
+)
+def test_the_schemas_take_neither_null_nor_other_fields(server, images, change):
+    answer = httpx.post(server.predict_url("detect"), content=images["detect"]).json()
+    PredictAnswer.model_validate(answer, strict=True)
+    [image] = answer["images"]
+    found = image["detections"][0]
+    rows = change.get("detections")
+    image |= change if not rows else {"detections": [found | rows[0]]}
+    with pytest.raises(ValidationError):
+        PredictAnswer.model_validate(answer, strict=True)

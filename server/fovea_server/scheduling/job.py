@@ -120,11 +120,11 @@ class Job:
             return InvalidRequest(f"the request has {counted(count, 'image')} and {said}; split it")
         if request.options.tile is None:
             return InvalidRequest(
-                f"rows of the picture are {counted(count, 'tile')}, and {said}: send a smaller image"
+                f"a row of the picture is {counted(count, 'tile')}, and {said}: send a smaller one"
             )
         return InvalidOption(
-            f"tile={request.options.tile} cuts the image into {counted(count, 'tile')}, and {said}: "
-            "ask for larger tiles"
+            f"tile={request.options.tile} cuts the image into {counted(count, 'tile')}, and "
+            f"{said}: ask for larger tiles"
         )
 
     def queue_full(self, waiting: int, retry_after_s: float) -> QueueFull:

@@ -176,7 +176,8 @@ class Detection(Part):
     score: float
     class_id: int
     class_name: str
-    mask: Mask | Absent = Field(None, description="of a segmenter")
+    # With mask=none it is null, which generated clients take for absent.
+    mask: Mask | SkipJsonSchema[None] = Field(None, description="of a segmenter")
     keypoints: list[Keypoint] | Absent = Field(None, description="of a pose model")
     rotated: Rotated | Absent = Field(None, description="of a model of rotated boxes or of text")
     corners: Annotated[list[Corner], Field(min_length=4, max_length=4)] | Absent = Field(
