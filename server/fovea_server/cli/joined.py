@@ -44,7 +44,7 @@ class JoinedPredictor(Predictor):
         engine = model.engine
         assert engine is not None, "its first model takes images"
         version, task = str(model.version), model.task
-        about = self._name, version, task, engine.vocabulary()
+        about = self._name, version, task, engine.vocabulary(self._options.labels)
         return Predicting(*about, is_pipeline=bool(model.config.composing))
 
     def predict(self, image: InputImage) -> Predicted:
