@@ -9,7 +9,8 @@ already_exists answer_too_large backend_error backend_unavailable body_timeout b
 build_failed
 deadline_exceeded device_lost disagreement error fetch_refused forbidden foreign_request
 image_too_large
-inference_failed invalid_image invalid_model invalid_option invalid_request keys_pending load_failed
+inference_failed invalid_image invalid_model invalid_option invalid_request invalid_result
+keys_pending load_failed
 malformed_json method_not_allowed model_not_ready no_memory not_finite not_found out_of_memory
 out_of_order
 queue_full rate_limited region_failed restricted shutting_down unauthenticated unavailable

@@ -20,7 +20,7 @@ from fovea_engines.evaluation.labels import Labels, check_task
 from fovea_engines.progress import ConsoleProgress, Progress
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.results.options import PredictOptions
-from fovea_preprocess.errors import InvalidOption, InvalidRequest, UnsupportedModel
+from fovea_preprocess.errors import InvalidOption, InvalidRequest, InvalidResult, UnsupportedModel
 from fovea_server.cli.eval_tables import EvalReport, show
 from fovea_server.cli.options import (
     AllowCodeOption,
@@ -224,6 +224,8 @@ def _through(
                 if not error.of_one_image:
                     raise
                 raise InvalidRequest(f"{path}: {error.message}") from error
+            except InvalidResult as error:
+                raise error.with_text(f"{path}: {error}") from error
             answered = prediction.version
             return prediction
 
