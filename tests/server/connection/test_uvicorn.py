@@ -3,13 +3,15 @@
 import asyncio
 import inspect
 
-from uvicorn import Config
+from uvicorn import Config, Server
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
 )
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.streams import StreamReader
 
 GET = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 SCOPE = {
@@ -64,9 +66,70 @@ def test_what_connections_use_of_uvicorn():
         "resume_writing": [],
         "_start_asgi_task": ["cycle", "app"],
     }
-    for name, parameters in hooks.items():
-        assert names(getattr(HttpToolsProtocol, name)) == ["self", *parameters], name
+    check(HttpToolsProtocol, hooks)
     asyncio.run(_check_a_connection())
+
+
+def test_what_websockets_use_of_uvicorn():
+    hooks = {
+        "data_received": ["data"],
+        "connection_lost": ["exc"],
+        "pause_writing": [],
+        "resume_writing": [],
+        "shutdown": [],
+        "receive": [],
+        "send": ["message"],
+        "handle_events": [],
+        "handle_cont": ["event"],
+        "handle_parser_exception": [],
+        "send_receive_event_to_app": [],
+        "keepalive_timeout": [],
+        "stop_keepalive": [],
+    }
+    check(WebSocketsSansIOProtocol, hooks)
+    check(StreamReader, {"read_exact": ["n"], "discard": []})
+    asyncio.run(_check_a_socket())
+
+
+async def _check_a_socket() -> None:
+    config = Config(silent, interface="asgi3", ws="none", log_config=None)
+    socket = WebSocketsSansIOProtocol(config, ServerState(), {})
+    assert socket.loop is asyncio.get_running_loop()
+    assert (socket.frames, socket.curr_msg_data_type) == ([], "bytes")
+    assert (socket.close_timer, socket.pong_timer) == (None, None)
+    assert (socket.handshake_initiated, socket.handshake_complete) == (False, False)
+    assert (socket.close_sent, socket.disconnected, socket.read_paused) == (False, False, False)
+    assert min(socket.ping_interval, socket.ping_timeout, socket.close_timeout) > 0
+    assert socket.queue.empty()
+    assert socket.writable.is_set()
+    # The parser and the reader are replaced before the first byte.
+    assert isinstance(socket.conn.reader, StreamReader)
+    assert not socket.conn.reader.buffer
+    assert inspect.isgenerator(socket.conn.parser)
+    assert inspect.isgenerator(socket.conn.parse())
+    assert (socket.conn.parser_exc, socket.conn.handshake_exc) == (None, None)
+    assert (socket.conn.events, socket.conn.close_sent) == ([], None)
+
+
+def test_what_servers_use_of_uvicorn():
+    hooks = {
+        "startup": ["sockets"],
+        "shutdown": ["sockets"],
+        "on_tick": ["counter"],
+        "handle_exit": ["sig", "frame"],
+    }
+    check(Server, hooks)
+    config = Config(silent, lifespan="off", log_config=None)
+    server = Server(config)
+    assert (server.started, server.should_exit, server.force_exit) == (False, False, False)
+    config.load()
+    assert (config.is_ssl, config.ssl) == (False, None)
+    assert hasattr(config.lifespan_class(config), "shutdown")
+
+
+def check(kind: type, hooks: dict[str, list[str]]) -> None:
+    for name, parameters in hooks.items():
+        assert names(getattr(kind, name)) == ["self", *parameters], name
 
 
 async def _check_a_connection() -> None:
@@ -81,9 +144,11 @@ async def _check_a_connection() -> None:
     assert protocol.ws_protocol_class is None
     assert protocol.timeout_keep_alive == config.timeout_keep_alive
     assert protocol.loop is asyncio.get_running_loop()
-    assert state.total_requests == 0
+    assert (state.total_requests, state.default_headers) == (0, [])
+    assert protocol.app_state == {}
+    assert protocol.logger.name == "uvicorn.error"
     protocol.connection_made(Wire())
-    assert (protocol.client, protocol.scheme) == (None, "http")
+    assert (protocol.client, protocol.server, protocol.scheme) == (None, None, "http")
     assert isinstance(protocol.flow, FlowControl)
     assert (protocol.flow.read_paused, protocol.flow.write_paused) == (False, False)
     # A head begins a request, with this scope; `_start_asgi_task` calls `run_asgi`.
