@@ -125,9 +125,9 @@ class Connection(HttpToolsProtocol):
             while self._framing.waiting and self._take():
                 pass
         except InvalidRequest as error:
-            self.send_400_response(str(error))
+            self._refuse(str(error))
         except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            self._refuse("Invalid HTTP request received.")
         if self._due == _NEVER and not self._framing.is_between:
             self._wait_for_more()
 
@@ -205,7 +205,7 @@ class Connection(HttpToolsProtocol):
         else:
             self._wait_for_more()
 
-    def send_400_response(self, msg: str) -> None:
+    def _refuse(self, why: str) -> None:
         """Refuse bytes that are no request, behind the answers before them; read nothing more."""
         self._framing.end()
         exchange = self.cycle
@@ -217,7 +217,7 @@ class Connection(HttpToolsProtocol):
                 return
         client = None if self.client is None else self.client[0]
         call = Call(self._traffic, "-", "-", client, lookup({}))
-        body = orjson.dumps({"error": msg})
+        body = orjson.dumps({"error": why})
         lines = [STATUS_LINE[400], b"content-type: application/json\r\n"]
         lines += (b"%s: %s\r\n" % header for header in self.server_state.default_headers)
         lines.append(b"%s: %s\r\n" % (REQUEST_ID_HEADER.encode(), call.id.encode()))
@@ -226,25 +226,20 @@ class Connection(HttpToolsProtocol):
         call.end(400, len(body))
         self._linger()
 
-    def on_response_complete(self) -> None:
-        """Begin the next request, or wait for it with a time limit."""
+    def end_answer(self, *, keep_alive: bool) -> None:
+        """Begin the next request, or wait for it with a time limit; or close, once it is time."""
         self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        self._wait_for_more()
-        self._continue()
-
-    def close_behind_answer(self) -> None:
-        """Close the connection behind the last answer, once the client has sent its body."""
-        # Closing now would break the connection while most clients still send.
-        if self._framing.is_between:
-            self._framing.end()
+        if keep_alive:
+            self.flow.resume_reading()
+            self._wait_for_more()
+            self._continue()
+        elif self._framing.is_between:
             self.close()
         else:
             self._linger()
 
     def _linger(self) -> None:
+        # To close now would break the connection of most clients, which still send.
         self._lingers = True
         self.flow.resume_reading()
         self.loop.call_later(_LINGER_S, self.close)

@@ -213,9 +213,7 @@ class Exchange:
         if not more:
             self.response_complete = True
             self.message_event.set()
-            if not self.keep_alive:
-                self._connection.close_behind_answer()
-            self._connection.on_response_complete()
+            self._connection.end_answer(keep_alive=self.keep_alive)
 
     async def run_asgi(self, app: ASGIApp) -> None:
         """Let the application answer; what it does not answer is a fault of it."""
