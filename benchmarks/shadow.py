@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from fovea_engines.build.gate import compare_engines
+from fovea_engines.build.acceptance import compare_engines
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.samples import image_files

@@ -77,7 +77,7 @@ STEPS = (
 )
 
 
-def objection() -> str | None:
+def rejection() -> str | None:
     """Return the reason why nothing can be proved here; None where a GPU answers."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -152,7 +152,7 @@ def main() -> None:
     known = {step.name: step for step in STEPS}
     if unknown := set(given.steps) - known.keys():
         parser.error(f"no step is called {min(unknown)!r}: they are {', '.join(known)}")
-    if (reason := objection()) is not None:
+    if (reason := rejection()) is not None:
         sys.exit(f"make test-gpu proves nothing here: {reason}")
     if given.look:
         sys.exit(toolkit_missing())

@@ -57,13 +57,13 @@ def test_every_recorded_answer(channel, recordings):
     rows = [row for row in map(json.loads, lines) if row["name"] != ABSENT_ROW]
     calls = [row for row in rows if "/" not in row["rpc"]]
     assert len(calls) >= 28
-    objections = []
+    rejections = []
     for row in calls:
         wanted = {key: row[key] for key in ("code", "details", "response") if key in row}
         got = ask(channel, row["rpc"], row["request"])
         if steady(got) != steady(wanted):
-            objections.append(f"{row['name']}\n   got  {got}\n   want {wanted}")
-    assert objections == [], "\n".join(objections)
+            rejections.append(f"{row['name']}\n   got  {got}\n   want {wanted}")
+    assert rejections == [], "\n".join(rejections)
 
 
 def test_the_recorded_health(channel, recordings):

@@ -88,7 +88,7 @@ def _name(part: object) -> str | None:
     return None
 
 
-def objection(row: Row, port: int, names: set[str]) -> str | None:
+def rejection(row: Row, port: int, names: set[str]) -> str | None:
     got = send(port, row.method, row.path, row.headers, row.body)
     if row.name in WITH_BODY:
         known = WITH_BODY[row.name].items() <= json.loads(got.body).items()
@@ -108,12 +108,12 @@ def test_every_recorded_answer(golden_server, recordings):
     rows = [row for row in read_rows(recordings / "golden-http.jsonl") if row.name not in ABSENT]
     assert len(rows) > 100
     names = {folder.name for folder in (recordings / "models").iterdir()}
-    objections = []
+    rejections = []
     for row in rows:
         port = golden_server.port
         if row.name.startswith("metrics_") and row.name != "metrics_on_http_port":
             port = golden_server.metrics_port
         prepare(row.name, golden_server.port)
-        objections.append(objection(row, port, names))
-    told = [text for text in objections if text is not None]
+        rejections.append(rejection(row, port, names))
+    told = [text for text in rejections if text is not None]
     assert told == [], "\n".join(told)

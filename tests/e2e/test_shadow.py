@@ -23,7 +23,7 @@ from tests.keyed import key, tensor, until
 from tests.serving import start_server
 from tritonclient import grpc
 
-from fovea_engines.build.gate import compare_engines
+from fovea_engines.build.acceptance import compare_engines
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.results.vocabulary import WORDLESS

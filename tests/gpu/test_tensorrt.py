@@ -11,8 +11,8 @@ from tests.gpu.subject import ROWS, Subject
 
 from fovea_engines.backends.registry import mismatch
 from fovea_engines.backends.tensorrt.layers_file import LAYERS_FILE, PlanLayers
+from fovea_engines.build.acceptance import compare_engines
 from fovea_engines.build.build import build
-from fovea_engines.build.gate import compare_engines
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.rebuild import rebuild
 from fovea_engines.device import gpu_here

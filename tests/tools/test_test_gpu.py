@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.engines.shared_library import compile_library
 from tools import test_gpu
-from tools.test_gpu import STEPS, Step, objection, read
+from tools.test_gpu import STEPS, Step, read, rejection
 
 ROOT = test_gpu.ROOT
 TESTS = """
@@ -39,7 +39,7 @@ def driver(folder, code: int, count: int) -> dict[str, str]:
 
 
 def test_where_no_gpu_is_it_says_so_before_anything_is_installed(tmp_path):
-    if objection() is None:
+    if rejection() is None:
         pytest.skip("there is a GPU")
     for options in ((), ("--look",), ("device",)):
         done = look({}, *options)
@@ -80,7 +80,7 @@ def steps(tmp_path, monkeypatch):
     """Runs steps, each of one test; what is kept of them, and how it ended."""
     file = tmp_path / "test_four.py"
     file.write_text(TESTS)
-    monkeypatch.setattr(test_gpu, "objection", lambda: None)
+    monkeypatch.setattr(test_gpu, "rejection", lambda: None)
     monkeypatch.setattr(test_gpu, "ROOT", tmp_path)
     monkeypatch.setattr(test_gpu, "KEPT", tmp_path / "kept.json")
 

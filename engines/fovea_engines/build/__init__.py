@@ -1,1 +1,1 @@
-"""Builds checked engines from ONNX: preparation, choice of a runtime, gate."""
+"""Builds checked engines from ONNX: preparation, choice of a runtime, acceptance."""

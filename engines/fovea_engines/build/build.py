@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from fovea_engines.backends.backend import CompilePlan
+from fovea_engines.build.acceptance import rejection
 from fovea_engines.build.choose import open_chosen
-from fovea_engines.build.gate import objection
 from fovea_engines.build.graphs import save
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.open_question import check_settled
@@ -97,7 +97,7 @@ def build(
     version's card; nothing is built. What `check_servable` refuses is not published.
 
     Raises:
-        BuildError: no engine was built or the gate refused it. The repository is untouched, except
+        BuildError: no engine was built, or it was rejected. The repository is untouched, except
             for the report of a refused build in ``NAME/failed-build``.
         InvalidOption: the plan does not fit the model.
         NotFound: the source is missing.
@@ -251,7 +251,7 @@ def _record(
 
 def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> EngineCard:
     card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
-    if reason := objection(card, plan.max_drop):
+    if reason := rejection(card, plan.max_drop):
         raise Disagreement(f"version {version} of {plan.name} would not be built again: {reason}")
     return card
 

@@ -1,4 +1,4 @@
-"""Times the backends and precisions of a build, and keeps the fastest that passes the gate."""
+"""Times the backends and precisions of a build, and keeps the fastest that is accepted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fovea_engines.build.acceptance import measure_engine, rejection
 from fovea_engines.build.assemble import HeldEngines, assemble, candidate, warm_up
-from fovea_engines.build.gate import measure_engine, objection
 from fovea_engines.build.graphs import Graphs, fuse, make_graphs
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan, Choice
@@ -70,7 +70,7 @@ class Candidate:
         card = measure_engine(
             self.plan, prepared, self.graphs, self.fused, self.engine, truth, progress
         )
-        return replace(card, refused=objection(card, self.plan.max_drop))
+        return replace(card, refused=rejection(card, self.plan.max_drop))
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def open_chosen(
 ) -> Iterator[tuple[Candidate, EngineCard]]:
     """Build the engine of a plan into an empty folder, and yield it with its card.
 
-    Of several choices it is the fastest that passes the gate. Where none does, the card says in
+    Of several choices it is the fastest that is accepted. Where none does, the card says in
     `refused` why, or the first error is raised.
     """
     if not plan.choices:

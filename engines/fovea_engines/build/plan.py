@@ -76,7 +76,7 @@ class BuildPlan:
         repository: root folder; created if missing.
         backend: a name of `BACKENDS`.
         choices: backends and precisions to time beside each other, `backend` and `precision` first;
-            the fastest for the `goal` that passes the gate is kept. Empty times nothing.
+            the fastest for the `goal` that is accepted is kept. Empty times nothing.
         size: (height, width) of the input, pixels; None takes the model's own.
         rect: take every multiple of the model's stride up to that size, and letterbox each image to
             the smallest that holds it.

@@ -92,7 +92,7 @@ def _rounds(
         run = engine.outputs_of if engine.head is None else engine.predict
 
         def call(number: int) -> None:
-            # Such an answer takes as long as another: it is for the gate to refuse.
+            # Such an answer takes as long as another: `rejection` refuses it.
             with suppress(NotFinite):
                 run(images[number % len(images)], alone=alone)
 

@@ -5,8 +5,8 @@ import pytest
 from tests.drawn import draw
 
 from fovea_engines.build import graphs
+from fovea_engines.build.acceptance import check_fused
 from fovea_engines.build.build import build
-from fovea_engines.build.gate import check_fused
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.samples import image_files, read_image

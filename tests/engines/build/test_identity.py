@@ -9,8 +9,8 @@ from onnx import helper
 from tests.engines.sabotage import scale_weight, swap_columns
 from tests.engines.tiny import constant, save, tiny_detector
 
+from fovea_engines.build.acceptance import check_agreement
 from fovea_engines.build.build import build
-from fovea_engines.build.gate import check_agreement
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.agreement.identity import IdentityCheck, compare_detections

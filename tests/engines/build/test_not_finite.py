@@ -12,7 +12,7 @@ from tests.engines.fragile import broken, fragile_classifier, fragile_detector, 
 from tests.engines.tiny import constant, save, tiny_detector, tiny_network
 
 from fovea_engines.backends.registry import CPU_BACKENDS
-from fovea_engines.build import choose, gate
+from fovea_engines.build import acceptance, choose
 from fovea_engines.build.assemble import reference
 from fovea_engines.build.build import build
 from fovea_engines.build.labelled import LabelledEvaluation
@@ -197,7 +197,7 @@ def test_accuracy_of_what_is_not_finite(tmp_path, images):
         assert truth.figure_of(engine) == 0
         with pytest.raises(NotFinite):
             truth.of_engine("int8", engine)
-    assert gate._accuracies(truth, {"fp16": prepared.graph}, notes) == {}
+    assert acceptance._accuracies(truth, {"fp16": prepared.graph}, notes) == {}
     assert notes.notes[-1].startswith("fp16 cannot be measured beside it: output output0 of m is")
     with pytest.raises(NotFinite):
-        gate._accuracies(truth, {"int8 for TensorRT": prepared.graph}, notes)
+        acceptance._accuracies(truth, {"int8 for TensorRT": prepared.graph}, notes)

@@ -10,8 +10,8 @@ from tests.drawn import draw
 from tests.engines.sabotage import plant_outlier
 from tests.engines.tiny import constant, save
 
+from fovea_engines.build.acceptance import MIN_QUALITY, rejection
 from fovea_engines.build.build import build
-from fovea_engines.build.gate import MIN_QUALITY, objection
 from fovea_engines.build.int8 import BUDGET
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
@@ -188,10 +188,10 @@ def test_missing_images_are_told_before_the_work(plan):
 
 def test_a_classifier_must_keep_its_first_class(plan):
     card = build(plan)
-    assert objection(card, 0.01) is None
+    assert rejection(card, 0.01) is None
     for share, refused in ((0.81, False), (0.79, True)):
         agreement = replace(card.agreement, same_top=share)
-        reason = objection(replace(card, agreement=agreement), 0.01)
+        reason = rejection(replace(card, agreement=agreement), 0.01)
         assert (reason is not None) == refused
     assert "first class first on 79% of the images" in reason
 

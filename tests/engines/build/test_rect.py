@@ -9,8 +9,8 @@ import onnx
 import pytest
 from tests.engines.tiny import tiny_detector
 
+from fovea_engines.build.acceptance import MIN_QUALITY, rejection
 from fovea_engines.build.build import build
-from fovea_engines.build.gate import MIN_QUALITY, objection
 from fovea_engines.build.plan import BuildPlan, choices
 from fovea_engines.edit.any_size import any_size
 from fovea_engines.engine import Engine
@@ -47,7 +47,7 @@ def test_the_card_has_the_agreement_at_each_size(folder):
     assert {"96x320", "320x96"} <= card.sizes.keys(), "the widest and the highest"
     assert all(found.box_px < 0.01 for found in card.sizes.values())
     assert "| 96x320 |" in (folder / "card.md").read_text()
-    assert objection(card, 0.01) is None
+    assert rejection(card, 0.01) is None
 
 
 def test_an_image_of_each_aspect_ratio_is_what_the_source_computes_at_its_size(folder, demo_model):
@@ -119,7 +119,7 @@ def test_int8_is_calibrated_and_judged_on_images_at_their_own_sizes(demo_model, 
 def test_a_size_that_agrees_less_is_refused(folder):
     card = EngineCard.read(folder / "card.json")
     worse = {"96x320": replace(card.sizes["96x320"], quality=0.1)}
-    reason = objection(replace(card, precision="int8", sizes=worse), 0.01)
+    reason = rejection(replace(card, precision="int8", sizes=worse), 0.01)
     assert reason.startswith("INT8 at 96x320 agrees 0.100 with the source model")
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from fovea_engines.build.gate import MIN_QUALITY, objection
+from fovea_engines.build.acceptance import MIN_QUALITY, rejection
 from fovea_engines.evaluation.agreement.matching import CONF, MARGIN, match
 from fovea_engines.evaluation.agreement.measure import NO_NUMBER, measure
 from fovea_engines.evaluation.agreement.overlap import iou
@@ -220,7 +220,7 @@ def test_what_is_no_number_never_passes(card, value, precision, head):
     perfect = Accuracy(9, 0.9, 0.9, {}, {})
     judged = replace(card, precision=precision, agreement=figures)
     for accuracy in ({}, {"fp32": perfect, precision: perfect}):
-        reason = objection(replace(judged, accuracy=accuracy), 1.0)
+        reason = rejection(replace(judged, accuracy=accuracy), 1.0)
         assert f"of the {precision.upper()} engine is no finite number" in reason
     # The card is JSON to the letter, and can be read again.
     document = judged.to_json()
@@ -239,22 +239,22 @@ def test_an_output_of_another_shape_never_passes(card):
     have = {"out": np.zeros((1, 7, 6), np.float32)}
     figures = agreement((want, have))
     judged = replace(card, precision="int8", agreement=figures)
-    assert "of another shape" in objection(judged, 1.0)
+    assert "of another shape" in rejection(judged, 1.0)
     json.dumps(asdict(figures), allow_nan=False)
 
 
 def test_the_gate(card):
-    """`objection` with figures at the border of what is asked for."""
+    """`rejection` with figures at the border of what is asked for."""
     figures = replace(card.agreement, detections=20, missed=3, extra=2, output_error=0.1)
     for precision, least in MIN_QUALITY.items():
         judged = replace(card, precision=precision, agreement=replace(figures, quality=least))
-        assert objection(judged, 0.01) is None
+        assert rejection(judged, 0.01) is None
         judged = replace(judged, agreement=replace(figures, quality=least - 0.001))
-        assert "of 20 detections it misses 3, and adds 2" in objection(judged, 0.01)
+        assert "of 20 detections it misses 3, and adds 2" in rejection(judged, 0.01)
     blind = replace(card, precision="int8", agreement=replace(figures, detections=0, quality=1.0))
-    assert "the source model itself finds nothing on the 3 images" in objection(blind, 0.01)
-    assert objection(replace(blind, family=None), 0.01) is None
-    assert objection(replace(blind, precision="fp16"), 0.01) is None
+    assert "the source model itself finds nothing on the 3 images" in rejection(blind, 0.01)
+    assert rejection(replace(blind, family=None), 0.01) is None
+    assert rejection(replace(blind, precision="fp16"), 0.01) is None
 
 
 def test_labels_decide_where_there_are_any(card):
@@ -263,6 +263,6 @@ def test_labels_decide_where_there_are_any(card):
     judged = replace(card, precision="int8", agreement=figures)
     for after, allowed in ((0.495, True), (0.51, True), (0.48, False), (float("nan"), False)):
         accuracy = {"fp32": before, "fp16": before, "int8": replace(before, map50_95=after)}
-        reason = objection(replace(judged, accuracy=accuracy), 0.01)
+        reason = rejection(replace(judged, accuracy=accuracy), 0.01)
         assert (reason is None) == allowed
         assert reason is None or "mAP50-95 falls from 0.500" in reason

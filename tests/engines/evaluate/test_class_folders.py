@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 from tests.engines.tiny import tiny_detector
 
+from fovea_engines.build.acceptance import rejection
 from fovea_engines.build.build import build
-from fovea_engines.build.gate import objection
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.evaluation.class_folders import (
     ClassFolders,
@@ -121,5 +121,5 @@ def test_a_build_measures_a_real_classifier_and_judges_its_loss(shared, tmp_path
     worse = ClassAccuracy(4, 0.5, 1.0, found.per_class)
     card = EngineCard.from_json(card.to_json() | {"precision": "int8"})
     card.accuracy["int8"] = worse
-    assert "top-1 falls from 0.750 to 0.500" in objection(card, 0.1)
-    assert objection(card, 0.25) is None
+    assert "top-1 falls from 0.750 to 0.500" in rejection(card, 0.1)
+    assert rejection(card, 0.25) is None

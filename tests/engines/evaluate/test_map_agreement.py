@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fovea_engines.build.gate import objection
+from fovea_engines.build.acceptance import rejection
 from fovea_engines.evaluation.agreement.measure import measure
 from fovea_engines.evaluation.reference import Sample
 from fovea_engines.heads.registry import FAMILIES
@@ -60,7 +60,7 @@ def test_int8_is_refused_by_what_the_maps_share(card):
     have[0, :2] = 3
     bad, good = (agreement(CLASS_MAP, (want, each)) for each in (have, want))
     engine = replace(card, family="class-map", precision="int8", accuracy={})
-    assert "agrees 0.750 with the source model" in objection(
+    assert "agrees 0.750 with the source model" in rejection(
         replace(engine, agreement=bad), max_drop=0.02
     )
-    assert objection(replace(engine, agreement=good), max_drop=0.02) is None
+    assert rejection(replace(engine, agreement=good), max_drop=0.02) is None

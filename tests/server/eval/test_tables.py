@@ -12,7 +12,7 @@ from tests.e2e.results import AS_IT_IS, LABELS, attributes, reader, sigmoids
 from tests.serving import start_server
 
 from fovea_client import Client, ImageResult
-from fovea_engines.build.gate import objection
+from fovea_engines.build.acceptance import rejection
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.evaluation.label_tables import Judged, read_table
 from fovea_engines.repository.accuracy import AttributeAccuracy, TextAccuracy
@@ -199,4 +199,4 @@ def test_a_build_measures_texts_and_judges_their_loss(place, answers):
     assert "| edit similarity | 1.000 |" in (place / "other" / "r" / "1" / "card.md").read_text()
     card = EngineCard.from_json(card.to_json() | {"precision": "int8"})
     card.accuracy["int8"] = TextAccuracy(COUNT, 0.5, 0.9, 0.1)
-    assert "exact match falls from 1.000 to 0.500" in objection(card, 0.1)
+    assert "exact match falls from 1.000 to 0.500" in rejection(card, 0.1)

@@ -72,9 +72,9 @@ def test_a_configuration_that_is_broken_for_a_while_leaves_no_trace(repository):
 
 
 def test_an_old_version_is_served_until_the_new_one_has_been_built_again(repository, monkeypatch):
-    objections = ["it was built for another GPU"]
+    rejections = ["it was built for another GPU"]
     # An engine of another GPU is not at hand, nor a GPU to build it for.
-    monkeypatch.setattr(model, "mismatch", lambda card: next(iter(objections), None))
+    monkeypatch.setattr(model, "mismatch", lambda card: next(iter(rejections), None))
     with serving(repository, **POLL, rebuild=True) as registry:
         old = registry.find("plus")
         folder = repository / "plus" / "2"
@@ -85,7 +85,7 @@ def test_an_old_version_is_served_until_the_new_one_has_been_built_again(reposit
         refused = "is not the file that was built"
         wait_until(lambda: any(refused in (entry.reason or "") for entry in registry.index()))
         assert registry.find("plus") is old
-        objections.clear()
+        rejections.clear()
         (folder / CARD_FILE).unlink()
         adder(repository, "plus", version=2, add=8)
         wait_until(lambda: registry.versions("plus") == (2,))

@@ -82,7 +82,7 @@ def open_engine(
     """
     runtime = load_runtime(backend)
     file = read_plan_file(path)
-    if (reason := file.objection(backend, runtime.version)) is not None:
+    if (reason := file.rejection(backend, runtime.version)) is not None:
         raise BackendUnavailable(reason)
     device = open_device()
     try:
@@ -123,7 +123,7 @@ def _open(
 
 def _load(runtime: Runtime, file: PlanFile, device: Device) -> Any:
     with file.plan() as data, runtime.log.collect() as messages:
-        reason = runtime.objection(data)
+        reason = runtime.rejection(data)
         if reason is None:
             deserializer = runtime.deserializer()
             engine = deserializer.deserialize_cuda_engine(data)

@@ -61,7 +61,7 @@ class PlanFile:
         ):
             yield plan
 
-    def objection(self, backend: str, version: str) -> str | None:
+    def rejection(self, backend: str, version: str) -> str | None:
         """Return the reason why a runtime of that version cannot load the plan; None where it may.
 
         A plan runs in the release that built it. A version-compatible plan would run in later ones,

@@ -157,7 +157,7 @@ class Runtime:
         if flag is not None:
             config.set_flag(flag)
 
-    def objection(self, plan: bytes | memoryview) -> str | None:
+    def rejection(self, plan: bytes | memoryview) -> str | None:
         """Return TensorRT's reason why a plan cannot be loaded, if it can check beforehand."""
         trt = self.trt
         deserializer = self.deserializer()

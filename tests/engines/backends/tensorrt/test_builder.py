@@ -307,4 +307,4 @@ def test_what_is_collected_is_logged_too_but_not_to_a_bare_terminal(runtime, cap
 
 
 def test_a_plan_that_cannot_be_loaded_is_told_beforehand(runtime):
-    assert "malformed engine" in runtime.objection(b"no plan" * 100)
+    assert "malformed engine" in runtime.rejection(b"no plan" * 100)

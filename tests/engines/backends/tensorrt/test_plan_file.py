@@ -74,7 +74,7 @@ def test_a_plan_that_tensorrt_for_rtx_built(network, engine):
     file = read_plan_file(engine(*ultralytics(HEADER, built)))
     assert file.backend == "tensorrt-rtx"
     assert ".".join(map(str, file.version)) == trt.__version__
-    assert file.objection("tensorrt-rtx", trt.__version__) is None
+    assert file.rejection("tensorrt-rtx", trt.__version__) is None
     with file.plan() as plan:
         assert plan == built
 
@@ -82,7 +82,7 @@ def test_a_plan_that_tensorrt_for_rtx_built(network, engine):
 def test_a_form_that_is_not_known_has_no_version(engine):
     file = read_plan_file(engine(b"ftrt\x01", PLAN[5:]))
     assert (file.backend, file.version) == ("tensorrt", None)
-    assert file.objection("tensorrt", "11.4.0.106") is None
+    assert file.rejection("tensorrt", "11.4.0.106") is None
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_a_form_that_is_not_known_has_no_version(engine):
     ],
 )
 def test_who_can_load_a_plan(tag, backend, version, says, engine):
-    objection = read_plan_file(engine(tag, PLAN[4:])).objection(backend, version)
-    assert (objection is None) is (says is None)
-    assert (says or "") in (objection or "")
+    rejection = read_plan_file(engine(tag, PLAN[4:])).rejection(backend, version)
+    assert (rejection is None) is (says is None)
+    assert (says or "") in (rejection or "")
 
 
 @pytest.mark.parametrize(

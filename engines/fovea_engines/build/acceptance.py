@@ -270,7 +270,7 @@ def _outputs_lost(core: Engine, fused: Engine, images: Path | None) -> float:
     return float(np.max([lost[name] / (total[name] or 1.0) for name in total], initial=0.0))
 
 
-def objection(card: EngineCard, max_drop: float) -> str | None:
+def rejection(card: EngineCard, max_drop: float) -> str | None:
     """Return the reason why an engine must not be published; None when it may.
 
     Labels decide if there are any; otherwise the agreement with the source does. The same holds for
