@@ -180,6 +180,8 @@ class Connection(HttpToolsProtocol):
         self.cycle = exchange = Exchange(self, self._bounds.budget, scope, head)
         if is_first and head.size and self._has_left():
             exchange.leave()
+            # The end of the connection is read only behind all that was sent.
+            self._framing.end()
         self._due = _NEVER
         if self._framing.is_between:
             self._end_message(exchange)

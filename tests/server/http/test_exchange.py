@@ -187,6 +187,22 @@ def test_a_client_that_has_left_is_known_before_its_body_is_used(leaves):
     asyncio.run(ask())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell it in time")
+def test_a_client_that_has_left_is_let_go_whatever_it_sent_ahead():
+    async def ask() -> None:
+        asked = Asked()
+        asked.connection.connection_lost(None)
+        asked.may_answer.set()
+        server = await asyncio.get_running_loop().create_server(asked.connect, "127.0.0.1", 0)
+        async with server:
+            with socket.create_connection(server.sockets[0].getsockname()) as client:
+                client.sendall(POST % 5 + b"image" + b"x" * 100_000)
+            await asked.until(lambda: asked.received)
+            await asked.until(lambda: not asked.open)
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize("header", [(b"a", b"b\r\nc: d"), (b"a", b"b\nc"), (b"a\rb", b"")])
 def test_a_header_with_a_line_break_is_no_answer(header):
     async def ask() -> None:
