@@ -16,7 +16,7 @@ from fovea_engines.backends.registry import BACKENDS, backends_for, get_backend,
 from fovea_engines.device import processor_name
 from fovea_engines.heads.image_inputs import beside_image, image_of, source_feeds
 from fovea_engines.heads.metadata import labels_from_metadata
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import Observe, recognise
 from fovea_engines.heads.recognition import TENSORS
 from fovea_engines.heads.signature import image_layout

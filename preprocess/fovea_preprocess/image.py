@@ -31,7 +31,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 from fovea_preprocess import gif, jpeg, tiff, webp
 from fovea_preprocess.errors import ImageTooLarge, InvalidImage, NoMemory
 from fovea_preprocess.png import SIGNATURE, check_png, is_deep
-from fovea_preprocess.size import size_text
+from fovea_preprocess.text import size_text
 
 # The readers are named one by one, not found by Image.open: nothing else that Pillow can read is
 # let near foreign bytes, and the pixel limit is ours, not Pillow's warning.

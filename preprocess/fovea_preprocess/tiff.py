@@ -12,7 +12,7 @@ from contextlib import suppress
 from math import prod
 from typing import NamedTuple
 
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 

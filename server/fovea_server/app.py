@@ -16,7 +16,6 @@ from fovea_engines.device import usable_cores
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.auth.authenticator import Authenticator
 from fovea_server.byte_budget import ByteBudget
-from fovea_server.dataplane.apis import parse_apis
 from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.dataplane import DataPlane, Observer
 from fovea_server.dataplane.decode_limiter import DecodeLimiter
@@ -28,6 +27,7 @@ from fovea_server.dataplane.tiles import Tiles
 from fovea_server.feature import Feature
 from fovea_server.http.v1.keys import KeyRoute
 from fovea_server.http.v1.sources import ImageSources
+from fovea_server.integrations.registry import open_integration, parse_apis
 from fovea_server.json_text import JsonThread
 from fovea_server.models.opening import image_limits
 from fovea_server.models.registry import Registry
@@ -124,7 +124,7 @@ def build_app(
         Search(),
         Streams(service, tracks),
         Texts(models),
-        *(_integration(name, service) for name in apis),
+        *(open_integration(name, service) for name in apis),
     ]
     sources = ImageSources(settings.http_max_input_size, _open_fetcher(settings))
     return App(registry, service, sources, features)
@@ -185,29 +185,6 @@ def _capture(settings: Settings, models: Models) -> list[Capture]:
     most = int(settings.capture_max_gb * 2**30)
     store = CaptureStore(settings.capture, most, settings.capture_days)
     return [Capture(models, store, settings.capture_rule)]
-
-
-def _integration(name: str, service: Service) -> Feature:
-    if name == "deepstack":
-        from fovea_server.integrations.deepstack import DeepStack
-
-        return DeepStack()
-    if name == "label-studio":
-        from fovea_server.integrations.label_studio.routes import LabelStudio
-
-        return LabelStudio()
-    if name == "roboflow":
-        from fovea_server.integrations.roboflow.routes import Roboflow
-
-        return Roboflow()
-    try:
-        from fovea_server.integrations.frigate.listener import FrigateListener
-    except ModuleNotFoundError as error:
-        raise InvalidOption(
-            "--api frigate-zmq needs packages that are not installed (pip install "
-            f"'fovea-serve[frigate]'): {install_extra('frigate')}"
-        ) from error
-    return FrigateListener(service)
 
 
 def _not_installed(option: str, extra: str, error: ModuleNotFoundError) -> InvalidOption:

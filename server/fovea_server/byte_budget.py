@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from fovea_preprocess.errors import BodyTimeout, QueueFull
-from fovea_preprocess.size import size_text
+from fovea_preprocess.text import size_text
 
 # Bytes a second of a body that may take longer than its time limit. Poor lines of phones have more.
 SLOWEST = 8192

@@ -25,7 +25,7 @@ from fovea_server.byte_budget import Trimmer
 from fovea_server.dataplane.service import Service
 from fovea_server.http.application import create_application
 from fovea_server.http.connection import Bounds, Connection
-from fovea_server.http.plain import PlainRoute
+from fovea_server.http.fast_routes import FastRoute
 from fovea_server.listen import HTTP_SHARE, most_connections
 from fovea_server.logs import SERVER_LOG
 from fovea_server.settings import silence_grpc
@@ -196,7 +196,7 @@ def make_server(
     app: App,
     signalled: Callable[[], None] = lambda: None,
     *,
-    before: Sequence[PlainRoute] = (),
+    before: Sequence[FastRoute] = (),
     behind: Callable[[ASGIApp], ASGIApp] = lambda application: application,
     grpc_server: GrpcServer | None = None,
 ) -> Server:

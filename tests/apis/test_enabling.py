@@ -12,7 +12,7 @@ from tests.serving import RunningServer, start_server
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.dataplane.apis import parse_apis
+from fovea_server.integrations.registry import parse_apis
 
 pytestmark = pytest.mark.real
 

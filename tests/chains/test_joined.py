@@ -16,7 +16,7 @@ from tools.demo_models.plates import draw
 
 from fovea_client import Client
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.heads.preprocess import read_preprocess
+from fovea_engines.heads.presets import read_preprocess
 
 pytestmark = pytest.mark.real
 

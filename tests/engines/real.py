@@ -12,7 +12,7 @@ from tests import slimmed
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.evaluation.samples import image_files, read_image
-from fovea_engines.heads.preprocess import PRESETS
+from fovea_engines.heads.presets import PRESETS
 from fovea_engines.progress import Progress
 from fovea_engines.quantization.calibrate import Images, calibrate
 from fovea_engines.quantization.ranges import Origin, Ranges

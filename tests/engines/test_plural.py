@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fovea_engines.repository.figures import Calibration
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
-from fovea_server.cli.asking import parse_share
 from fovea_server.cli.promote import _seconds
+from fovea_server.cli.server_client import parse_share
 from fovea_server.models.config.config_check import checked
 from fovea_server.rollout.canary import RunningCanary, _tail
 from fovea_server.rollout.promotion_documents import FILE, CanaryPlan, Promotion, Rollback

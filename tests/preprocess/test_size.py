@@ -1,6 +1,6 @@
 import pytest
 
-from fovea_preprocess.size import size_text
+from fovea_preprocess.text import size_text
 
 
 @pytest.mark.parametrize(

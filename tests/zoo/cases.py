@@ -9,7 +9,7 @@ from typing import Any
 from tests.conftest import SHARED
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.heads.preprocess import PRESETS, VARIANTS
+from fovea_engines.heads.presets import PRESETS, VARIANTS
 
 HEADS = SHARED / "models" / "heads"
 MMDET = {"channels": "BGR", "scale": 1.0, "anchor": "center", "unscale": "ratio"}

@@ -32,7 +32,7 @@ from fovea_engines.evaluation.agreement.measure import (
 from fovea_engines.evaluation.reference import answers, read_samples
 from fovea_engines.evaluation.samples import sample_images
 from fovea_engines.heads.base import Detector
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.normalise import pin_inputs
 from fovea_engines.onnx_graph.wiring import RANKING, outputs_after
@@ -44,7 +44,7 @@ from fovea_engines.repository.figures import SHIPPED, Agreement
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import Disagreement, NotFinite, UnsupportedModel
 from fovea_preprocess.letterbox import least_size
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 AGREEMENT_IMAGES = 64
 # Bfloat16, emulated on ONNX Runtime, agrees .970 (yolox_nano) to .990 (yolov8n) on 64 photographs.

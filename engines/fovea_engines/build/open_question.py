@@ -11,7 +11,7 @@ from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.drawing.drawing import captioned, draw, encode
 from fovea_engines.evaluation.observe import Observer
 from fovea_engines.evaluation.samples import sample_images
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import Observe, open_head
 from fovea_engines.heads.recognition import Recognition, decoded
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository

@@ -21,7 +21,7 @@ from fovea_engines.heads.base import Detector
 from fovea_engines.heads.head_file import head_in_file
 from fovea_engines.heads.image_inputs import beside_image, origin_of
 from fovea_engines.heads.metadata import labels_from_metadata, names_fault
-from fovea_engines.heads.preprocess import over_own
+from fovea_engines.heads.presets import over_own
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.heads.recognition import TENSORS, Recognition, outputs_text
 from fovea_engines.heads.signature import image_layout, image_sides
@@ -37,8 +37,8 @@ from fovea_engines.repository.labels import set_of
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
-from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
+from fovea_preprocess.text import counted
 
 # Their numbers are those of their first input.
 _SAME = {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Flatten"}

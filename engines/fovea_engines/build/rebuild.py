@@ -21,7 +21,7 @@ from fovea_engines.evaluation.agreement.measure import measure_outputs
 from fovea_engines.evaluation.samples import Pixels, sample_images
 from fovea_engines.heads.base import Detector
 from fovea_engines.heads.head_file import load_head_of
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognition import Recognition
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress

@@ -33,7 +33,7 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 IMAGE_FILE: Final = "worst.jpg"
 

@@ -16,7 +16,7 @@ from fovea_engines.evaluation.labelled_image import LabelledImage as LabelledIma
 from fovea_engines.evaluation.yolo import is_yaml, read_yolo, yolo_class_names
 from fovea_engines.repository.files import file_sha256, json_sha256
 from fovea_preprocess.errors import InvalidOption, NotFound
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 _NAMES_SHOWN = 8
 

@@ -45,7 +45,7 @@ from fovea_engines.repository.files import file_sha256, json_sha256
 from fovea_engines.results.new_image import NewImage
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 MAX_PSNR: Final = 100.0
 """Stands for the ratio of pictures that are equal, which is infinite."""

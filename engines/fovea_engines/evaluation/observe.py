@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fovea_engines.evaluation.reference import Outputs, Reference, unsound_with
 from fovea_engines.evaluation.samples import read_rows, sample_images
 from fovea_engines.heads.image_inputs import beside_image
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import recognise
 from fovea_engines.heads.recognition import Recognition
 from fovea_engines.heads.signature import OTHERS, STRIDES, cells

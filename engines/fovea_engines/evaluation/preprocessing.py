@@ -18,7 +18,7 @@ from fovea_engines.evaluation.observe import Observer
 from fovea_engines.evaluation.reference import Outputs
 from fovea_engines.evaluation.samples import MOVED
 from fovea_engines.heads.base import Detector, corners
-from fovea_engines.heads.preprocess import VALUES, default_preprocess, read_preprocess
+from fovea_engines.heads.presets import VALUES, default_preprocess, read_preprocess
 from fovea_engines.heads.recognise import open_head
 from fovea_engines.heads.recognition import Recognition
 from fovea_engines.results.detections import Detections
@@ -26,8 +26,8 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
+from fovea_preprocess.text import counted
 
 # So many objects on one image are noise: values out of a model's range make it sure of everything.
 _NOISE = 80

@@ -21,7 +21,7 @@ from fovea_engines.heads.grid import off_grid
 from fovea_engines.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.session import Array, TensorSpec
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 
 class BoxesAndScores(ScoredBoxes):

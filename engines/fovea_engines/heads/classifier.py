@@ -26,7 +26,7 @@ from fovea_engines.results.attributes import Attribute, Attributes
 from fovea_engines.results.classes import Classes, best_classes
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 # The sum of a softmax in float16 is so far off 1.
 _ROUNDING = 0.02

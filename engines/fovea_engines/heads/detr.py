@@ -52,7 +52,7 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.nms import detections
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 _NAMES = (("pred_logits", "pred_boxes"), ("logits", "pred_boxes"))
 """The names that the models themselves and LibreYOLO use, and those that Hugging Face does."""

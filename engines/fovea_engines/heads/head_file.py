@@ -10,7 +10,7 @@ from types import ModuleType
 
 from fovea_engines.heads.custom import MODULE, CustomHead, FileDetector, FileHead, named_lines
 from fovea_engines.heads.families import HEADS
-from fovea_engines.heads.preprocess import check_fields
+from fovea_engines.heads.presets import check_fields
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.repository.card import HEAD_FILE, EngineCard
 from fovea_engines.results.detections import Detections

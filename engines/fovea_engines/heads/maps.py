@@ -25,7 +25,7 @@ from fovea_engines.results.map_encoding import NOTHING
 from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask, best_of
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 # Images and thin feature maps have as many channels, or fewer.
 _MAX_CHANNELS = 8

@@ -24,7 +24,7 @@ from fovea_engines.heads.grid import around
 from fovea_engines.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.session import Array
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 BINS = np.arange(8, dtype=np.float32)
 """Distances, in strides."""

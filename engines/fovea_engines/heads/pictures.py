@@ -21,7 +21,7 @@ from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.results.new_image import NewImage
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 _LARGEST = 8  # times as large as the input
 # Networks overshoot at edges: by so much, where levels go from 0 to 1.

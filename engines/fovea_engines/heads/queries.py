@@ -30,7 +30,7 @@ from fovea_engines.results.masks import whole_masks
 from fovea_engines.results.nms import choose, take
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 MAX_QUERIES = 1000
 """DETRs have 50 to 900 queries; more rows are a grid."""

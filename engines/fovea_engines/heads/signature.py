@@ -9,7 +9,7 @@ from typing import Literal
 
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.session import TensorSpec
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
 """The pyramids detectors are built on: P3 to P5, with P6 or P2, and without P3, as tiny ones."""

@@ -30,7 +30,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.reading import ReadText
 from fovea_engines.results.rotated import bounds, regular
 from fovea_engines.session import Array
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 # A pixel of text, the least side of a line, and the most lines of an image, as in the programs of
 # PaddleOCR and RapidOCR.

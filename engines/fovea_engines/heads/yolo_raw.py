@@ -28,7 +28,7 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.nms import detections
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 _STRIDES = (8, 16, 32)
 _V5_ANCHORS = (

@@ -9,7 +9,7 @@ from fovea_engines.inspect.diff import Diff
 from fovea_engines.inspect.figures import SmallSlices
 from fovea_engines.inspect.network import Layer
 from fovea_engines.inspect.verdict import Comparison
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 _COSTLIEST = 3
 _MAX_INDICES = 6

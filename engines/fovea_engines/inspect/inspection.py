@@ -10,7 +10,7 @@ from pathlib import Path
 from fovea_engines.backends.tensorrt.layers_file import LAYERS_FILE, PlanLayers
 from fovea_engines.heads.image_inputs import origin_of
 from fovea_engines.heads.metadata import labels_from_metadata
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.repository.card import HeadCandidate
 from fovea_engines.repository.repository import (
     ModelRepository,

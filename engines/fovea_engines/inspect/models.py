@@ -15,7 +15,7 @@ from fovea_engines.engine import open_built
 from fovea_engines.evaluation.observe import recognise_graph
 from fovea_engines.evaluation.samples import read_rows, sample_images
 from fovea_engines.heads.metadata import image_size
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.signature import image_layout, image_sides
 from fovea_engines.inspect.network import Network
 from fovea_engines.inspect.onnx_network import OnnxNetwork
@@ -28,8 +28,8 @@ from fovea_engines.repository.card import CARD_FILE, EngineCard, Precision
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
-from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PixelType, PreprocessSpec
+from fovea_preprocess.text import counted
 
 # A wrong layer is wrong on any image, and each image costs two runs without optimisation.
 _MAX_IMAGES = 4

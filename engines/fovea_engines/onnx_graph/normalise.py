@@ -15,7 +15,7 @@ from onnx.numpy_helper import from_array
 
 from fovea_engines.heads.image_inputs import GREY, enlarging, factor_of, filled, image_of, is_grey
 from fovea_engines.heads.metadata import image_size
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.signature import image_layout, image_sides
 from fovea_engines.onnx_graph.rewrites import fuse_focus, gather_first_columns, move_late_transpose
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of

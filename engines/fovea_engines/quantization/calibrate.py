@@ -26,15 +26,15 @@ from fovea_engines.evaluation.samples import (
 )
 from fovea_engines.onnx_graph.wiring import Wiring
 from fovea_engines.progress import Progress
-from fovea_engines.quantization.histogram import Histogram
+from fovea_engines.quantization.calibrators import Histogram
 from fovea_engines.quantization.ranges import RANGES_FILE, Origin, Ranges
 from fovea_engines.repository.figures import Method
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, NotFound
 from fovea_preprocess.letterbox import fit
-from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
+from fovea_preprocess.text import counted
 
 # With fewer images, one or two scenes decide every range.
 _FEW = 32

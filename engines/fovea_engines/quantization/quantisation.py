@@ -23,7 +23,7 @@ from fovea_engines.quantization.recode import keep_exported
 from fovea_engines.quantization.search import Int8Candidates, SensitivitySearch, int8_graph, select
 from fovea_engines.repository.figures import Calibration
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 _ACTIVATIONS = {
     *("Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh"),

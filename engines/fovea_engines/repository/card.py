@@ -39,8 +39,8 @@ from fovea_engines.repository.options import BuilderOptions, target
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound
-from fovea_preprocess.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
+from fovea_preprocess.text import counted
 
 CARD_FORMAT: Final = 1
 CARD_FILE = "card.json"

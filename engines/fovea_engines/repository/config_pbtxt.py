@@ -30,7 +30,7 @@ from fovea_engines.repository.model_config import (
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel
-from fovea_preprocess.size import size_text
+from fovea_preprocess.text import size_text
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

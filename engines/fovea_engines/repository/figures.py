@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 Precision = Literal["fp32", "bf16", "fp16", "int8"]
 Goal = Literal["throughput", "latency"]

@@ -17,7 +17,7 @@ from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 LIKELY = 0.5
 """From this probability on, a class that excludes no other is taken to be there."""

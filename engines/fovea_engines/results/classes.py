@@ -17,7 +17,7 @@ from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary, check_class
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 # A lower score would be written as 0.00.
 _MIN_SCORE = 0.005

@@ -29,7 +29,7 @@ from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 # A hundredth of a pixel, and of a radian as little as of a score.
 _PIXEL, _ANGLE = 1e2, 1e5

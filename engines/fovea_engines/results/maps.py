@@ -43,7 +43,7 @@ from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary, check_class
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 
 class ClassArea(NamedTuple):

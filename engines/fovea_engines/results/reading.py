@@ -16,7 +16,7 @@ from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import InvalidOption, Unauthenticated
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.auth.bucket import LimitedPrincipal, TokenBucket
 from fovea_server.auth.key import Key, Keys, Rate, Secret, digest_of, read_keys
 from fovea_server.auth.quota import Meter, Quota, UsageFile, usage_of

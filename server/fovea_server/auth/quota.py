@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from fovea_preprocess.errors import RateLimited
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 log = logging.getLogger(__name__)
 

@@ -23,18 +23,20 @@ from fovea_server.bench.repository_copy import serving
 from fovea_server.bench.requests import parse_shapes
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
-from fovea_server.cli.load_flags import ServeFlags, parse_clients, parse_rates
 from fovea_server.cli.options import (
     AsJson,
     PlotOption,
     RepositoryOption,
     ServedModelArgument,
+    ServeFlags,
     UrlOption,
     check_options,
     check_plot,
     find_models,
     is_typed,
     model_option,
+    parse_clients,
+    parse_rates,
 )
 from fovea_server.models.beside import version_folder
 

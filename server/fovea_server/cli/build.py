@@ -15,7 +15,7 @@ import typer
 
 from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan, choices
-from fovea_engines.heads.preprocess import read_preprocess
+from fovea_engines.heads.presets import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import HEAD_FILE, EngineCard, Precision
 from fovea_engines.repository.figures import Goal
@@ -59,7 +59,7 @@ from fovea_server.cli.options import (
     parse_size,
     precision_option,
 )
-from fovea_server.cli.served import serving_notes
+from fovea_server.cli.serving_hint import serving_notes
 from fovea_server.pipelines.recipe import Pipeline, is_pipeline
 
 _graph_option = partial(typer.Option, rich_help_panel="Graph")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fovea_preprocess.errors import InvalidOption, NotFound
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.cli.command import Command
 from fovea_server.cli.options import AsJson, check_options
 from fovea_server.monitoring.captures import DAMAGED, Captured, captures

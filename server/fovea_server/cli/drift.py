@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fovea_engines.repository.card import MIN_LIVE
-from fovea_preprocess.plural import counted
-from fovea_server.cli.asking import SERVER, AskedModel, NameArgument, ServerOption
+from fovea_preprocess.text import counted
 from fovea_server.cli.options import AsJson, PlotOption, check_plot
+from fovea_server.cli.server_client import SERVER, AskedModel, NameArgument, ServerOption
 from fovea_server.monitoring.drift import DriftBin, DriftQuantity, DriftReport, draw
 
 # As users of the index have them: a change to look at, and another population.

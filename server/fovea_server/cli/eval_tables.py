@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fovea_engines.evaluation.labels import split_of
 from fovea_engines.repository.accuracy import Accuracy, AnyAccuracy
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.offline.chosen import Chosen
 from fovea_server.offline.confusion import Confusion
 

@@ -14,7 +14,7 @@ from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.results.embedding import Embedding
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, NotFound
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.cli.options import (
     AllowCodeOption,
     AsJson,

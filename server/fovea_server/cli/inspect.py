@@ -21,13 +21,13 @@ from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_server.cli.card_table import card_table, shape_text
+from fovea_server.cli.inspect_models import InspectedModel, read_folder
 from fovea_server.cli.inspect_tables import (
     ensemble_table,
     model_table,
     repository_table,
     stage_table,
 )
-from fovea_server.cli.inspected import InspectedModel, read_folder
 from fovea_server.cli.options import (
     AsJson,
     HeadOption,

@@ -20,7 +20,7 @@ from fovea_server.cli.card_table import (
     shape_text,
     tensors_text,
 )
-from fovea_server.cli.inspected import InspectedModel
+from fovea_server.cli.inspect_models import InspectedModel
 from fovea_server.pipelines.recipe import StageRow
 
 # A name that is broken cannot be copied: the other columns give way to it, up to this length.

@@ -14,18 +14,43 @@ import typer
 
 from fovea_engines.backends.registry import BACKEND_NAMES, DEFAULT_CPU_BACKEND
 from fovea_engines.heads.head_file import load_head
-from fovea_engines.heads.preprocess import NAMES, PRESETS, VARIANTS
+from fovea_engines.heads.presets import NAMES, PRESETS, VARIANTS
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.repository.figures import Method
 from fovea_engines.repository.labels import LABEL_SETS
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption, NotFound
 
+ServeFlags: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="-- FLAGS", help="Flags of `fovea serve` for the server that this command starts."
+    ),
+]
+
 model_option = partial(typer.Option, rich_help_panel="Model and repository")
 precision_option = partial(typer.Option, rich_help_panel="Precision")
 check_option = partial(typer.Option, rich_help_panel="Check")
 _tensorrt_option = partial(typer.Option, rich_help_panel="TensorRT")
 folder_option = partial(typer.Option, metavar="DIR", exists=True, file_okay=False)
+
+
+def parse_numbers(name: str, text: str, form: str) -> list[str]:
+    """Split numbers of a form, over 0; an InvalidOption names the option."""
+    numbers = [each.strip() for each in text.split(",")]
+    if not all(re.fullmatch(form, each) and float(each) for each in numbers):
+        raise InvalidOption(f"--{name} {text!r}; write numbers over 0, e.g. 1,4,16")
+    return numbers
+
+
+def parse_clients(text: str) -> list[int]:
+    """Split numbers of clients, as `parse_numbers` does."""
+    return [int(each) for each in parse_numbers("clients", text, r"[1-9]\d{0,4}")]
+
+
+def parse_rates(text: str) -> list[float]:
+    """Split rates, as `parse_numbers` does."""
+    return [float(each) for each in parse_numbers("rate", text, r"\d{1,6}(\.\d+)?")]
 
 
 def _local(context: typer.Context, folder: Path) -> Path:

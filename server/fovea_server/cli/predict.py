@@ -16,7 +16,7 @@ from fovea_engines.backends.installing import install_extra
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.results.options import PredictOptions, check_effect
 from fovea_preprocess.errors import InvalidOption, NotFound
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.cli.options import (
     AllowCodeOption,
     EveryOption,
@@ -270,7 +270,7 @@ def _open(
     [path] = find_models(context, repository, model)
     if (path / "pipeline.toml").is_file():
         # Its imports take a second.
-        from fovea_server.cli.joined import JoinedPredictor
+        from fovea_server.cli.pipeline_predictor import JoinedPredictor
 
         return JoinedPredictor(path.absolute(), options, allow_code=allow_code)
     folder = version_folder(path, values.get("version"))

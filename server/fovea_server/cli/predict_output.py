@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fovea_client import Timing
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.cli.predict_progress import PredictProgress
 from fovea_server.offline.answers import answers, count_images
 from fovea_server.offline.entry import Entry

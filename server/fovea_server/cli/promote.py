@@ -17,8 +17,7 @@ from rich.text import Text
 
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption
-from fovea_preprocess.plural import counted
-from fovea_server.cli.asking import AskedModel, parse_share
+from fovea_preprocess.text import counted
 from fovea_server.cli.options import (
     AsJson,
     RepositoryOption,
@@ -27,6 +26,7 @@ from fovea_server.cli.options import (
     check_options,
     find_models,
 )
+from fovea_server.cli.server_client import AskedModel, parse_share
 from fovea_server.models.config.config_check import checked
 from fovea_server.rollout.promotion_documents import LATEST, MOST, ModelHistory, Promotion, Rollback
 from fovea_server.rollout.record import HistoryRecord

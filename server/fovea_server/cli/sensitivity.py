@@ -18,7 +18,7 @@ from fovea_engines.build.int8 import BUDGET, Judge
 from fovea_engines.build.open_question import check_settled
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
-from fovea_engines.heads.preprocess import read_preprocess
+from fovea_engines.heads.presets import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.quantization.calibrate import find_ranges
 from fovea_engines.quantization.quantisation import quantisable_layers

@@ -24,9 +24,9 @@ from fovea_server.cli.flags import (
     warn_of_ignored_variables,
     with_flags,
 )
-from fovea_server.cli.leaving import Leaving
+from fovea_server.cli.shutdown_watchdog import Leaving
 from fovea_server.cli.triton_flags import WITHOUT_EFFECT, translated
-from fovea_server.dataplane.apis import parse_apis
+from fovea_server.integrations.registry import parse_apis
 from fovea_server.settings import ModelControlMode, Settings, flag
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from rich.live import Live
 from rich.markdown import Markdown
 
 from fovea_preprocess.errors import InvalidOption, Unavailable
-from fovea_server.cli.asking import (
+from fovea_server.cli.options import AsJson, check_options
+from fovea_server.cli.server_client import (
     SERVER,
     AskedModel,
     NameArgument,
     ServerOption,
     parse_share,
 )
-from fovea_server.cli.options import AsJson, check_options
 from fovea_server.rollout.shadow_report import OVER, ShadowDocument, headline, markdown, stalled
 
 _EVERY_S, _SAID_EVERY_S, _PATIENCE_S = 1.0, 15.0, 30.0

@@ -22,22 +22,23 @@ from fovea_engines.progress import ConsoleProgress, Progress
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.bench.tune.candidates import BuiltVersion, find_candidates
 from fovea_server.bench.tune.run import Measure, Run
 from fovea_server.bench.tune.search import Search
 from fovea_server.bench.tune.setting import Setting, grid, present
 from fovea_server.bench.tune.trials import Trials
 from fovea_server.cli.bench_tables import uncut_console
-from fovea_server.cli.load_flags import ServeFlags, parse_clients
 from fovea_server.cli.options import (
     AsJson,
     PlotOption,
     RepositoryOption,
     ServedModelArgument,
+    ServeFlags,
     check_plot,
     find_models,
     folder_option,
+    parse_clients,
 )
 from fovea_server.cli.tune_tables import (
     busy_note,

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.bench.chart import Axis, Series, chart, round_ticks
 from fovea_server.bench.tune.candidates import BuiltVersion
 from fovea_server.bench.tune.run import Run, compared, folded, frontier

@@ -20,7 +20,7 @@ from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.figures import NO_FIGURE
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound, Unavailable
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.cli.options import (
     AsJson,
     RepositoryOption,

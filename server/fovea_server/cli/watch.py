@@ -10,11 +10,19 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
@@ -23,6 +31,7 @@ from fovea_server.cli.options import AllowCodeOption, RepositoryOption, ServedMo
 from fovea_server.cli.request_options import with_request_options
 from fovea_server.dataplane.reach import EVERYWHERE
 from fovea_server.streams.cameras.config import StreamConfig
+from fovea_server.streams.cameras.picture import MJPEG, NewestPicture, mjpeg
 from fovea_server.streams.cameras.stream import CameraStream, SeenFrame, Turns
 from fovea_server.streams.events.feed import EventFeed
 from fovea_server.streams.events.log import LoggedEvent
@@ -34,6 +43,36 @@ if TYPE_CHECKING:
 
 _TABLES_A_SECOND = 4
 _LAST_EVENTS_S, _SILENT_S = 10.0, 0.5
+
+
+def page_server(streams: Sequence[CameraStream], port: int) -> uvicorn.Server:
+    """Make the server of the page; it takes no name but those of this machine."""
+    drawing = asyncio.Semaphore(2)
+    pictures = [NewestPicture(stream, drawing) for stream in streams]
+    figures = "".join(
+        f"<figure><img src='/{number}' alt=''><figcaption>{escape(one.config.address.shown)}"
+        "</figcaption></figure>"
+        for number, one in enumerate(streams)
+    )
+    style = "body{margin:1em;font:1em sans-serif}img{max-width:100%}figure{margin:0 0 1em}"
+    body = f"<!doctype html><title>fovea watch</title><style>{style}</style>{figures}"
+
+    async def page(request: Request) -> Response:
+        return HTMLResponse(body)
+
+    async def video(request: Request) -> Response:
+        number = request.path_params["number"]
+        if number >= len(pictures):
+            return Response("there is no such stream", 404)
+        return StreamingResponse(mjpeg(pictures[number]), media_type=MJPEG)
+
+    app = Starlette(
+        routes=[Route("/", page), Route("/{number:int}", video)],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])],
+    )
+    return uvicorn.Server(
+        uvicorn.Config(app, port=port, log_config=None, ws="none", timeout_graceful_shutdown=1)
+    )
 
 
 @with_request_options("conf", "classes", "track", "track_high", "track_new", "min_frames")
@@ -208,7 +247,7 @@ async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | Non
     telling = asyncio.create_task(_lines(streams) if as_json else _table(streams))
     page = None
     if port is not None:
-        from fovea_server.cli.show import page_server
+        from fovea_server.cli.watch import page_server
 
         page = asyncio.create_task(page_server(streams, port).serve())
         typer.echo(f"http://127.0.0.1:{port} shows the pictures", err=True)

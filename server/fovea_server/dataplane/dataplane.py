@@ -23,7 +23,7 @@ from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.charge import charge, rows_of
 from fovea_server.dataplane.decode_limiter import DecodeLimiter
-from fovea_server.dataplane.images import answer_of_bytes
+from fovea_server.dataplane.encoded_tensors import answer_of_bytes
 from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Prediction, PredictRequest
 from fovea_server.dataplane.recording import record_images, record_tensors

@@ -17,7 +17,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import httpx
 
 from fovea_preprocess.errors import FetchRefused
-from fovea_preprocess.size import size_text
+from fovea_preprocess.text import size_text
 from fovea_server.dataplane.reach import OURS, Reach
 
 MAX_REDIRECTS = 3

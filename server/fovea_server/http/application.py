@@ -25,14 +25,13 @@ from fovea_preprocess.errors import (
 )
 from fovea_preprocess.mistakes import key_fault
 from fovea_server.error_status import http_status
-from fovea_server.http.envelope import WithTraffic
+from fovea_server.http.call_middleware import CallMiddleware
+from fovea_server.http.fast_routes import FastRoute, FastRoutes
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.messages import allow
-from fovea_server.http.plain import PlainRoute, PlainRoutes
 from fovea_server.http.receive import ClientLeft
-from fovea_server.http.v1 import models, predict_routes
+from fovea_server.http.v1 import models, predict
 from fovea_server.http.v1.answers import error_answer, error_json
-from fovea_server.http.v1.identity import identity
 from fovea_server.http.v1.openapi import docs_page, document_route
 from fovea_server.http.v1.predict import PredictRoute
 from fovea_server.http.v2.answers import error_answer as v2_error_answer
@@ -51,12 +50,12 @@ _SCRIPTS = "/static-offline-docs"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-def create_application(app: App, before: Sequence[PlainRoute] = ()) -> ASGIApp:
+def create_application(app: App, before: Sequence[FastRoute] = ()) -> ASGIApp:
     """Make the application; routes in `before` may take a request first."""
     service = app.service
     plain = *before, V2Route(service), PredictRoute(service, app.sources)
     guard = Guard(service, service.settings.http_address)
-    made: ASGIApp = Guarded(PlainRoutes(plain, create_api(app)), guard, _foreign)
+    made: ASGIApp = Guarded(FastRoutes(plain, create_api(app)), guard, _foreign)
     if origins := service.settings.cors_origin:
         # It answers every preflight, which carries no secret and so asks for none.
         made = CORSMiddleware(
@@ -66,7 +65,7 @@ def create_application(app: App, before: Sequence[PlainRoute] = ()) -> ASGIApp:
             allow_headers=["*"],
             expose_headers=_EXPOSED,
         )
-    return WithTraffic(made, service.traffic)
+    return CallMiddleware(made, service.traffic)
 
 
 def create_api(app: App) -> FastAPI:
@@ -110,7 +109,7 @@ def create_api(app: App) -> FastAPI:
     )
     made.state.service = service
     made.state.sources = app.sources
-    for router in (predict_routes.router, models.router, models.health):
+    for router in (predict.router, models.router, models.health):
         made.include_router(router)
     made.mount(_SCRIPTS, StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))
     made.add_route("/docs", docs_page(_SCRIPTS), include_in_schema=False)
@@ -120,7 +119,7 @@ def create_api(app: App) -> FastAPI:
         if (added := feature.router()) is not None:
             made.include_router(added)
     # Behind the page, which browsers get there.
-    made.add_route("/", identity, include_in_schema=False)
+    made.add_route("/", models.identity, include_in_schema=False)
     made.add_middleware(HeadAndOptions, routes=made.router.routes)
     made.add_exception_handler(FoveaError, _on_error)
     made.add_exception_handler(HTTPException, _on_http_exception)

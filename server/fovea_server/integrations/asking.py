@@ -14,8 +14,8 @@ from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Encode, Prediction, PredictRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v1.body import Source
-from fovea_server.http.v1.head import timeout_of
-from fovea_server.http.v1.route import call_of, fetched, parsed, service_of
+from fovea_server.http.v1.dependencies import call_of, fetched, parsed, service_of
+from fovea_server.http.v1.request_head import timeout_of
 from fovea_server.json_text import MAX_OF_STRANGERS, MOST
 from fovea_server.models.model import ServedModel, State
 from fovea_server.tensors.messages import ImageResult

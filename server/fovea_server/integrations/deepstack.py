@@ -18,12 +18,12 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.dataplane.prediction import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.feature import Feature
 from fovea_server.http.v1.body import read_form, read_parts
-from fovea_server.http.v1.route import answered, call_of, inferring, restricted, service_of
+from fovea_server.http.v1.dependencies import answered, call_of, inferring, restricted, service_of
 from fovea_server.integrations.asking import (
     BOXES,
     admit_late,

@@ -17,8 +17,8 @@ from uvicorn import Config, Server
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
 from fovea_server.feature import Feature
+from fovea_server.http.call_middleware import CallMiddleware
 from fovea_server.http.connection import Bounds, Connection
-from fovea_server.http.envelope import WithTraffic
 from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.messages import allow
 from fovea_server.http.v1.answers import error_answer
@@ -46,7 +46,7 @@ class MetricsServer:
         )
         connection = partial(Connection, traffic=service.traffic, bounds=bounds)
         self._config = Config(
-            WithTraffic(Guarded(self._answer, guard, _refused), service.traffic),
+            CallMiddleware(Guarded(self._answer, guard, _refused), service.traffic),
             # uvicorn calls it like a class.
             http=cast("type[asyncio.Protocol]", connection),
             ws="none",

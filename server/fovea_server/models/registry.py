@@ -23,7 +23,7 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unavailable,
 )
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.models.config.files import check_engine_files, check_name, model_of_files
 from fovea_server.models.described import describe_engine
 from fovea_server.models.loader import Attempts, Loader

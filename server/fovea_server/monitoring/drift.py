@@ -25,8 +25,8 @@ from fovea_preprocess.image import brightness
 from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Prediction
 from fovea_server.feature import Feature
+from fovea_server.http.v1.dependencies import ModelName, restricted
 from fovea_server.http.v1.openapi import described
-from fovea_server.http.v1.route import ModelName, restricted
 from fovea_server.models.model import ServedModel
 from fovea_server.observability.histogram import Family
 from fovea_server.svg import document, text

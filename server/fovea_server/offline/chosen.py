@@ -15,7 +15,7 @@ from fovea_engines.evaluation.dataset import Dataset, numbered_alike
 from fovea_engines.evaluation.labels import AttributeLabels, Labels, PicturePairs, TextLabels
 from fovea_engines.results.class_names import split_classes
 from fovea_preprocess.errors import InvalidOption
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 _SHOWN = 8
 

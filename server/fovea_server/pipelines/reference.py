@@ -16,7 +16,7 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.findings import Finding
 from fovea_engines.results.task_result import TaskResult
 from fovea_preprocess.errors import InvalidModel
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 REFERENCE_FILE = "reference.json"
 

@@ -10,11 +10,11 @@ from urllib.parse import unquote
 
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidOption
 from fovea_server.dataplane.service import Service
+from fovea_server.http.fast_routes import FastRoute
 from fovea_server.http.messages import Request, Response
-from fovea_server.http.plain import PlainRoute
 from fovea_server.http.v1.answers import error_answer
 from fovea_server.http.v1.body import too_large
-from fovea_server.http.v1.head import timeout_of
+from fovea_server.http.v1.request_head import timeout_of
 from fovea_server.http.v2.answers import error_answer as v2_error_answer
 from fovea_server.http.v2.answers import json_answer
 from fovea_server.http.v2.answers import too_large as v2_too_large
@@ -34,7 +34,7 @@ _OF_THE_FRONT = frozenset(
 )
 
 
-class _Forwarding(PlainRoute):
+class _Forwarding(FastRoute):
     """Takes requests about the models that have replicas; other routes answer the rest."""
 
     _INFERENCE: ClassVar[re.Pattern[str]]

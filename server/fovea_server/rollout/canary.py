@@ -17,7 +17,7 @@ from fovea_preprocess.errors import (
     RateLimited,
     ShuttingDown,
 )
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Prediction
 from fovea_server.error_status import http_status

@@ -18,10 +18,9 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.models import Models
 from fovea_server.feature import Feature
+from fovea_server.http.v1.dependencies import ModelName, call_of, changing, restricted
 from fovea_server.http.v1.openapi import described
-from fovea_server.http.v1.route import ModelName, call_of, restricted
 from fovea_server.rollout.canary import RunningCanary
-from fovea_server.rollout.changing import changing
 from fovea_server.rollout.promotion_documents import (
     FILE,
     LATEST,

@@ -13,11 +13,10 @@ from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
 from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Prediction
 from fovea_server.feature import Feature
+from fovea_server.http.v1.dependencies import ModelName, admit, changing, restricted
 from fovea_server.http.v1.openapi import described, described_file
-from fovea_server.http.v1.route import ModelName, restricted
 from fovea_server.models.model import ServedModel, State
 from fovea_server.observability.histogram import Family
-from fovea_server.rollout.changing import admit, changing
 from fovea_server.rollout.shadow import Shadow
 from fovea_server.rollout.shadow_messages import ShadowCandidate
 from fovea_server.rollout.shadow_report import ShadowDocument, ShadowRequest, markdown

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InvalidRequest, QueueFull
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
 from fovea_server.observability.stages import StageTimes
 from fovea_server.scheduling.base import Scheduler

@@ -26,9 +26,9 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
 from fovea_preprocess.jpeg import decoded_bytes
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.plural import counted
 from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
+from fovea_preprocess.text import counted
 from fovea_server.observability.stages import NO_TIMES, StageTimes
 from fovea_server.scheduling.batching import QUICK_IMAGE_NS, DynamicBatching, InlineExecution
 from fovea_server.scheduling.model_io import Outputs

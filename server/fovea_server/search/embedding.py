@@ -14,9 +14,7 @@ from fovea_engines.results.vocabulary import WORDLESS
 from fovea_server.dataplane.models import Models
 from fovea_server.feature import Feature
 from fovea_server.http.v1.body import parse_texts
-from fovea_server.http.v1.head import timeout_of
-from fovea_server.http.v1.openapi import described
-from fovea_server.http.v1.route import (
+from fovea_server.http.v1.dependencies import (
     ModelName,
     Version,
     answered,
@@ -25,6 +23,8 @@ from fovea_server.http.v1.route import (
     parsed,
     service_of,
 )
+from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.request_head import timeout_of
 from fovea_server.http.v1.schemas import Embedding
 from fovea_server.observability.histogram import Family
 

@@ -24,9 +24,7 @@ from fovea_server.dataplane.prediction import Prediction, PredictRequest
 from fovea_server.feature import Feature
 from fovea_server.http.v1.answers import error_json, raise_if_alone
 from fovea_server.http.v1.body import parsed_body
-from fovea_server.http.v1.head import timeout_of
-from fovea_server.http.v1.openapi import described_images
-from fovea_server.http.v1.route import (
+from fovea_server.http.v1.dependencies import (
     ModelName,
     Version,
     answered,
@@ -35,6 +33,8 @@ from fovea_server.http.v1.route import (
     inferring,
     service_of,
 )
+from fovea_server.http.v1.openapi import described_images
+from fovea_server.http.v1.request_head import timeout_of
 from fovea_server.http.v1.schemas import Absent, ErrorDetail, TimingMs
 from fovea_server.models.model import ServedModel
 from fovea_server.search.index import (

@@ -27,7 +27,7 @@ from fovea_client import Match
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.files import write_file
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 _SIDE = 128
 _QUALITY = 80

@@ -15,8 +15,7 @@ from threading import Thread
 
 from fovea_engines.repository.files import writing
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, ShuttingDown, Unavailable
-from fovea_preprocess.plural import counted
-from fovea_preprocess.size import size_text
+from fovea_preprocess.text import counted, size_text
 from fovea_server.stores.listing import RemoteFile
 from fovea_server.stores.store import Store
 

@@ -12,7 +12,7 @@ from fovea_engines.repository.card import CARD_FILE, HEAD_FILE
 from fovea_engines.repository.files import json_sha256
 from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import InvalidModel, InvalidOption
-from fovea_preprocess.size import size_text
+from fovea_preprocess.text import size_text
 
 _LONGEST_NAME = 255
 # They are read as a whole, and describe a model.

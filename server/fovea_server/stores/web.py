@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 import httpx
 
 from fovea_preprocess.errors import Unavailable
-from fovea_preprocess.size import size_text
+from fovea_preprocess.text import size_text
 
 T = TypeVar("T")
 Listed = Mapping[str, object]

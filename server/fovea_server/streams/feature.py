@@ -19,7 +19,7 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
 from fovea_server.dataplane.service import Service
 from fovea_server.feature import Feature
 from fovea_server.http.v1.body import json_object
-from fovea_server.http.v1.route import answered, call_of, check_control, parsed, restricted
+from fovea_server.http.v1.dependencies import answered, call_of, check_control, parsed, restricted
 from fovea_server.observability.histogram import Family
 from fovea_server.streams.cameras.picture import MJPEG, mjpeg
 from fovea_server.streams.cameras.table import StreamTable, model_in

@@ -17,7 +17,7 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unauthenticated,
 )
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.log_lines import cut
 from fovea_server.logs import CONTROL, SERVER_LOG
 from fovea_server.observability.access_log import Access, AccessLog

@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route
 
 from fovea_server.feature import Feature
 from fovea_server.http.messages import weights
-from fovea_server.http.v1.identity import identity
+from fovea_server.http.v1.models import identity
 
 _DISTRIBUTION, _BUNDLING = "fovea-client", "fovea-serve"
 _SUMMARY = "Typed client of a Fovea server: image in, boxes out. Needs no runtime."

@@ -28,7 +28,7 @@ from fovea_engines.quantization.calibrate import (
     calibrate,
     find_ranges,
 )
-from fovea_engines.quantization.histogram import Histogram
+from fovea_engines.quantization.calibrators import Histogram
 from fovea_engines.quantization.ranges import RANGES_FILE, Method, Origin, Ranges
 from fovea_preprocess.errors import BuildError, InvalidImage, InvalidOption, NotFound
 from fovea_preprocess.preprocessor import Preprocessor

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnxruntime.quantization.calibrate import HistogramCollector
 
-from fovea_engines.quantization.histogram import BINS, Histogram
+from fovea_engines.quantization.calibrators import BINS, Histogram
 from fovea_preprocess.errors import BuildError
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from tests.engines.real import error, prepared, ranges, run
 
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.evaluation.samples import image_files, read_image
-from fovea_engines.heads.preprocess import PRESETS
+from fovea_engines.heads.presets import PRESETS
 from fovea_engines.heads.recognition import Recognition
 from fovea_engines.onnx_graph.image_front import add_image_front
 from fovea_engines.onnx_graph.tensors import graph_inputs, metadata_of

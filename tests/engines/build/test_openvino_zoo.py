@@ -10,7 +10,7 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.observe import recognise_graph
-from fovea_engines.heads.preprocess import read_preprocess
+from fovea_engines.heads.presets import read_preprocess
 from fovea_engines.progress import Progress
 
 pytestmark = pytest.mark.real

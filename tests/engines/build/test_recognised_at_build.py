@@ -15,7 +15,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.engine import Engine
 from fovea_engines.heads.base import IMAGENET
-from fovea_engines.heads.preprocess import read_preprocess
+from fovea_engines.heads.presets import read_preprocess
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 

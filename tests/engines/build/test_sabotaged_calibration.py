@@ -17,7 +17,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.samples import read_image
-from fovea_engines.heads.preprocess import PRESETS, read_preprocess
+from fovea_engines.heads.presets import PRESETS, read_preprocess
 from fovea_engines.progress import Progress
 from fovea_engines.quantization.calibrate import find_ranges
 from fovea_engines.quantization.ranges import RANGES_FILE

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from tests.engines import reference
 
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec

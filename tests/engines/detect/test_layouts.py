@@ -12,7 +12,7 @@ import pytest
 
 from fovea_engines.evaluation.observe import Observer
 from fovea_engines.evaluation.preprocessing import misplaced
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.onnx_graph.load import load

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fovea_engines.heads.preprocess import PRESETS, default_preprocess, read_preprocess
+from fovea_engines.heads.presets import PRESETS, default_preprocess, read_preprocess
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, NotFound
 

@@ -14,7 +14,7 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.samples import read_image
-from fovea_engines.heads.preprocess import VARIANTS
+from fovea_engines.heads.presets import VARIANTS
 from fovea_engines.onnx_graph.load import load
 from fovea_preprocess.errors import UnsupportedModel
 

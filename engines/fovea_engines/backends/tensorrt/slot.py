@@ -15,9 +15,9 @@ from fovea_engines.backends.tensorrt.cuda.resources import Stream
 from fovea_engines.backends.tensorrt.tensors import Tensor
 from fovea_engines.session import Array
 from fovea_preprocess.errors import BackendError, InferenceFailed, InvalidModel, OutOfMemory
-from fovea_preprocess.plural import counted
 from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
+from fovea_preprocess.text import counted
 
 _FULL_HD = 1920 * 1080 * 3
 # Enough for 43 images of full HD; those of larger batches must be smaller.

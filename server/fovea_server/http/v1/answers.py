@@ -18,7 +18,7 @@ from fovea_server.dataplane.prediction import Prediction, PredictRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.messages import Response, error_headers
-from fovea_server.http.v1.head import wraps_images
+from fovea_server.http.v1.request_head import wraps_images
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.messages import ImageResult, SentImage
 

@@ -16,8 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidOption, InvalidRequest
 from fovea_preprocess.image import looks_encoded
-from fovea_preprocess.plural import counted
-from fovea_preprocess.size import size_text
+from fovea_preprocess.text import counted, size_text
 from fovea_server.dataplane.options import parse_options
 from fovea_server.http.base64_text import base64_image
 from fovea_server.http.receive import Watch, unpack

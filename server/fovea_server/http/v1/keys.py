@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from fovea_preprocess.errors import NotFound
 from fovea_server.auth.bucket import LimitedPrincipal
 from fovea_server.feature import Feature
+from fovea_server.http.v1.dependencies import call_of, restricted
 from fovea_server.http.v1.openapi import described
-from fovea_server.http.v1.route import call_of, restricted
 
 
 class OwnKey(BaseModel):

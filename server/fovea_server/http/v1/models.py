@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import version
 
 from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
 
 from fovea_server.dataplane.model_documents import Live, Model, ModelList, ModelStatistics, Ready
-from fovea_server.http.v1.openapi import described
-from fovea_server.http.v1.route import (
+from fovea_server.http.v1.dependencies import (
     ModelName,
     Version,
     check_control,
     restricted,
     service_of,
 )
+from fovea_server.http.v1.openapi import described
 
 health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[restricted("health")])
 router = APIRouter(tags=["models"], prefix="/v1/models")
 _METADATA = [restricted("metadata")]
 # State of every model, and why one is not ready: that is the repository index.
 _INDEX = [*_METADATA, restricted("model-repository")]
+
+
+async def identity(_: Request) -> Response:
+    """Return the server's name and version to programs, as load balancers that look for a 200."""
+    content = {"name": "fovea", "version": version("fovea-serve"), "docs": "/docs"}
+    return JSONResponse(content, headers={"Cache-Control": "no-cache", "Vary": "Accept"})
 
 
 @health.get("/live", **described("server_live", Live, 403))

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import Any
 from urllib.parse import unquote
 
+from fastapi import APIRouter
+
 from fovea_engines.results.options import PredictOptions
-from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
+from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest, NotFound
 from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.service import Service
+from fovea_server.http.fast_routes import FastRoute
 from fovea_server.http.messages import Request, Response
-from fovea_server.http.plain import PlainRoute
 from fovea_server.http.receive import unpack
 from fovea_server.http.v1.answers import boxes_json, drawn, error_answer, raise_if_alone
 from fovea_server.http.v1.body import Source, check_encoding, empty, parsed_body, too_large
-from fovea_server.http.v1.head import (
+from fovea_server.http.v1.dependencies import ModelName, Version, inferring
+from fovea_server.http.v1.openapi import described_drawing, described_prediction
+from fovea_server.http.v1.request_head import (
     accepted_image,
     body_kind,
     query_options,
@@ -27,12 +33,43 @@ from fovea_server.http.v1.head import (
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.models.model import ServedModel
 
+router = APIRouter(tags=["predict"], dependencies=[inferring])
+"""Describes the requests in the OpenAPI document, and refuses those with a wrong version."""
+
 # FastAPI refuses all that does not match, for example a version that is no number.
 _PATH = re.compile(
     r"/v1/models/(?P<model>[^/]+)(?:/versions/(?P<version>0*[1-9][0-9]{0,99}))?"
     r"/(?P<operation>predict(?:/form|/json)?|annotate)",
     re.DOTALL,
 )
+
+
+def _add(path: str, operation: str, describe: Callable[[str], dict[str, Any]], does: str) -> None:
+    """Add the two routes of an operation: of the current version of a model, and of a named one."""
+
+    @router.post(
+        f"/v1/models/{{name}}/{path}", **describe(operation), summary=does, description=does
+    )
+    async def current(name: ModelName) -> None:
+        raise NotFound(f"there is no model '{name[:60]}'")
+
+    @router.post(
+        f"/v1/models/{{name}}/versions/{{version}}/{path}",
+        **describe(f"{operation}_version"),
+        summary=f"{does} With one version of the model.",
+        description=f"{does} With one version of the model.",
+    )
+    async def one(name: ModelName, version: Version) -> None:
+        raise NotFound(f"model '{name[:60]}' has no such version")
+
+
+_image = partial(described_prediction, kind="application/octet-stream")
+_form = partial(described_prediction, kind="multipart/form-data")
+_json = partial(described_prediction, kind="application/json")
+_add("predict", "predict", _image, "Find what is on an image.")
+_add("predict/form", "predict_form", _form, "Find what is on the images of a form.")
+_add("predict/json", "predict_json", _json, "Find what is on images that are inside of JSON.")
+_add("annotate", "annotate", described_drawing, "Draw what is on an image into it.")
 
 
 @lru_cache(maxsize=256)
@@ -48,7 +85,7 @@ def _split(target: str) -> tuple[str, str]:
     return path, query
 
 
-class PredictRoute(PlainRoute):
+class PredictRoute(FastRoute):
     """Answers predict requests: an image as it is, a form, or JSON.
 
     `/predict` goes by the Content-Type and by Accept. `/predict/form`, `/predict/json` and

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import FetchRefused, FoveaError, QueueFull
-from fovea_preprocess.size import size_text
+from fovea_preprocess.text import size_text
 from fovea_server.http.v1.body import Source, Url
 
 if TYPE_CHECKING:

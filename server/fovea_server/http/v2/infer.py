@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest
-from fovea_server.dataplane.images import raw_image
+from fovea_server.dataplane.encoded_tensors import raw_image
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_decoupled
 from fovea_server.http.messages import BINARY, TEXT, Buffer, Request, Response

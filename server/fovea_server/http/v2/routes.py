@@ -11,8 +11,8 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, Restricted
+from fovea_server.http.fast_routes import FastRoute
 from fovea_server.http.messages import JSON, TEXT, Endpoint, Request, Response, allow
-from fovea_server.http.plain import PlainRoute
 from fovea_server.http.v2 import extensions, generate, infer, models
 from fovea_server.http.v2.answers import error_answer, refusal, too_large
 
@@ -21,7 +21,7 @@ _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 _CONTROL = _REPOSITORY + r"/models/(?P<model>[^/]+)"
 
 
-class V2Route(PlainRoute):
+class V2Route(FastRoute):
     """Answers requests of the v2 protocol."""
 
     keeps_refused = True

@@ -19,7 +19,7 @@ from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import Forbidden, FoveaError, InvalidRequest, Restricted
 from fovea_server.feature import Feature
 from fovea_server.http.v1.body import Source, json_object
-from fovea_server.http.v1.route import (
+from fovea_server.http.v1.dependencies import (
     ModelName,
     answered,
     call_of,

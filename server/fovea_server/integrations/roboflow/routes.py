@@ -20,8 +20,7 @@ from fovea_server.dataplane.prediction import Prediction
 from fovea_server.feature import Feature
 from fovea_server.http.v1.answers import drawn
 from fovea_server.http.v1.body import json_object
-from fovea_server.http.v1.head import query_values
-from fovea_server.http.v1.route import (
+from fovea_server.http.v1.dependencies import (
     answered,
     call_of,
     check_control,
@@ -29,6 +28,7 @@ from fovea_server.http.v1.route import (
     restricted,
     service_of,
 )
+from fovea_server.http.v1.request_head import query_values
 from fovea_server.integrations.asking import (
     admit_late,
     by_body,

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.dataplane.models import Models
-from fovea_server.http.v1.head import query_options
+from fovea_server.http.v1.request_head import query_options
 from fovea_server.streams.events.config import KEYS as EVENT_KEYS
 from fovea_server.streams.events.config import EventConfig
 from fovea_server.streams.events.config import shown as shown_events

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.results.detections import Detections
 from fovea_preprocess.errors import InvalidOption
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.streams.events.config import EventConfig
 from fovea_server.streams.events.log import EventLog, LoggedEvent
 from fovea_server.streams.events.mqtt import Mqtt

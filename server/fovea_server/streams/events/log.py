@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 
 log = logging.getLogger(__name__)
 

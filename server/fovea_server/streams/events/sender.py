@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, Self
 
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.streams.events.log import EventLog, LoggedEvent
 
 log = logging.getLogger(__name__)

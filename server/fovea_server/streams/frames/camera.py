@@ -16,7 +16,7 @@ import numpy as np
 
 from fovea_preprocess.errors import FetchRefused
 from fovea_preprocess.image import DecodedImage
-from fovea_preprocess.plural import counted
+from fovea_preprocess.text import counted
 from fovea_server.dataplane.reach import Reach
 from fovea_server.streams.frames.address import SourceAddress, opened_at
 from fovea_server.streams.frames.reader import FrameReader, RawFrame, Reading, SourceFailed

@@ -24,7 +24,7 @@ from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.v1.answers import boxes_json
 from fovea_server.http.v1.body import empty
-from fovea_server.http.v1.head import query_options, query_values, timeout_of
+from fovea_server.http.v1.request_head import query_options, query_values, timeout_of
 from fovea_server.streams.events.feed import EventLogs, after_of, kinds_of
 from fovea_server.streams.sockets.socket import RESTART, Content, Socket, error_text, key_in
 from fovea_server.tracking.tracks import Tracks

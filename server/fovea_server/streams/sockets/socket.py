@@ -27,7 +27,7 @@ from fovea_preprocess.errors import (
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
-from fovea_server.http.envelope import begin
+from fovea_server.http.call_middleware import begin
 from fovea_server.http.guard import Guard
 from fovea_server.http.messages import error_headers
 from fovea_server.http.v1.answers import error_json

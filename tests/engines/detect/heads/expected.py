@@ -19,7 +19,7 @@ from tests.run_lengths import decoded
 
 from fovea_engines.evaluation.observe import Observer
 from fovea_engines.evaluation.samples import read_image
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.results.options import PredictOptions

@@ -11,7 +11,7 @@ from tests.engines.detect.heads.expected import File
 
 from fovea_engines.evaluation.observe import Observer
 from fovea_engines.heads.classifier import ClassifierLogits
-from fovea_engines.heads.preprocess import PRESETS, default_preprocess
+from fovea_engines.heads.presets import PRESETS, default_preprocess
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.onnx_graph.normalise import normalise, open_size
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of

@@ -17,7 +17,7 @@ from fovea_engines.evaluation.agreement.overlap import iou
 from fovea_engines.evaluation.observe import recognise_graph
 from fovea_engines.evaluation.samples import read_image
 from fovea_engines.heads.end_to_end import spelled
-from fovea_engines.heads.preprocess import VARIANTS, read_preprocess
+from fovea_engines.heads.presets import VARIANTS, read_preprocess
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 

@@ -12,7 +12,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.observe import recognise_graph
 from fovea_engines.evaluation.samples import read_image
-from fovea_engines.heads.preprocess import default_preprocess, read_preprocess
+from fovea_engines.heads.presets import default_preprocess, read_preprocess
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption

@@ -7,7 +7,7 @@ from tests.engines.detect.heads.by_hand import HEIGHT, WIDTH, told
 from tests.engines.detect.heads.expected import File
 from tests.rapidocr import OPTIONS, PREPROCESS, TEXT_MODEL, off, program
 
-from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.text import PpOcrDetection
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.rotated import corners

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from fovea_server.byte_budget import ByteBudget, too_slow
-from fovea_server.http.envelope import WithTraffic
+from fovea_server.http.call_middleware import CallMiddleware
 from fovea_server.http.v2.routes import V2Route
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def only(route, around):
 
             request.endpoint = answer
 
-    return WithTraffic(Around(route).handle, route.traffic)
+    return CallMiddleware(Around(route).handle, route.traffic)
 
 
 def asked(runner, app, *messages, path="/v2/models/adder/infer", **scope):

@@ -1,4 +1,4 @@
-"""Formats numbers of bytes."""
+"""Formats numbers of things."""
 
 from __future__ import annotations
 
@@ -9,3 +9,9 @@ def size_text(size: int) -> str:
         if size >= scale:
             return f"{size / scale:.1f}".removesuffix(".0") + f" {unit}"
     return f"{size} bytes"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 image, 2 images, 3 boxes."""
+    plural = "" if number == 1 else "es" if noun[-1] in "sx" else "s"
+    return f"{number} {noun}{plural}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _ID = REQUEST_ID_HEADER.encode()
 
 
-class WithTraffic:
+class CallMiddleware:
     """An ASGI application whose requests are counted and logged.
 
     It finds the `Call` of a request as `call` in the request's state, and adds there what it asks

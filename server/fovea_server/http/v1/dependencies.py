@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -12,16 +12,39 @@ from fastapi import Depends, Path, Request, Response
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
 from fovea_server.http.receive import Watch, stopped
-from fovea_server.http.v1.body import Source, read_body
+from fovea_server.http.v1.body import Source, json_object, read_body
 from fovea_server.http.v1.openapi import MODEL_EXAMPLE
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.json_text import MOST
+from fovea_server.models.config.config_check import Document, checked
 from fovea_server.traffic.call import Call
 
 T = TypeVar("T")
 
 ModelName = Annotated[str, Path(description="name of the model", examples=[MODEL_EXAMPLE])]
 Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
+
+
+def admit(request: Request) -> None:
+    """Refuse who may not load models; the log says who did."""
+    call_of(request).model = request.path_params["name"]
+    check_control(request, "model-repository")
+
+
+async def changing(
+    request: Request, kind: type[Document], work: Callable[[Document], Awaitable[str]]
+) -> Response:
+    """Answer with the JSON that `work` makes of the document in the body."""
+    admit(request)
+
+    def read(body: bytes, most: int) -> Document:
+        return checked(kind, json_object(body, most))
+
+    async def answer(body: bytes) -> Response:
+        made = await work(await parsed(request, body, read))
+        return Response(made, media_type="application/json")
+
+    return await answered(request, answer, None)
 
 
 def service_of(request: Request) -> Service:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from fovea_engines.backends.installing import install_extra
 from fovea_preprocess.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from fovea_server.dataplane.service import Service
+    from fovea_server.feature import Feature
 
 _KNOWN = ("deepstack", "frigate-zmq", "label-studio", "roboflow")
 # Whose clients speak it -> its name.
@@ -34,3 +40,27 @@ def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
             raise InvalidOption("each request of roboflow names its model: say --api roboflow")
         apis[api] = model or None
     return apis
+
+
+def open_integration(name: str, service: Service) -> Feature:
+    """Make the feature that speaks an API; InvalidOption if its packages are not installed."""
+    if name == "deepstack":
+        from fovea_server.integrations.deepstack import DeepStack
+
+        return DeepStack()
+    if name == "label-studio":
+        from fovea_server.integrations.label_studio.routes import LabelStudio
+
+        return LabelStudio()
+    if name == "roboflow":
+        from fovea_server.integrations.roboflow.routes import Roboflow
+
+        return Roboflow()
+    try:
+        from fovea_server.integrations.frigate.listener import FrigateListener
+    except ModuleNotFoundError as error:
+        raise InvalidOption(
+            "--api frigate-zmq needs packages that are not installed (pip install "
+            f"'fovea-serve[frigate]'): {install_extra('frigate')}"
+        ) from error
+    return FrigateListener(service)

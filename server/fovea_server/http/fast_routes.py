@@ -34,7 +34,7 @@ _LATE = (BodyTimeout, DeadlineExceeded)
 _LARGE_ANSWER = 65_536
 
 
-class PlainRoute(ABC):
+class FastRoute(ABC):
     """Answers the requests of one protocol.
 
     Attributes:
@@ -156,10 +156,10 @@ class PlainRoute(ABC):
                 self.budget.count_answer(-size)
 
 
-class PlainRoutes:
+class FastRoutes:
     """An ASGI application that answers what one of the routes takes, and leaves the rest."""
 
-    def __init__(self, routes: Sequence[PlainRoute], rest: ASGIApp) -> None:
+    def __init__(self, routes: Sequence[FastRoute], rest: ASGIApp) -> None:
         self._routes, self._rest = routes, rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
