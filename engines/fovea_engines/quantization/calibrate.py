@@ -28,7 +28,6 @@ from fovea_engines.onnx_graph.wiring import Wiring
 from fovea_engines.progress import Progress
 from fovea_engines.quantization.calibrators import Histogram
 from fovea_engines.quantization.ranges import RANGES_FILE, Origin, Ranges
-from fovea_engines.repository.figures import Method
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, NotFound
@@ -54,8 +53,6 @@ _SAMPLED = 128
 _CLIPPED = 1.5
 # Number of images used to find the range of the serving input.
 _SHOWN = 24
-# All but one value in a million: objects are rare, and so are the activations that detect them.
-PERCENTILE = 0.999999
 
 
 class Variety:
@@ -252,7 +249,7 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
                     "was trained"
                 ) from error
     variety.check()
-    found = {name: _range(one, origin.method) for name, one in seen.items()}
+    found = {name: one.range(origin.method) for name, one in seen.items()}
     return Ranges(origin, len(images), found, variety.remarks())
 
 
@@ -261,16 +258,3 @@ def measured_tensors(model: onnx.ModelProto) -> list[str]:
     wiring = Wiring(model)
     taken = (node.input[0] for node in (*wiring.layers(), *wiring.projections()))
     return list(dict.fromkeys([model.graph.input[0].name, *taken]))
-
-
-def _range(seen: Histogram, method: Method) -> tuple[float, float]:
-    match method:
-        case "minmax":
-            return seen.low, seen.high
-        case "percentile":
-            bound = seen.percentile(PERCENTILE)
-        case "entropy":
-            bound = seen.entropy()
-        case "mse":
-            bound = seen.squared_error()
-    return max(seen.low, -bound), min(seen.high, bound)

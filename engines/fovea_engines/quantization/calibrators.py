@@ -1,4 +1,4 @@
-"""Counts the magnitudes of one tensor's values."""
+"""Calibrators: the range of one tensor's values that 8 bits hold, by each `Method`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.repository.figures import Method
 from fovea_preprocess.errors import BuildError
 
 BINS = 4096
 _QUANTISED = 128  # magnitudes of a signed 8-bit value
 _STEPS = 255  # between the ends of a range of 8 bits
 _CANDIDATES = 64
+# All but one value in a million: objects are rare, and so are the activations that detect them.
+_PERCENTILE = 0.999999
 
 
 class Histogram:
@@ -46,6 +49,19 @@ class Histogram:
         # `BINS / top` would overflow for a tensor of tiny values.
         bins = (np.abs(values).ravel() / np.float32(self._top) * np.float32(BINS)).astype(np.int32)
         self._counts += np.bincount(np.minimum(bins, BINS - 1, out=bins), minlength=BINS)
+
+    def range(self, method: Method) -> tuple[float, float]:
+        """Return the ends of the range that a method keeps: at most 0, and at least 0."""
+        match method:
+            case "minmax":
+                return self.low, self.high
+            case "percentile":
+                bound = self.percentile(_PERCENTILE)
+            case "entropy":
+                bound = self.entropy()
+            case "mse":
+                bound = self.squared_error()
+        return max(self.low, -bound), min(self.high, bound)
 
     def percentile(self, share: float) -> float:
         """Return the magnitude that a share (0 to 1) of the values does not exceed."""
