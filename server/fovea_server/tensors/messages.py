@@ -1,4 +1,4 @@
-"""A request for tensors and its answer, independent of the transport."""
+"""Requests for tensors and for images, and their answers, independent of the transport."""
 
 from __future__ import annotations
 

@@ -96,10 +96,12 @@ class Call:
         control: how it changes the server; "" if it does not.
         secret: key of the secret that it needs for that, if any.
         span: of a request that is traced; None for nearly all.
-        holder: of its key; None where the server asks for none, or has not yet.
-        images: that the holder was charged with.
+        principal: the client that its key names; None where the server needs no key, or has not
+            looked yet.
+        images: for which the principal was charged.
         paid: of these, what was not answered, and is asked again at no charge.
-        again: finds the holder again, for the parts of a long call; raises where the key is over.
+        again: finds the principal again, for the parts of a long call; raises once the key has
+            expired.
         field_key: in a field of an API of other software, of its address or its body.
     """
 

@@ -1,4 +1,4 @@
-"""The body of a predict request: received, unpacked, and parsed into images and options."""
+"""Bodies of requests: received, unpacked, and parsed into images, texts or JSON."""
 
 from __future__ import annotations
 
