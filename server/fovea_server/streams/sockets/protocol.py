@@ -185,7 +185,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send when the client reads."""
-        if self._failed:
+        # uvicorn accepts nothing then, and takes the first message for a fault.
+        if self._failed or self.transport.is_closing():
             raise ClientDisconnected
         await super().send(message)
         if self.close_sent:
