@@ -37,8 +37,7 @@ from fovea_server.app import App, build_app
 from fovea_server.http.application import create_application
 from fovea_server.http.connection import Bounds, Connection
 from fovea_server.http.v1 import answers
-from fovea_server.observability.model_statistics import ModelStatistics
-from fovea_server.observability.stages import Stages
+from fovea_server.observability.model_statistics import ModelStatistics, Stages
 from fovea_server.scheduling import job
 from fovea_server.scheduling.batching import InlineExecution
 from fovea_server.settings import Settings

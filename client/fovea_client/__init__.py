@@ -21,8 +21,6 @@ from fovea_client.answers import (
     Tensor,
     Timing,
 )
-from fovea_client.classes import Attribute, ScoredClass
-from fovea_client.embedding import Embedding, Match
 from fovea_client.errors import (
     ConnectionFailed,
     FoveaClientError,
@@ -31,10 +29,20 @@ from fovea_client.errors import (
     UnexpectedAnswer,
 )
 from fovea_client.images import Channels, ImageSource
-from fovea_client.maps import ClassArea, Depth, Saliency, Semantic
 from fovea_client.models import Model, ModelSummary, ModelVersion, TensorMetadata
-from fovea_client.pictures import NewPicture
-from fovea_client.reading import Character, Reading
+from fovea_client.results import (
+    Attribute,
+    Character,
+    ClassArea,
+    Depth,
+    Embedding,
+    Match,
+    NewPicture,
+    Reading,
+    Saliency,
+    ScoredClass,
+    Semantic,
+)
 from fovea_client.settings import with_key
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 

@@ -18,9 +18,9 @@ from fovea_client._base_client import MAX_IN_FLIGHT, BaseClient, Images, built, 
 from fovea_client._requests import ImageFormat, PredictOptions
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
-from fovea_client.embedding import Embedding, Match
 from fovea_client.images import Channels, ImageSource
 from fovea_client.models import Model, ModelSummary
+from fovea_client.results import Embedding, Match
 
 
 class AsyncClient(BaseClient):

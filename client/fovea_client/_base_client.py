@@ -16,10 +16,10 @@ from fovea_client._attempts import Call, Policy, server_address
 from fovea_client._display import show_lists, source_of
 from fovea_client._requests import ImageFormat, PredictOptions, Request
 from fovea_client.answers import ImageError, ImageResult, Prediction
-from fovea_client.embedding import Embedding, Match
 from fovea_client.errors import ServerError, UnexpectedAnswer
 from fovea_client.images import Channels, ImageSource, Source, Url, check_channels, image_to_send
 from fovea_client.models import Model, ModelSummary
+from fovea_client.results import Embedding, Match
 from fovea_client.settings import with_key
 
 Built = TypeVar("Built")

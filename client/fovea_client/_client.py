@@ -20,9 +20,9 @@ from fovea_client._requests import ImageFormat, PredictOptions
 from fovea_client._responses import BEFORE_TENSORS
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
-from fovea_client.embedding import Embedding, Match
 from fovea_client.images import Channels, ImageSource
 from fovea_client.models import Model, ModelSummary
+from fovea_client.results import Embedding, Match
 
 # Headers of an answer; its content is decoded.
 _READ = ("content-type", "retry-after", BEFORE_TENSORS)

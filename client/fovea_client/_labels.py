@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fovea_client._colours import Colour, colour, shades
 from fovea_client.answers import Detection, ImageResult
-from fovea_client.classes import Attribute
+from fovea_client.results import Attribute
 from fovea_client.shapes import Box
 
 BACKGROUND = ("background", "0")

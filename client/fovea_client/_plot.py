@@ -14,7 +14,7 @@ from fovea_client._masks import Mask, Outlines
 from fovea_client._skeleton import BONES, PERSON, SEEN
 from fovea_client.answers import Detection, ImageResult
 from fovea_client.images import Channels, ImageSource, image_to_send
-from fovea_client.maps import Depth, Semantic
+from fovea_client.results import Depth, Semantic
 
 try:
     from PIL import Image, ImageDraw, ImageFont, ImageOps

@@ -12,10 +12,10 @@ from httpx import Response
 
 from fovea_client._json import read
 from fovea_client.answers import Prediction
-from fovea_client.embedding import Embedding, Match
 from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
 from fovea_client.images import Picture
 from fovea_client.models import Model, ModelSummary
+from fovea_client.results import Embedding, Match
 
 BEFORE_TENSORS = "inference-header-content-length"
 """Header of the v2 protocol: the number of bytes of JSON, after which tensors follow."""

@@ -14,14 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_client._masks import Mask, MaskFile, RunLengths
-from fovea_client.classes import Attribute, ScoredClass
-from fovea_client.embedding import Embedding
 from fovea_client.images import Channels, ImageSource, Source
-from fovea_client.maps import Depth, Saliency, Semantic
-from fovea_client.pictures import NewPicture
-from fovea_client.reading import Reading
+from fovea_client.results import (
+    Attribute,
+    Depth,
+    Embedding,
+    NewPicture,
+    Reading,
+    Saliency,
+    ScoredClass,
+    Semantic,
+    Value,
+)
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
-from fovea_client.value import Value
 
 if TYPE_CHECKING:
     from PIL import Image

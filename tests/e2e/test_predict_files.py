@@ -16,7 +16,7 @@ from tests.serving import start_server
 
 from fovea_engines.evaluation.samples import read_image
 from fovea_engines.evaluation.yolo import read_yolo
-from fovea_engines.results.tasks import read_result
+from fovea_engines.results.registry import read_result
 from fovea_engines.results.vocabulary import WORDLESS
 
 # Of pycocotools, when it decodes masks.

@@ -18,7 +18,7 @@ from tests.serving import start_server
 
 from fovea_client import TASKS, Client, as_json
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.results.tasks import RESULT_OF
+from fovea_engines.results.registry import RESULT_OF
 from fovea_server.http.v1.schemas import PredictAnswer
 
 pytestmark = pytest.mark.slow

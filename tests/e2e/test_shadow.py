@@ -30,8 +30,7 @@ from fovea_engines.results.vocabulary import WORDLESS
 from fovea_server.cli import shadow as command
 from fovea_server.rollout import shadow
 from fovea_server.rollout.shadow import Shadow
-from fovea_server.rollout.shadow_messages import ShadowCandidate
-from fovea_server.rollout.shadow_report import ShadowRequest, stalled
+from fovea_server.rollout.shadow_report import ShadowCandidate, ShadowRequest, stalled
 from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.slow

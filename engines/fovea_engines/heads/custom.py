@@ -24,9 +24,9 @@ from fovea_engines.results.classes import Classes
 from fovea_engines.results.detections import Detections
 from fovea_engines.results.nms import choose
 from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.registry import RESULT_OF
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.tasks import RESULT_OF
 from fovea_engines.session import Array
 from fovea_preprocess.errors import (
     FoveaError,

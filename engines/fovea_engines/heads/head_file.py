@@ -14,7 +14,7 @@ from fovea_engines.heads.presets import check_fields
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.repository.card import HEAD_FILE, EngineCard
 from fovea_engines.results.detections import Detections
-from fovea_engines.results.tasks import RESULT_OF
+from fovea_engines.results.registry import RESULT_OF
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
 # Digits of the sha256 in the name of a family.

@@ -15,7 +15,7 @@ _QUANTISED = 128  # magnitudes of a signed 8-bit value
 _STEPS = 255  # between the ends of a range of 8 bits
 _CANDIDATES = 64
 # All but one value in a million: objects are rare, and so are the activations that detect them.
-_PERCENTILE = 0.999999
+PERCENTILE = 0.999999
 
 
 class Histogram:
@@ -56,7 +56,7 @@ class Histogram:
             case "minmax":
                 return self.low, self.high
             case "percentile":
-                bound = self.percentile(_PERCENTILE)
+                bound = self.percentile(PERCENTILE)
             case "entropy":
                 bound = self.entropy()
             case "mse":

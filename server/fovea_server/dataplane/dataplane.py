@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -21,17 +21,15 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InvalidOption, InvalidRequest
 from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.canaries import Canaries
-from fovea_server.dataplane.charge import charge, rows_of
 from fovea_server.dataplane.decode_limiter import DecodeLimiter
 from fovea_server.dataplane.encoded_tensors import answer_of_bytes
 from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Prediction, PredictRequest
-from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.tiles import Tiles
 from fovea_server.dataplane.top_classes import check_classes, replace_by_classes
 from fovea_server.models.model import ServedModel, State
-from fovea_server.observability.spans import SPAN
-from fovea_server.observability.stages import longest
+from fovea_server.observability.model_statistics import longest
+from fovea_server.observability.spans import SPAN, Attributes, RequestSpan, Stage
 from fovea_server.tensors.messages import (
     ImageRequest,
     ImageResult,
@@ -40,8 +38,11 @@ from fovea_server.tensors.messages import (
     SentImage,
 )
 from fovea_server.tracking.tracks import Tracks
-from fovea_server.traffic.call import CLIENT
+from fovea_server.traffic.call import CALL, CLIENT
 from fovea_server.traffic.triton_trace import TraceSettings
+
+# Of a network whose batch has no limit: a wrong shape costs no more.
+_MAX_ROWS = 1024
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,86 @@ _DRAWING = 4
 T = TypeVar("T")
 
 Write = Callable[[ImageResult], bytes]
+
+
+def record_images(
+    span: RequestSpan,
+    model: ServedModel,
+    engine: Engine,
+    results: Sequence[ImageResult | FoveaError],
+    arrived_ns: int,
+) -> None:
+    """Note the stages of each image."""
+    _describe(span, model)
+    span.attributes["fovea.images"] = len(results)
+    for index, result in enumerate(results):
+        # An answer of the cache has no batch, and one of tiles has several.
+        if isinstance(result, ImageResult):
+            stages = result.times.of_image()
+            # Images for another device are decoded before they wait for their batch.
+            if not engine.session.offloads:
+                stages = {"queue": result.times.queue} | stages
+            _lay(span, stages, arrived_ns, result.batch, {"fovea.image": index})
+
+
+def record_tensors(
+    span: RequestSpan, model: ServedModel, request: InferRequest, arrived_ns: int
+) -> None:
+    """Note the stages of a request for tensors."""
+    _describe(span, model)
+    for times in request.times or ():
+        _lay(span, times.of_tensors(), arrived_ns, request.batch, {})
+
+
+def _describe(span: RequestSpan, model: ServedModel) -> None:
+    span.attributes["fovea.version"] = str(model.version)
+    # An ensemble has no engine of its own.
+    if (engine := model.engine) is not None:
+        span.attributes["fovea.backend"] = engine.card.backend
+        span.attributes["fovea.precision"] = engine.card.precision
+
+
+def _lay(
+    span: RequestSpan, stages: Mapping[str, int], at_ns: int, batch: int, about: Attributes
+) -> None:
+    if batch:
+        span.attributes["fovea.batch"] = max(batch, int(span.attributes.get("fovea.batch", 0)))
+    if not any(stages.values()):
+        return
+    for name, ns in stages.items():
+        span.stages.append(Stage(name, at_ns, ns, about))
+        at_ns += ns
+
+
+def charge(model: ServedModel, count: Callable[[], int]) -> None:
+    """Count images for the key of the current request, if it has one.
+
+    Raises:
+        Forbidden: the key is not for this model, which an API may have chosen itself.
+        RateLimited: its rate or its quota has no room for them.
+    """
+    call = CALL.get()
+    if call is not None and call.principal is not None:
+        call.principal.check_model(model.name)
+        images = count()
+        paid = min(images, call.paid)
+        call.paid -= paid
+        if due := images - paid:
+            call.principal.charge(due)
+            call.images += due
+
+
+def rows_of(model: ServedModel, request: InferRequest) -> int:
+    """Return the images in a request of tensors, whose shapes are not checked yet."""
+    most = model.signature.max_batch_size
+    sizes = {tensor.name: tensor.shape for tensor in model.signature.inputs}
+    rows = [
+        tensor.shape[0]
+        for tensor in request.inputs
+        # Without a batch dimension of Triton's, the first one may be the network's own.
+        if tensor.shape and (most or sizes.get(tensor.name, ())[:1] == (-1,))
+    ]
+    return max(1, min(max(rows, default=1), most or _MAX_ROWS))
 
 
 class Observer(Protocol):

@@ -9,7 +9,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.model import ServedModel
-from fovea_server.observability.stages import StageTimes
+from fovea_server.observability.model_statistics import StageTimes
 from fovea_server.tensors.messages import ImageResult, SentImage
 
 Encode = Callable[[ImageResult, Vocabulary, PredictOptions], bytes]

@@ -27,7 +27,7 @@ from fovea_preprocess.errors import (
     QueueFull,
 )
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
-from fovea_server.observability.stages import StageTimes
+from fovea_server.observability.model_statistics import StageTimes
 from fovea_server.scheduling.base import in_thread
 from fovea_server.tensors.messages import Cut, ImageRequest, ImageResult, RunParts, SentImage
 

@@ -22,8 +22,7 @@ from fovea_server.feature import Feature
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.models.model import ServedModel, State
 from fovea_server.observability.histogram import Family, Labels, gauge, label_name, render
-from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
-from fovea_server.observability.stages import stage_family
+from fovea_server.observability.model_statistics import FailureReason, ModelStatistics, stage_family
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.traffic.principal import Principal
 

@@ -28,8 +28,8 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.registry import reading
 from fovea_engines.results.skeleton import Skeleton
-from fovea_engines.results.tasks import reading
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import NotFound
 from fovea_preprocess.image import DecodedImage, decode_image

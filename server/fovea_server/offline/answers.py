@@ -3,23 +3,57 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
+from typing import TypeVar
 
 from fovea_client import ImageError, ServerError, UnexpectedAnswer
 from fovea_preprocess.errors import InvalidImage, InvalidResult
 from fovea_preprocess.image import DecodedImage
 from fovea_server.offline.entry import Entry, InputImage
 from fovea_server.offline.formats.annotated import Drawn
-from fovea_server.offline.ordered import in_order
 from fovea_server.offline.predictors import IN_FLIGHT, Predicted, Predictor
 from fovea_server.offline.sources import Source, Stamp, stamp_of
 from fovea_server.offline.video import VideoHeader, read_frames
 
+Thing = TypeVar("Thing")
+Done = TypeVar("Done")
+
+_PAUSE_S = 0.05
+
 _BROKEN = ImageError(InvalidImage.code, "this frame cannot be decoded")
 
 Draw = Callable[[Entry, InputImage], Drawn | None]
+
+
+def in_order(
+    work: Callable[[Thing], Done], things: Iterable[Thing], *, threads: int, ahead: int
+) -> Generator[Done]:
+    """Yield the result of `work` for each thing, in their order.
+
+    At most `ahead` things are taken before the oldest result is read, so memory is bounded. What
+    `work` raises is raised in its turn, and what `things` raises at once. A caller that leaves
+    drops what was not begun.
+    """
+    waiting: deque[Future[Done]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="predict")
+    try:
+        for thing in things:
+            waiting.append(pool.submit(work, thing))
+            if len(waiting) == ahead:
+                # Each wake-up takes a core from the threads, so several results are read at once.
+                futures.wait((waiting[(ahead - threads) // 2],), timeout=_PAUSE_S)
+                yield waiting.popleft().result()
+                while waiting and waiting[0].done():
+                    yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from fovea_client import ImageError, as_json
 from fovea_engines.results.mask_encoding import read_size
+from fovea_engines.results.registry import read_result, reading
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.tasks import read_result, reading
 from fovea_engines.results.vocabulary import Vocabulary, words_in
 from fovea_preprocess.errors import InvalidResult
 from fovea_preprocess.image import DecodedImage, decode_image

@@ -13,8 +13,8 @@ from fovea_client import Client, FoveaClientError, ImageError, Model, Prediction
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.results.options import MaskFormat, PredictOptions, task_with
+from fovea_engines.results.registry import reading
 from fovea_engines.results.skeleton import Skeleton
-from fovea_engines.results.tasks import reading
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption, InvalidResult

@@ -21,10 +21,12 @@ from queue import Empty, SimpleQueue
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.prediction import Prediction
-from fovea_server.rollout.shadow_messages import LiveImage, ShadowCandidate, ShadowProgress
 from fovea_server.rollout.shadow_report import (
     OVER,
+    LiveImage,
+    ShadowCandidate,
     ShadowDocument,
+    ShadowProgress,
     ShadowReport,
     ShadowRequest,
     State,

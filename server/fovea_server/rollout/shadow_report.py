@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
+
+from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.task_result import TaskResult
+from fovea_engines.results.vocabulary import Vocabulary
+from fovea_server.settings import Settings
+from fovea_server.tensors.messages import SentImage
 
 _NONE = "-"
 
@@ -32,6 +40,38 @@ _SHADOW: JsonDict = {
     **{"model": "yolov8n", **_ASKED, "against": 6, "state": "running", "reason": ""},
     **{"began": "2026-11-27T20:34:34Z", "skipped": {"waiting": 12, "busy": 0}, "report": _REPORT},
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowCandidate:
+    """The version to open, and what it is compared with."""
+
+    folder: Path
+    model: str
+    version: int
+    against: int
+    task: str
+    words: Vocabulary
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class LiveImage:
+    """An image that was answered, its answer, and whether its picture may be kept."""
+
+    image: SentImage
+    found: TaskResult
+    options: PredictOptions
+    request_id: str
+    keep: bool
+
+
+@dataclass(slots=True)
+class ShadowProgress:
+    """The answer to an image, or to None, which asks for a report."""
+
+    report: ShadowReport | None = None
+    pictures: dict[str, bytes] = field(default_factory=dict)
 
 
 def markdown(shadow: ShadowDocument) -> str:

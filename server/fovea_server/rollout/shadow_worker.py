@@ -23,7 +23,7 @@ from fovea_preprocess.image import DecodedImage, decode_image
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.source import Source
 from fovea_server.rollout.shadow_compare import compare
-from fovea_server.rollout.shadow_messages import LiveImage, ShadowCandidate, ShadowProgress
+from fovea_server.rollout.shadow_report import LiveImage, ShadowCandidate, ShadowProgress
 from fovea_server.rollout.shadow_tally import ShadowTally
 
 # Seconds between two reports.

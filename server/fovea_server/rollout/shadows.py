@@ -18,8 +18,12 @@ from fovea_server.http.v1.openapi import described, described_file
 from fovea_server.models.model import ServedModel, State
 from fovea_server.observability.histogram import Family
 from fovea_server.rollout.shadow import Shadow
-from fovea_server.rollout.shadow_messages import ShadowCandidate
-from fovea_server.rollout.shadow_report import ShadowDocument, ShadowRequest, markdown
+from fovea_server.rollout.shadow_report import (
+    ShadowCandidate,
+    ShadowDocument,
+    ShadowRequest,
+    markdown,
+)
 from fovea_server.settings import Settings
 from fovea_server.tensors.messages import SentImage
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fovea_preprocess.errors import FoveaError, InferenceFailed, NoMemory
-from fovea_server.observability.stages import NO_TIMES, StageTimes
+from fovea_server.observability.model_statistics import NO_TIMES, StageTimes
 from fovea_server.scheduling.job import Job
 from fovea_server.scheduling.model_io import Outputs
 

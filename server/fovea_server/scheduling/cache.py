@@ -19,8 +19,7 @@ from typing import NamedTuple, Self
 from fovea_engines.session import Array
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_preprocess.image import DecodedImage
-from fovea_server.observability.model_statistics import Duration, ModelStatistics
-from fovea_server.observability.stages import NO_TIMES
+from fovea_server.observability.model_statistics import NO_TIMES, Duration, ModelStatistics
 from fovea_server.scheduling.base import Scheduler, SchedulerWrapper
 from fovea_server.scheduling.model_io import ModelIO
 from fovea_server.tensors.messages import (

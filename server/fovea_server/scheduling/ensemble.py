@@ -16,8 +16,7 @@ from dataclasses import replace
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InvalidRequest, QueueFull
 from fovea_preprocess.text import counted
-from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
-from fovea_server.observability.stages import StageTimes
+from fovea_server.observability.model_statistics import FailureReason, ModelStatistics, StageTimes
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.model_io import ModelIO, Outputs
 from fovea_server.tensors.messages import (

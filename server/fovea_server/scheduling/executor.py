@@ -24,8 +24,7 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unavailable,
 )
-from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
-from fovea_server.observability.stages import StageTimes
+from fovea_server.observability.model_statistics import FailureReason, ModelStatistics, StageTimes
 from fovea_server.scheduling.batch import Batch, prepare, run
 from fovea_server.scheduling.job import Job
 from fovea_server.scheduling.job_queue import JobQueue

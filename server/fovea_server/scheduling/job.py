@@ -29,7 +29,7 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_preprocess.text import counted
-from fovea_server.observability.stages import NO_TIMES, StageTimes
+from fovea_server.observability.model_statistics import NO_TIMES, StageTimes
 from fovea_server.scheduling.batching import QUICK_IMAGE_NS, DynamicBatching, InlineExecution
 from fovea_server.scheduling.model_io import Outputs
 from fovea_server.tensors.check import Checked, request_prefix

@@ -16,7 +16,7 @@ from fovea_server.scheduling.ensemble import EnsembleScheduler, FindScheduler
 from fovea_server.scheduling.job import ImageSource, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
 from fovea_server.scheduling.model_io import ModelIO
-from fovea_server.scheduling.rows import RowScheduler
+from fovea_server.scheduling.queue_scheduler import QueueScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
 from fovea_server.tensors.signature import ImageSides, ModelSignature
 
@@ -54,14 +54,14 @@ def make_scheduler(
     scalars = {spec.name for spec in specs if not spec.shape}
     signature = ModelSignature.of(config, _sides(images), scalars)
     model_io = ModelIO(config.name, version, signature)
-    rows: RowScheduler | None = None
+    rows: QueueScheduler | None = None
     if session is None:
         inputs = [tensor.name for tensor in config.input]
         made: Scheduler = EnsembleScheduler(model_io, inputs, config.steps, statistics, find)
     else:
         side_by_side = _side_by_side(config, session)
         policies = config.dynamic_batching or ModelDynamicBatching()
-        rows = RowScheduler(
+        rows = QueueScheduler(
             model_io,
             JobQueue(policies, limit=max_queue, side_by_side=side_by_side),
             statistics,
@@ -89,7 +89,7 @@ def _sides(images: ImageSource | None) -> dict[str, ImageSides]:
     return {card.inputs[0].name: ImageSides(card.preprocess.row_shape, card.preprocess.step)}
 
 
-def _wrapped(rows: RowScheduler, config: ModelConfig) -> Scheduler:
+def _wrapped(rows: QueueScheduler, config: ModelConfig) -> Scheduler:
     made: Scheduler = rows
     ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering
     if (sequences := config.sequence_batching) is not None:

@@ -27,7 +27,7 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
 from fovea_server.scheduling.base import SchedulerWrapper
 from fovea_server.scheduling.model_io import Outputs
-from fovea_server.scheduling.rows import RowScheduler
+from fovea_server.scheduling.queue_scheduler import QueueScheduler
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest, InferResponse
 from fovea_server.tensors.wire import NUMPY, protocol_name
@@ -50,7 +50,7 @@ class SequenceScheduler(SchedulerWrapper):
     """
 
     def __init__(
-        self, inside: RowScheduler, sequences: ModelSequenceBatching, *, batched: bool
+        self, inside: QueueScheduler, sequences: ModelSequenceBatching, *, batched: bool
     ) -> None:
         super().__init__(inside)
         self._rows = inside

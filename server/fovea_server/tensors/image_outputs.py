@@ -8,8 +8,8 @@ from typing import Any
 from fovea_engines.heads.base import Head
 from fovea_engines.results.findings import FINDINGS
 from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.registry import RESULT_OF
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.tasks import RESULT_OF
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import Array
 from fovea_server.tensors.messages import OutputTensor

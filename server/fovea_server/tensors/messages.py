@@ -15,7 +15,7 @@ from fovea_engines.results.task_result import TaskResult
 from fovea_engines.session import Array
 from fovea_preprocess.errors import FoveaError
 from fovea_preprocess.image import DecodedImage
-from fovea_server.observability.stages import NO_TIMES, StageTimes
+from fovea_server.observability.model_statistics import NO_TIMES, StageTimes
 
 if TYPE_CHECKING:
     from fovea_server.traffic.triton_trace import TimedRequest

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
-from fovea_server.observability.stages import StageTimes
+from fovea_server.observability.model_statistics import StageTimes
 from fovea_server.tensors.triton_json import as_list, as_string, leading_number
 
 log = logging.getLogger(__name__)

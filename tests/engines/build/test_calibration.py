@@ -23,12 +23,11 @@ from fovea_engines.evaluation.samples import read_image
 from fovea_engines.progress import Progress
 from fovea_engines.quantization.calibrate import (
     MAX_IMAGES,
-    PERCENTILE,
     Images,
     calibrate,
     find_ranges,
 )
-from fovea_engines.quantization.calibrators import Histogram
+from fovea_engines.quantization.calibrators import PERCENTILE, Histogram
 from fovea_engines.quantization.ranges import RANGES_FILE, Method, Origin, Ranges
 from fovea_preprocess.errors import BuildError, InvalidImage, InvalidOption, NotFound
 from fovea_preprocess.preprocessor import Preprocessor

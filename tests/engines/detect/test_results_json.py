@@ -30,10 +30,10 @@ from fovea_engines.results.masks import Masks
 from fovea_engines.results.new_image import NewImage
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.reading import ReadText
+from fovea_engines.results.registry import RESULT_OF, RESULTS, read_result
 from fovea_engines.results.rotated import regular
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.tasks import RESULT_OF, RESULTS, read_result
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import InvalidResult
 from fovea_server.offline.entry import Result

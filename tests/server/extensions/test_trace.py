@@ -11,7 +11,7 @@ from fovea_preprocess.errors import (
     NotFound,
     Unsupported,
 )
-from fovea_server.observability.stages import StageTimes
+from fovea_server.observability.model_statistics import StageTimes
 from fovea_server.traffic.triton_trace import TraceSettings
 
 DEFAULT = {

@@ -17,7 +17,7 @@ from fovea_server.metrics.metrics import (
     process_families,
 )
 from fovea_server.observability.histogram import Durations, Family, gauge, label_name, render
-from fovea_server.observability.stages import Stages, StageTimes, stage_family
+from fovea_server.observability.model_statistics import Stages, StageTimes, stage_family
 from fovea_server.scheduling.cache import ResponseCache
 
 ABBREVIATIONS = set(

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model,
 from pydantic.json_schema import SkipJsonSchema
 
 from fovea_engines.results.options import PredictOptions
-from fovea_engines.results.tasks import RESULT_OF
+from fovea_engines.results.registry import RESULT_OF
 
 
 def _refuse_null(value: None) -> None:

@@ -2,20 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from fovea_engines.results.classes import Classes
 from fovea_engines.results.detections import Detections
-from fovea_engines.results.options import MAPS
-from fovea_engines.results.tasks import RESULT_OF
+from fovea_engines.results.findings import Finding
+from fovea_engines.results.options import MAPS, PredictOptions
+from fovea_engines.results.registry import RESULT_OF
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.offline.entry import Entry
+from fovea_server.offline.entry import Entry, Result
 from fovea_server.offline.formats.coco import write_coco
-from fovea_server.offline.formats.csv_rows import write_csv
+from fovea_server.offline.formats.names import OF_PIPELINE, of_pipeline
 from fovea_server.offline.formats.yolo import write_yolo
 from fovea_server.offline.predictors import Predicting
 from fovea_server.offline.sources import Source
+
+FILE = "predictions.csv"
+
+# A spreadsheet computes a cell that begins so.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_csv(
+    entries: Iterable[Entry], sources: Sequence[Source], model: Predicting, folder: Path
+) -> None:
+    """Write predictions.csv into a folder; masks are left out.
+
+    Names that a spreadsheet would take for formulas begin with an apostrophe.
+    """
+    frames = ["frame"] * any(source.is_video for source in sources)
+    header = ["file", *frames, *_columns(model)]
+    with (folder / FILE).open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, header)
+        table.writerow({name: _text(name) for name in header})
+        for entry in entries:
+            if (result := entry.checked) is not None:
+                frame = {} if entry.frame is None else {"frame": entry.frame}
+                place = {"file": entry.source.file} | frame
+                rows = (place | row for row in _rows(result))
+                table.writerows({name: _text(cell) for name, cell in row.items()} for row in rows)
+
+
+def _columns(model: Predicting) -> list[str]:
+    if columns := RESULT_OF[model.task].columns:
+        return [*columns]
+    scored, box = [*Classes.columns], ["x1", "y1", "x2", "y2"]
+    found = [*OF_PIPELINE] if model.is_pipeline else []
+    if model.task in ("obb", "text"):
+        return [*scored, *box, "cx", "cy", "w", "h", "angle", *found]
+    names = () if model.words.skeleton is None else model.words.skeleton.names
+    points = [f"{name} {value}" for name in names for value in ("x", "y", "score")]
+    return [*scored, *box, *points, *found]
+
+
+def _rows(result: Result) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the answer for an image."""
+    found = result.found
+    assert found is not None, "raw tensors have no table"
+    if not isinstance(found, Detections):
+        yield from found.rows(result.words)
+        return
+    objects = found.to_json(result.words, PredictOptions(mask="none"))[found.field]
+    for each, findings in zip(objects, found.findings or repeat(()), strict=False):
+        scored = {name: each[name] for name in Classes.columns}
+        more = _points(each) | _of_pipeline(findings)
+        yield scored | each["box"] | each.get("rotated", {}) | more
+
+
+def _points(found: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        f"{point['name']} {value}": point[value]
+        for point in found.get("keypoints", ())
+        for value in ("x", "y", "score")
+    }
+
+
+def _of_pipeline(findings: Iterable[Finding]) -> dict[str, object]:
+    row = of_pipeline(findings)
+    if likely := row.get("attributes"):
+        row["attributes"] = "; ".join(f"{name}: {', '.join(each)}" for name, each in likely.items())
+    if classes := row.get("classes"):
+        row["classes"] = ", ".join(f"{name} {score:.5f}" for name, score in classes.items())
+    return {name: value for name, value in row.items() if value != ""}
+
+
+def _text(cell: object) -> object:
+    if isinstance(cell, list):
+        return json.dumps(cell)
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
 
 ANNOTATED = "annotated"
 

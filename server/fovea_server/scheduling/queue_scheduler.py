@@ -9,8 +9,7 @@ from contextlib import suppress
 from functools import partial
 
 from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
-from fovea_server.observability.model_statistics import FailureReason, ModelStatistics
-from fovea_server.observability.stages import NO_TIMES
+from fovea_server.observability.model_statistics import NO_TIMES, FailureReason, ModelStatistics
 from fovea_server.scheduling.base import Scheduler, in_thread
 from fovea_server.scheduling.batch import prepare
 from fovea_server.scheduling.executor import Executor, reason_of
@@ -28,7 +27,7 @@ from fovea_server.tensors.messages import (
 )
 
 
-class RowScheduler(Scheduler):
+class QueueScheduler(Scheduler):
     """Runs one queue in front of one engine, which stays open.
 
     Args:
