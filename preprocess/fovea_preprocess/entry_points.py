@@ -53,7 +53,10 @@ def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
         if (first := found.setdefault(point.name, point)) is not point:
             log.warning(
                 "%s: %r of %s is left out, as %s has that name",
-                *(group, point.name, _package(point), _package(first)),
+                group,
+                point.name,
+                _package(point),
+                _package(first),
             )
     return found
 

@@ -68,7 +68,8 @@ class _Descriptors:
                     "no file descriptor is left (%s; this process may have %d), and new "
                     "connections are closed: raise the limit (ulimit -n), or find the client that "
                     "holds connections",
-                    *(error.strerror, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+                    error.strerror,
+                    resource.getrlimit(resource.RLIMIT_NOFILE)[0],
                 )
             return
         if self._out:
@@ -114,7 +115,13 @@ class Server(uvicorn.Server):
             what = "" if self._service.settings.page else "docs"
             log.info(
                 "%s on %s port %d; open %s://%s:%d/%s in a browser to %s",
-                *(scheme.upper(), host, port, scheme, near, port, what),
+                scheme.upper(),
+                host,
+                port,
+                scheme,
+                near,
+                port,
+                what,
                 "read its documentation" if what else "try the models",
             )
         if "*" in self._service.settings.cors_origin:

@@ -175,5 +175,5 @@ def _principal(key: Key, before: LimitedPrincipal | None) -> LimitedPrincipal:
         used = meter.count if meter is not None and meter.quota.unit == quota.unit else None
         meter = Meter(quota, used=used)
     return LimitedPrincipal(
-        *(key.name, key.name, frozenset(key.scopes), key.models, key.expires, bucket, meter)
+        key.name, key.name, frozenset(key.scopes), key.models, key.expires, bucket, meter
     )

@@ -172,7 +172,8 @@ class UsageFile:
                 log.error(
                     "quotas are counted by this server alone until it ends, as %s cannot be "
                     "written (%s): --quota-file names another file",
-                    *(self._file, error),
+                    self._file,
+                    error,
                 )
         return not self._failed
 

@@ -177,7 +177,12 @@ def predict(
             _check_effect(options, predictor)
             if out is not None:
                 tally = write_files(
-                    *(predictor, found, formats, encoding, out, values),
+                    predictor,
+                    found,
+                    formats,
+                    encoding,
+                    out,
+                    values,
                     resume=resume,
                     tracking=tracking,
                 )

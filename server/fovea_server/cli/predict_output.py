@@ -106,9 +106,7 @@ def write_files(
                         progress.add(tally, entry)
 
                 files = sources.files
-                tally = save(
-                    *(predictor, model, files, formats, codec, folder, journal, done), tracks
-                )
+                tally = save(predictor, model, files, formats, codec, folder, journal, done, tracks)
         except BaseException:
             if so_far is not None and so_far.images:
                 complain(

@@ -369,8 +369,13 @@ def _rows(streams: Sequence[CameraStream]) -> Any:
         age = "" if seen["age_ms"] is None else f"{seen['age_ms']:.0f}"
         frames = seen["frames"]
         table.add_row(
-            *(seen["source"], _state(stream), f"{seen['rate']:.1f}", age, str(frames["answered"])),
-            *(str(frames["dropped"]), str(seen["objects"])),
+            seen["source"],
+            _state(stream),
+            f"{seen['rate']:.1f}",
+            age,
+            str(frames["answered"]),
+            str(frames["dropped"]),
+            str(seen["objects"]),
         )
         for name, counts in seen.get("counts", {}).items():
             table.add_row(f"  {name}", ", ".join(f"{key} {count}" for key, count in counts.items()))

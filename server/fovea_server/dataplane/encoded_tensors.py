@@ -61,7 +61,10 @@ async def _boxes(
 ) -> InferResponse:
     options = _options_of(request)
     asked = PredictRequest(
-        *(model, model.version, images, options),
+        model,
+        model.version,
+        images,
+        options,
         request_id=request.id,
         priority=request.priority,
         timeout_us=request.timeout_us,

@@ -171,7 +171,10 @@ async def predicted(
     call.model = model.name
     call.enter()
     asked = PredictRequest(
-        *(model, version, await fetched(request, sources), options),
+        model,
+        version,
+        await fetched(request, sources),
+        options,
         timeout_s=deadline(request),
         keep_pixels=keep_pixels,
         encode=encode,

@@ -117,7 +117,9 @@ def answers(
                 entry = replace(entry, result=ImageError(error.code, str(error)))
         kept = item.image if keep_images and isinstance(item.image, InputImage) else None
         return Outcome(
-            *(entry, prediction, drawn),
+            entry,
+            prediction,
+            drawn,
             is_new=item.known is None,
             image=kept,
             time_s=item.time_s,

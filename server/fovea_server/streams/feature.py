@@ -141,7 +141,8 @@ def event_routes(logs: EventLogs) -> APIRouter:
         **described_bytes(
             "stream_events",
             "events, each with its number; as lines of JSON where Accept says so",
-            *("text/event-stream", "application/x-ndjson"),
+            "text/event-stream",
+            "application/x-ndjson",
             after="number of the last event that you have, as Last-Event-ID, or -50 for the last "
             "50; default the newest",
             kinds="of the events, with commas; default all",

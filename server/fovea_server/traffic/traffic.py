@@ -150,7 +150,10 @@ class Traffic:
         control.log(
             logging.INFO if done else logging.WARNING,
             "%s by %s%s: %s",
-            *(call.control, by, page, status),
+            call.control,
+            by,
+            page,
+            status,
             extra={"client": call.client, "origin": origin, "status": status},
         )
 

@@ -296,7 +296,9 @@ class TraceFile:
                 if not self._dropped:
                     log.error(
                         "traces cannot be written to %s (%s), and are dropped until they can: %s",
-                        *(path, error.strerror, "free some space, or mend its permissions"),
+                        path,
+                        error.strerror,
+                        "free some space, or mend its permissions",
                     )
                 self._dropped += traces
                 return

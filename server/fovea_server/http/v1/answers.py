@@ -40,7 +40,7 @@ async def boxes_json(
 ) -> bytes:
     """Write the boxes on images as JSON; raises as `DataPlane.predict`, and for a single image."""
     request = PredictRequest(
-        *(model, version, images, options), timeout_s=timeout_s, encode=image_json
+        model, version, images, options, timeout_s=timeout_s, encode=image_json
     )
     prediction = await plane.predict(request)
     raise_if_alone(prediction, images, content_type)

@@ -127,7 +127,8 @@ class CameraStream:
             self.subscribers.append(self._tell)
         self._plane = plane
         self._camera = Camera(
-            *(config.address, config.reading),
+            config.address,
+            config.reading,
             reach=reach,
             changed=self._log,
             turn=lambda: turns.of(config.model),
@@ -218,8 +219,13 @@ class CameraStream:
         }
         text = orjson.dumps(head)[:-1] + b"," + result.encoded[1:]
         seen = SeenFrame(
-            *(self.config.id, self.answered, frame.pts_s, self.age_s),
-            *(result, answer.words, text),
+            self.config.id,
+            self.answered,
+            frame.pts_s,
+            self.age_s,
+            result,
+            answer.words,
+            text,
         )
         self.newest = seen
         self.answered += 1
@@ -280,7 +286,9 @@ class CameraStream:
         log.log(
             logging.DEBUG if again else logging.WARNING if lost else logging.INFO,
             "stream %s of %s is %s%s",
-            *(self.config.id, self.config.address.shown, camera.state),
+            self.config.id,
+            self.config.address.shown,
+            camera.state,
             f": {camera.reason}" if camera.reason else "",
         )
 

@@ -63,11 +63,14 @@ class EventConfig:
         if mqtt is not None:
             Mqtt.check(mqtt)
         return cls(
-            *(shapes, kinds),
+            shapes,
+            kinds,
             seconds("debounce", given.get("debounce", "300ms")),
             seconds("lost_after", given.get("lost_after", "2s")),
             _images(given.get("event_images", 0)),
-            *(webhook, secret, mqtt),
+            webhook,
+            secret,
+            mqtt,
         )
 
 

@@ -129,7 +129,11 @@ class Sender:
             self.refusal = f"event {event.number}: {error}"
             log.warning(
                 "stream %s: %s: event %d is given up after %d tries: %s",
-                *(self._stream, self._sink.name, event.number, self._tries, error),
+                self._stream,
+                self._sink.name,
+                event.number,
+                self._tries,
+                error,
             )
             self._done(event)
 
