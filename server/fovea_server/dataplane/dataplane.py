@@ -37,7 +37,7 @@ from fovea_server.tensors.messages import (
     InferResponse,
     SentImage,
 )
-from fovea_server.tracking.tracks import Tracks
+from fovea_server.tracking.tracks import Tracks, TrackTurn
 from fovea_server.traffic.call import CALL, CLIENT
 from fovea_server.traffic.triton_trace import TraceSettings
 
@@ -195,7 +195,7 @@ class DataPlane:
         if model.state is not State.READY:
             # It was replaced while the request was arriving: the successor answers.
             model = self.models.get(model.name, request.version)
-        scheduler, engine = model.scheduler, _image_engine(model)
+        engine = _image_engine(model)
         charge(model, request.images.__len__)
         words = engine.vocabulary(options.labels)
         if options.labels is None:
@@ -207,28 +207,13 @@ class DataPlane:
         turn = None
         if options.track is not None:
             turn = self._tracks.turn_of(model.name, options, len(request.images))
-        cut = None
-        if options.tile is not None or engine.makes_pictures:
-            cut = self._tiles.cut_of(model.name, engine, options)
         encode = request.encode
         write: Write | None = encode and (lambda result: encode(result, words, resolved))
-        run = ImageRequest(
-            [image for image in request.images if not isinstance(image, FoveaError)],
-            without_track(resolved) if turn else resolved,
-            request.keep_pixels or (turn is not None and turn.keeps_pixels),
-            write if turn is None else None,
-            request.request_id,
-            request.priority,
-            request.timeout_us,
-            self._trace.sample(model.name, model.version, request.request_id),
-            partial(self._room.place, CLIENT.get()),
-            CLIENT.get(),
-            cut,
-        )
+        run = self._image_request(request, model, engine, resolved, turn, write)
         answers: Iterator[ImageResult | FoveaError] = iter(())
         with turn or nullcontext():
             if run.images:
-                answers = iter(await _within(request.timeout_s, scheduler.predict(run)))
+                answers = iter(await _within(request.timeout_s, model.scheduler.predict(run)))
             results = [
                 one if isinstance(one, FoveaError) else next(answers) for one in request.images
             ]
@@ -253,6 +238,33 @@ class DataPlane:
         )
         self._observed(model, request.images, prediction)
         return prediction
+
+    def _image_request(
+        self,
+        request: PredictRequest,
+        model: ServedModel,
+        engine: Engine,
+        options: PredictOptions,
+        turn: TrackTurn | None,
+        write: Write | None,
+    ) -> ImageRequest:
+        """Make the request of the images that could be read; ids of objects come afterwards."""
+        cut = None
+        if request.options.tile is not None or engine.makes_pictures:
+            cut = self._tiles.cut_of(model.name, engine, request.options)
+        return ImageRequest(
+            [image for image in request.images if not isinstance(image, FoveaError)],
+            without_track(options) if turn else options,
+            keep_pixels=request.keep_pixels or (turn is not None and turn.keeps_pixels),
+            encode=write if turn is None else None,
+            id=request.request_id,
+            priority=request.priority,
+            timeout_us=request.timeout_us,
+            trace=self._trace.sample(model.name, model.version, request.request_id),
+            place_of=partial(self._room.place, CLIENT.get()),
+            client=CLIENT.get(),
+            cut=cut,
+        )
 
     def _observed(
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
