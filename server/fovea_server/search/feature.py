@@ -15,7 +15,6 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-import fovea_client
 from fovea_engines.results.embedding import Embedding
 from fovea_engines.results.options import PredictOptions, check_texts
 from fovea_engines.session import Array
@@ -41,6 +40,7 @@ from fovea_server.search.index import (
     DEFAULT,
     MAX_MATCHES,
     ModelIdentity,
+    Neighbour,
     VectorIndex,
     check_name,
     command_for,
@@ -340,7 +340,7 @@ def _nearest(
     return {"matches": [_json(each) for each in nearest]}
 
 
-def _json(match: fovea_client.Match) -> dict[str, object]:
+def _json(match: Neighbour) -> dict[str, object]:
     picture = match.thumbnail
     shown = {} if picture is None else {"thumbnail": base64.b64encode(picture).decode()}
     return {"name": match.name, "score": match.score} | shown

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple, Self
 from uuid import uuid4
 
 import cv2
@@ -23,7 +23,6 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from fovea_client import Match
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.files import write_file
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
@@ -223,6 +222,14 @@ def _check_size(size: int, most: int) -> None:
         raise ValueError(f"it has more than {MAX_BYTES:,} bytes, the most that are read")
 
 
+class Neighbour(NamedTuple):
+    """An image of an index, the cosine of both vectors, and its thumbnail, a JPEG file."""
+
+    name: str
+    score: float
+    thumbnail: bytes | None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorIndex:
     """The vectors of images.
@@ -319,7 +326,7 @@ class VectorIndex:
 
     def nearest(
         self, vector: NDArray[np.float32], most: int, *, thumbnails: bool = False
-    ) -> list[Match]:
+    ) -> list[Neighbour]:
         """Return the images that are most like a vector of length 1, [d], best first.
 
         It is exact: all are compared. ValueError if the vector has another length.
@@ -338,7 +345,7 @@ class VectorIndex:
         # Rounding may lead out of -1 to 1.
         scores = np.clip(cosines[best], -1, 1)
         return [
-            Match(
+            Neighbour(
                 self.names[at],
                 round(float(score), 6),
                 None if pictures is None else pictures[at],
