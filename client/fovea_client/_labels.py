@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from fovea_client._colours import Colour, colour, shades
 from fovea_client.answers import Detection, ImageResult
-from fovea_client.results import Attribute
 from fovea_client.shapes import Box
 
 BACKGROUND = ("background", "0")
@@ -49,9 +48,8 @@ def colours_of(found: Sequence[Detection]) -> list[Colour]:
 def lines_of(result: ImageResult) -> Iterator[tuple[str, Colour]]:
     """Yield what is listed of the whole image, a line each, with its colour."""
     for value in result.values:
-        likely = value.likely if isinstance(value, Attribute) else ()
         for line in value.lines:
-            yield _line(line), colour(likely[0].class_id if likely else 0)
+            yield _line(line), colour(value.colour_number)
     for each in result.classes:
         if each.score >= _MIN_SCORE:
             yield _line(f"{each.class_name} {each.score:.2f}"), colour(each.class_id)

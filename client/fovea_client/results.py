@@ -24,6 +24,11 @@ class Value:
         """Return what it is, for people."""
         raise NotImplementedError
 
+    @property
+    def colour_number(self) -> int:
+        """Return the number of the colour of its lines, which is that of a class."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class ClassArea:
@@ -254,6 +259,11 @@ class Attribute(Value):
         if self.exclusive:
             return self.classes[:1]
         return tuple(each for each in self.classes if each.score >= _LIKELY)
+
+    @property
+    def colour_number(self) -> int:
+        """Return the first likely class."""
+        return self.likely[0].class_id if self.likely else 0
 
     @property
     def lines(self) -> tuple[str, ...]:
