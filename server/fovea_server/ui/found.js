@@ -20,8 +20,9 @@ export const titleOf = (item) => [
 ].filter(Boolean).join(", ");
 
 /** Label what an answer has of classes for which the model, which has so many, has no name. */
-export function labelNameless({ detections, classes, semantic }, names) {
-  for (const each of detections ?? classes ?? semantic?.classes ?? []) {
+export function labelNameless(answer, names) {
+  const kind = kindOf(answer);
+  for (const each of KINDS[kind]?.numbered?.(answer[kind]) ?? []) {
     if (each.class_id >= names) each[LABEL] = `class ${each.class_id}`;
   }
 }

@@ -19,13 +19,15 @@ export const TASKS = {
 
 /**
  * The fields of an `ImageAnswer` that have results: `words` for them, the `items` to list, best first, each
- * with a `class_name` and a `score`, and the lines of code that print them. `told` is the sentence about an
- * answer, where that is not of its items; `alone` says that the results of two models are not compared.
+ * with a `class_name` and a `score`, and the lines of code that print them. `numbered` are its parts with a
+ * class, whose number is shown where the model has no name for it; `told` is the sentence about an answer, where
+ * that is not of its items; `alone` says that the results of two models are not compared.
  */
 export const KINDS = {
   detections: {
     words: "boxes",
     items: (found) => found,
+    numbered: (found) => found,
     python: [
       "    for each in found.detections:",
       '        print(f"{each.class_name} {each.score:.2f} {each.box}")',
@@ -39,6 +41,7 @@ export const KINDS = {
   classes: {
     words: "classes of the whole image",
     items: (found) => found,
+    numbered: (found) => found,
     python: [
       "    for each in found.classes:",
       '        print(f"{each.class_name} {each.score:.2f}")',
@@ -52,6 +55,7 @@ export const KINDS = {
   semantic: {
     words: "areas of classes",
     items: (found) => found.classes.map((each) => ({ ...each, score: each.share })),
+    numbered: (found) => found.classes,
     python: [
       "    for each in found.image.semantic.classes:",
       '        print(f"{each.class_name} {each.share:.3f}")',

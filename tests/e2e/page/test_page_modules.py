@@ -28,6 +28,12 @@ FILTERED = """
     filtered({ detections: found }, { conf: 0, iou: 1 }, { conf: 0.3, iou })
         .map((each) => each.score))
 """
+NAMELESS = """
+([answer, names]) => import('/page/found.js').then(({ itemsOf, labelNameless, labelOf }) => {
+    labelNameless(answer, names);
+    return itemsOf(answer).map(labelOf);
+})
+"""
 PLACED = "(asked) => import('/page/labels.js').then(({ placeLabels }) => placeLabels(...asked))"
 RUNS = "(counts) => import('/page/masks.js').then(({ runs }) => runs(counts))"
 
@@ -52,6 +58,25 @@ def test_instances_have_the_shades_that_the_server_draws_in(page):
     assert [tuple(each) for each in page.evaluate(SHADED, found)] == drawn
     without = page.evaluate(SHADED, [each | {"mask": None} for each in found])
     assert [tuple(each) for each in without] == list(map(colour, classes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels"),
+    [
+        ("detections", ["cat", "class 1"]),
+        ("classes", ["cat", "class 1"]),
+        ("semantic", ["cat", "class 1"]),
+        ("attributes", ["animal: cat", "animal: 1"]),
+    ],
+)
+def test_classes_beyond_the_names_have_a_number(page, kind, labels):
+    rows = [{"class_id": 0, "class_name": "cat", "score": 0.75, "share": 0.75},
+            {"class_id": 1, "class_name": "1", "score": 0.25, "share": 0.25}]  # fmt: skip
+    found = {
+        "semantic": {"classes": rows},
+        "attributes": [{"name": "animal", "exclusive": True, "classes": rows}],
+    }
+    assert page.evaluate(NAMELESS, [{kind: found.get(kind, rows)}, 1]) == labels
 
 
 def test_overlaps_are_suppressed_as_the_server_does(page):
