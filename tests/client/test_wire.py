@@ -4,9 +4,12 @@ import io
 import json
 import struct
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from email.message import Message
 from email.parser import BytesParser
+from typing import Any, get_args, get_type_hints
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
@@ -23,6 +26,7 @@ from fovea_client import (
     ImageError,
     ImageResult,
     MaskFile,
+    Prediction,
     QueueFull,
     RunLengths,
     ServerError,
@@ -83,6 +87,21 @@ def test_all_is_complete() -> None:
         for name, value in vars(fovea_client.errors).items()
         if isinstance(value, type) and issubclass(value, fovea_client.FoveaClientError)
     }
+
+
+def classes_in(hint: Any) -> Iterator[type]:
+    """The dataclasses of a type, and those of their fields."""
+    if is_dataclass(hint):
+        yield hint
+        hints = [get_type_hints(hint)[each.name] for each in fields(hint)]
+    else:
+        hints = get_args(hint)
+    for each in hints:
+        yield from classes_in(each)
+
+
+def test_every_class_of_an_answer_can_be_imported() -> None:
+    assert {kind.__name__ for kind in classes_in(Prediction)} <= set(fovea_client.__all__)
 
 
 def test_one_image_is_the_raw_body() -> None:

@@ -1,6 +1,7 @@
 """A real answer of every task: the schemas and the client have all of its fields, and no others."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,7 +32,6 @@ PLAIN = {
     "pose": "digits-pose.onnx",
     "obb": "digits-obb.onnx",
     "classify": "digits-classify.onnx",
-    "read": "plates-read.onnx",
 }
 # Of these a map of one channel may be: each is told which.
 GREY = {"saliency": "u2net", "depth": "depth", "text": "ppocr-det"}
@@ -70,17 +70,14 @@ def server(tmp_path_factory):
     for task, file in PLAIN.items():
         (folder / "r" / task / "1").mkdir(parents=True)
         (folder / "r" / task / "1" / "model.onnx").symlink_to(DEMO / file)
-    given: dict[str, Any]
-    made = {
-        "image": (KINDS["picture"].write, {"preprocess": None}),
-        "embed": (KINDS["embedding"].write, {}),
-        "attributes": (KINDS["attributes"].write, dict(KINDS["attributes"].given)),
+    made: dict[str, tuple[Any, Mapping[str, Any]]] = {
+        **{kind.task: (kind.write, kind.given) for kind in KINDS.values()},
         "semantic": (colours, {"family": "semantic", "labels": ("red", "green", "blue")}),
         "tensors": (doubled, {}),
         **{task: (grey, {"family": family}) for task, family in GREY.items()},
     }
     for task, (write, given) in made.items():
-        plan = {"preprocess": AS_IT_IS} | given
+        plan = {"preprocess": AS_IT_IS, **given}
         source = write(folder / f"{task}.onnx")
         build(BuildPlan(source, task, folder / "r", "onnxruntime", **plan))
     running = start_server(folder / "r", tmp_path_factory.mktemp("log"))
@@ -99,7 +96,6 @@ def images() -> dict[str, bytes]:
         for task, file in {
             **dict.fromkeys(("detect", "segment", "pose", "obb"), "scene-1.jpg"),
             "classify": "digit.jpg",
-            "read": "plate.jpg",
         }.items()
     }
 
@@ -109,9 +105,10 @@ def test_all_sides_have_the_same_tasks():
     fields = {task: kind.field for task, kind in RESULT_OF.items()} | {"tensors": "tensors"}
     assert named == (*RESULT_OF, "tensors")
     assert fields == TASKS
-    page = PAGE.read_text()
-    rows = re.findall(r'^  (\w+): \{ label: ".*", kind: "(\w+)".*\},$', page, re.M)
-    assert {**dict(rows), "tensors": "tensors"} == TASKS
+    rows, kinds = PAGE.read_text().split("export const KINDS")
+    of_page = dict(re.findall(r'^  (\w+): \{ label: ".*", kind: "(\w+)".*\},$', rows, re.M))
+    assert {**of_page, "tensors": "tensors"} == TASKS
+    assert set(re.findall(r"^  (\w+): \{$", kinds, re.M)) == set(of_page.values())
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from fovea_engines import api
 from fovea_engines.drawing.drawing import draw
 from fovea_engines.results.attributes import Attribute, Attributes
 from fovea_engines.results.classes import Classes, best_classes
@@ -196,6 +197,10 @@ def written(result: TaskResult, options: PredictOptions) -> dict[str, Any]:
 def test_every_result_has_a_task_and_a_field():
     assert set(KINDS) == set(RESULTS) == set(RESULT_OF.values())
     assert len({kind.field for kind in RESULTS}) == len(RESULTS)
+
+
+def test_heads_of_others_can_return_every_result():
+    assert {kind.__name__ for kind in RESULTS} <= set(api.__all__)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
