@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from fovea_client import _frames, _tensors
 from fovea_client._attempts import Answer, Attempts, Call
-from fovea_client._base_client import MAX_IN_FLIGHT, BaseClient, Images, built, check_many, each
+from fovea_client._base_client import (
+    MAX_IN_FLIGHT,
+    BaseClient,
+    Images,
+    build_in_thread,
+    check_many,
+    iterate,
+)
 from fovea_client._requests import ImageFormat, PredictOptions
 from fovea_client._tensors import Parameters
 from fovea_client.answers import ImageError, ImageResult, Prediction
@@ -58,12 +65,12 @@ class AsyncClient(BaseClient):
         check_many(in_flight, options)
 
         async def find(image: ImageSource) -> ImageResult | ImageError:
-            call = await built(image, partial(self._predict_one, model, image, **options))
+            call = await build_in_thread(image, partial(self._predict_one, model, image, **options))
             return call if isinstance(call, ImageError) else await self._ask(call)
 
-        async def asked() -> AsyncIterator[asyncio.Future[ImageResult | ImageError]]:
+        async def start_calls() -> AsyncIterator[asyncio.Future[ImageResult | ImageError]]:
             try:
-                async for image in each(images):
+                async for image in iterate(images):
                     yield asyncio.create_task(find(image))
             except Exception as error:  # noqa: BLE001  it is raised in its turn
                 failed = asyncio.get_running_loop().create_future()
@@ -72,7 +79,7 @@ class AsyncClient(BaseClient):
 
         under_way: deque[asyncio.Future[ImageResult | ImageError]] = deque()
         try:
-            async for future in asked():
+            async for future in start_calls():
                 under_way.append(future)
                 if len(under_way) == in_flight:
                     yield await under_way.popleft()
@@ -173,7 +180,7 @@ class AsyncClient(BaseClient):
         await self.aclose()
 
     async def _ask_about(self, image: Images | None, build: Callable[[], Call[Answer]]) -> Answer:
-        return await self._ask(await built(image, build))
+        return await self._ask(await build_in_thread(image, build))
 
     async def _ask(self, call: Call[Answer]) -> Answer:
         attempts = Attempts(call, self._policy)

@@ -43,7 +43,7 @@ class Call(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The address of a server, and how long and how often it is asked; see `Client`."""
+    """The address of a server, and how long and how often requests are tried; see `Client`."""
 
     url: str
     timeout: float
@@ -107,7 +107,7 @@ class Attempts(Generic[Answer]):
 
     def failed(self, error: httpx.RequestError) -> None:
         """Note that no response came."""
-        self._error = _in_words(error, self._policy)
+        self._error = _translate_error(error, self._policy)
 
     def _may_repeat(self, error: FoveaClientError) -> bool:
         unanswered = isinstance(error, ConnectionFailed) and error.unanswered
@@ -155,8 +155,8 @@ def wait_s(error: FoveaClientError, attempt: int) -> float | None:
     returning together.
     """
     match error:
-        case ServerError(status=status, retry_after_s=float(asked)) if status in _REFUSED:
-            wait = asked
+        case ServerError(status=status, retry_after_s=float(seconds)) if status in _REFUSED:
+            wait = seconds
         case ConnectionFailed():
             wait = FIRST_WAIT_S * 2.0**attempt
         case _:
@@ -164,7 +164,7 @@ def wait_s(error: FoveaClientError, attempt: int) -> float | None:
     return wait * random.uniform(1.0, 1.25)
 
 
-def _in_words(error: httpx.RequestError, policy: Policy) -> FoveaClientError:
+def _translate_error(error: httpx.RequestError, policy: Policy) -> FoveaClientError:
     url, unanswered = policy.url, not isinstance(error, _NOT_SENT)
     if isinstance(error, httpx.LocalProtocolError):
         return ConnectionFailed(f"the request to {url} cannot be sent ({error})")

@@ -58,7 +58,7 @@ class BaseClient:
         def read(response: httpx.Response) -> Prediction:
             found = _prediction(response, len(several))
             for result, source in zip(found.images, sources, strict=True):
-                show(result, source)
+                remember_source(result, source)
             return found
 
         return Call(_requests.predict(model, several, **options), read)
@@ -67,7 +67,7 @@ class BaseClient:
         self, model: str, image: ImageSource, **options: Unpack[PredictOptions]
     ) -> Call[ImageResult | ImageError] | ImageError:
         """Ask what is on one image of many: an error that is only its own is an answer."""
-        to_send = encoded(image, options.get("channels", "RGB"))
+        to_send = encode_image(image, options.get("channels", "RGB"))
         if isinstance(to_send, ImageError):
             return to_send
         if to_send == b"":
@@ -82,7 +82,7 @@ class BaseClient:
                 raise
             # Of many images only those are found again that take no memory until then.
             if isinstance(image, str | os.PathLike):
-                show(found, partial(image_to_send, image))
+                remember_source(found, partial(image_to_send, image))
             return found
 
         again = to_send.address if isinstance(to_send, Url) else to_send
@@ -130,7 +130,7 @@ class BaseClient:
         return Call(Request("GET", _requests.ready_path(model)), _responses.ready)
 
 
-def encoded(image: ImageSource, channels: Channels) -> bytes | Url | ImageError:
+def encode_image(image: ImageSource, channels: Channels) -> bytes | Url | ImageError:
     """Return an image as it is sent; one that cannot be read only fails itself."""
     try:
         return image_to_send(image, channels)
@@ -138,7 +138,7 @@ def encoded(image: ImageSource, channels: Channels) -> bytes | Url | ImageError:
         return ImageError("invalid_image", str(error) or type(error).__name__)
 
 
-def show(result: ImageResult | ImageError, source: Source) -> None:
+def remember_source(result: ImageResult | ImageError, source: Source) -> None:
     """Let a result find its image again."""
     if isinstance(result, ImageResult):
         object.__setattr__(result, "source", source)  # as its own __init__ would: it is frozen
@@ -158,12 +158,12 @@ def check_many(in_flight: int, options: PredictOptions) -> None:
     check_channels(options.get("channels", "RGB"))
 
 
-async def built(image: Images | None, build: Callable[[], Built]) -> Built:
+async def build_in_thread(image: Images | None, build: Callable[[], Built]) -> Built:
     """Build what is to be sent: files are read, and pixels encoded, outside the event loop."""
     return build() if isinstance(image, bytes) else await asyncio.to_thread(build)
 
 
-async def each(
+async def iterate(
     images: Iterable[ImageSource] | AsyncIterable[ImageSource],
 ) -> AsyncIterator[ImageSource]:
     """Yield images of any iterable."""

@@ -109,7 +109,7 @@ class Client(BaseClient):
             except Exception as error:  # noqa: BLE001  it is raised in its turn
                 found.set_exception(error)
 
-        def asked() -> Iterator[Future[ImageResult | ImageError]]:
+        def start_calls() -> Iterator[Future[ImageResult | ImageError]]:
             found: Future[ImageResult | ImageError] = Future()
             try:
                 for image in images:
@@ -122,7 +122,7 @@ class Client(BaseClient):
                 yield found
 
         under_way: deque[Future[ImageResult | ImageError]] = deque()
-        for found in asked():
+        for found in start_calls():
             under_way.append(found)
             if len(under_way) == in_flight:
                 yield under_way.popleft().result()

@@ -96,7 +96,7 @@ def _image(result: ImageResult, most: int) -> str:
         sent = result.picture.png or sent
     address = sent.address if isinstance(sent, Url) else None
     if isinstance(sent, bytes):  # browsers recognise the format themselves, and turn it upright
-        data = base64.b64encode(_shrunk(sent, shown)).decode()
+        data = base64.b64encode(_shrink(sent, shown)).decode()
         address = f"data:image/jpeg;base64,{data}"
     fill = "position:absolute;inset:0;width:100%;height:100%"
     image = f'<img src="{escape(address)}" alt="" style="{fill}">' if address else ""
@@ -109,7 +109,7 @@ def _image(result: ImageResult, most: int) -> str:
     )
 
 
-def _shrunk(sent: bytes, side: int) -> bytes:
+def _shrink(sent: bytes, side: int) -> bytes:
     """Return a JPEG of the size that is shown, where Pillow or OpenCV is installed."""
     try:
         from PIL import Image, ImageOps

@@ -47,10 +47,10 @@ def _coco_row(found: Detection, image_id: int, category_id: int) -> dict[str, An
     if found.keypoints:
         points = ((*_pixels((p.x, p.y)), round(p.score, _SCORE)) for p in found.keypoints)
         row["keypoints"] = [value for point in points for value in point]
-    return row | _of_pipeline(found)
+    return row | _stage_results(found)
 
 
-def _of_pipeline(found: Detection) -> dict[str, Any]:
+def _stage_results(found: Detection) -> dict[str, Any]:
     """Return what the stages of a pipeline found of an object, under the names of `Detection`."""
     more: dict[str, Any] = {}
     if found.attributes:
@@ -78,12 +78,12 @@ def supervision(result: ImageResult) -> Any:
     corners = [[(p.x, p.y) for p in each.corners] for each in result.detections]
     if corners and corners[0]:
         data["xyxyxyxy"] = np.array(corners, np.float32)
-    rows = [_of_pipeline(each) for each in result.detections]
+    rows = [_stage_results(each) for each in result.detections]
     for name in dict.fromkeys(name for row in rows for name in row):
         column = np.empty(len(rows), object)
         column[:] = [row.get(name) for row in rows]
         data[name] = column
-    return imported("supervision", "supervision").Detections(
+    return import_package("supervision", "supervision").Detections(
         xyxy=result.boxes,
         confidence=result.scores,
         class_id=result.class_ids.astype(int),
@@ -94,7 +94,7 @@ def supervision(result: ImageResult) -> Any:
 
 def fiftyone(result: ImageResult, kind: FiftyOneKind) -> Any:
     """Return a label of FiftyOne; its places are shares of the image's width and height."""
-    fo = imported("fiftyone", "fiftyone")
+    fo = import_package("fiftyone", "fiftyone")
     if result.classes:
         classes = [
             fo.Classification(label=each.class_name, confidence=each.score)
@@ -132,11 +132,11 @@ def _detection(fo: Any, found: Detection, size: tuple[int, int]) -> Any:
             (box.x2 - box.x1) / width,
             (box.y2 - box.y1) / height,
         ],
-        mask=_in_box(found),
+        mask=_crop_mask(found),
     )
 
 
-def _in_box(found: Detection) -> NDArray[np.bool_] | None:
+def _crop_mask(found: Detection) -> NDArray[np.bool_] | None:
     """Return the pixels of the mask that the box covers, wholly or in part."""
     if not isinstance(found.mask, RunLengths | MaskFile):
         return None
@@ -163,7 +163,7 @@ def _outline(fo: Any, found: Detection, size: tuple[int, int]) -> Any:
     )
 
 
-def imported(module: str, package: str) -> Any:
+def import_package(module: str, package: str) -> Any:
     """Return a module; where it is not installed, the ImportError says which package has it."""
     try:
         return importlib.import_module(module)

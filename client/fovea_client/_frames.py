@@ -16,7 +16,7 @@ import httpx
 
 from fovea_client import _base_client, _responses
 from fovea_client._attempts import Policy
-from fovea_client._exports import imported
+from fovea_client._exports import import_package
 from fovea_client._requests import PredictOptions, images_path
 from fovea_client.answers import ImageError, ImageResult
 from fovea_client.errors import ConnectionFailed, ServerError, UnexpectedAnswer
@@ -45,7 +45,7 @@ class Frames:
             raise ValueError("the frames of a stream are numbered by it: leave frame out")
         self._channels = options.get("channels", "RGB")
         check_channels(self._channels)
-        imported("websockets", "websockets")
+        import_package("websockets", "websockets")
         self._policy, self._in_flight = policy, in_flight
         self.timeout_s = policy.timeout
         self.address = "ws" + policy.url[4:] + images_path(model, "stream", options)
@@ -54,21 +54,21 @@ class Frames:
             "open_timeout": policy.timeout,
         }
 
-    def credits(self, hello: str | bytes) -> int:
+    def read_credits(self, hello: str | bytes) -> int:
         """Read from the first message how many frames may wait for answers."""
         try:
             return min(self._in_flight, int(json.loads(hello)["in_flight"]))
         except (LookupError, TypeError, ValueError) as error:
             raise UnexpectedAnswer(f"{self._policy.url} does not say how many frames") from error
 
-    def encoded(self, image: ImageSource) -> bytes | ImageError:
+    def encode_image(self, image: ImageSource) -> bytes | ImageError:
         """Return the bytes of an image; one that cannot be read only fails itself."""
-        data = _base_client.encoded(image, self._channels)
+        data = _base_client.encode_image(image, self._channels)
         if isinstance(data, Url):
             return ImageError("invalid_image", "a stream takes images, not their addresses")
         return data
 
-    def found(self, image: ImageSource, text: str | bytes) -> Found:
+    def read_result(self, image: ImageSource, text: str | bytes) -> Found:
         """Read the answer to a frame; ServerError for an error that all others would have, too."""
         content = text.encode() if isinstance(text, str) else text
         answer = json.loads(content)
@@ -81,11 +81,11 @@ class Frames:
                 raise
             return ImageError(error.code, error.message)
         if isinstance(image, str | os.PathLike):
-            _base_client.show(result, partial(image_to_send, image))
+            _base_client.remember_source(result, partial(image_to_send, image))
         return result
 
     @contextmanager
-    def in_words(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Raise errors of `websockets` and of sockets as those of this client."""
         from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
@@ -98,10 +98,10 @@ class Frames:
                 f"the connection to {url} has ended ({reason})", unanswered=True
             ) from error
         except InvalidStatus as error:
-            told = error.response
-            headers = {"retry-after": told.headers.get("Retry-After", "")}
+            rejection = error.response
+            headers = {"retry-after": rejection.headers.get("Retry-After", "")}
             response = httpx.Response(
-                told.status_code, headers=headers, content=bytes(told.body or b"")
+                rejection.status_code, headers=headers, content=bytes(rejection.body or b"")
             )
             _responses.raise_for_status(response)
             raise UnexpectedAnswer(f"{url} takes no WebSockets") from error
@@ -118,7 +118,7 @@ class Frames:
             ) from error
 
 
-def stream(asked: Frames, images: Iterable[ImageSource]) -> Iterator[Found]:
+def stream(frames: Frames, images: Iterable[ImageSource]) -> Iterator[Found]:
     """Send images in a thread, and yield what is found as it comes."""
     from websockets.sync.client import connect
 
@@ -126,11 +126,11 @@ def stream(asked: Frames, images: Iterable[ImageSource]) -> Iterator[Found]:
     begun: SimpleQueue[tuple[ImageSource, ImageError | None] | Exception | None] = SimpleQueue()
     left = False
 
-    with asked.in_words():
-        line = connect(asked.address, **asked.connecting)
+    with frames.translate_errors():
+        line = connect(frames.address, **frames.connecting)
     with line:
-        with asked.in_words():
-            room = Semaphore(asked.credits(line.recv(asked.timeout_s)))
+        with frames.translate_errors():
+            room = Semaphore(frames.read_credits(line.recv(frames.timeout_s)))
 
         def send() -> None:
             try:
@@ -140,9 +140,9 @@ def stream(asked: Frames, images: Iterable[ImageSource]) -> Iterator[Found]:
                         image = next(each)
                     except StopIteration:
                         break
-                    data = asked.encoded(image)
+                    data = frames.encode_image(image)
                     if isinstance(data, bytes):
-                        with asked.in_words():
+                        with frames.translate_errors():
                             line.send(data)
                     begun.put((image, data if isinstance(data, ImageError) else None))
                 begun.put(None)
@@ -157,9 +157,9 @@ def stream(asked: Frames, images: Iterable[ImageSource]) -> Iterator[Found]:
                     raise one
                 image, failed = one
                 if failed is None:
-                    with asked.in_words():
-                        text = line.recv(asked.timeout_s)
-                    yield asked.found(image, text)
+                    with frames.translate_errors():
+                        text = line.recv(frames.timeout_s)
+                    yield frames.read_result(image, text)
                 else:
                     yield failed
                 room.release()
@@ -169,26 +169,27 @@ def stream(asked: Frames, images: Iterable[ImageSource]) -> Iterator[Found]:
 
 
 async def astream(
-    asked: Frames, images: Iterable[ImageSource] | AsyncIterable[ImageSource]
+    frames: Frames, images: Iterable[ImageSource] | AsyncIterable[ImageSource]
 ) -> AsyncIterator[Found]:
     """Send images in a task, and yield what is found as it comes."""
     from websockets.asyncio.client import connect
 
     begun: asyncio.Queue[tuple[ImageSource, ImageError | None] | Exception | None] = asyncio.Queue()
-    with asked.in_words():
-        line = await connect(asked.address, **asked.connecting)
+    with frames.translate_errors():
+        line = await connect(frames.address, **frames.connecting)
     async with line:
-        with asked.in_words():
-            async with asyncio.timeout(asked.timeout_s):
-                room = asyncio.Semaphore(asked.credits(await line.recv()))
+        with frames.translate_errors():
+            async with asyncio.timeout(frames.timeout_s):
+                room = asyncio.Semaphore(frames.read_credits(await line.recv()))
 
         async def send() -> None:
             try:
                 await room.acquire()
-                async for image in _base_client.each(images):
-                    data = await _base_client.built(image, partial(asked.encoded, image))
+                async for image in _base_client.iterate(images):
+                    encode = partial(frames.encode_image, image)
+                    data = await _base_client.build_in_thread(image, encode)
                     if isinstance(data, bytes):
-                        with asked.in_words():
+                        with frames.translate_errors():
                             await line.send(data)
                     begun.put_nowait((image, data if isinstance(data, ImageError) else None))
                     await room.acquire()
@@ -203,10 +204,10 @@ async def astream(
                     raise one
                 image, failed = one
                 if failed is None:
-                    with asked.in_words():
-                        async with asyncio.timeout(asked.timeout_s):
+                    with frames.translate_errors():
+                        async with asyncio.timeout(frames.timeout_s):
                             text = await line.recv()
-                    yield asked.found(image, text)
+                    yield frames.read_result(image, text)
                 else:
                     yield failed
                 room.release()

@@ -37,9 +37,9 @@ def image_result(value: dict[str, Any]) -> ImageResult | ImageError:
 def as_json(result: ImageResult | ImageError) -> dict[str, Any]:
     """Return the JSON of one image, which `image_result` reads."""
     if isinstance(result, ImageError):
-        return {"error": _written(result)}
-    answer: dict[str, Any] = _written(result)
-    if len(answer) == len(_always(ImageResult)):
+        return {"error": _to_json(result)}
+    answer: dict[str, Any] = _to_json(result)
+    if len(answer) == len(_required_fields(ImageResult)):
         answer["detections"] = []  # the model has found none
     return answer
 
@@ -68,7 +68,7 @@ def _reader(kind: Any) -> Read:
 
 
 def _reader_of_fields(kind: Any) -> Read:
-    types, needed = get_type_hints(kind), _always(kind)
+    types, needed = get_type_hints(kind), _required_fields(kind)
     readers = {each.name: _reader(types[each.name]) for each in fields(kind)}
     always = [(name, part) for name, part in readers.items() if name in needed]
     others = [(name, part) for name, part in readers.items() if name not in needed]
@@ -99,12 +99,12 @@ def _reader_of_one(kinds: Sequence[Any]) -> Read:
 
 
 @cache
-def _always(kind: Any) -> frozenset[str]:
+def _required_fields(kind: Any) -> frozenset[str]:
     """Return the names of the fields that have no default."""
     return frozenset(each.name for each in fields(kind) if each.default is MISSING)
 
 
-def _written(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Return a value as JSON has it: files in base64, and without the parts that it does not have.
 
     `asdict` would copy each value deeply, on the way of every image.
@@ -113,16 +113,16 @@ def _written(value: Any) -> Any:
         case bytes():
             return base64.b64encode(value).decode("ascii")
         case list() | tuple():
-            return [_written(each) for each in value]
+            return [_to_json(each) for each in value]
         case Tensor(name=name, data=data):
             about = {"name": name, "datatype": data.dtype.name, "shape": list(data.shape)}
             return about | {"data": data.ravel().tolist()}
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    always = _always(type(value))
+    always = _required_fields(type(value))
     parts = ((each.name, getattr(value, each.name)) for each in fields(value))
     return {
-        name: _written(part)
+        name: _to_json(part)
         for name, part in parts
         if name in always or (part is not None and part != ())
     }

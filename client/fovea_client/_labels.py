@@ -27,7 +27,7 @@ class Label(NamedTuple):
     width: float
     height: float
 
-    def apart(self, other: Label) -> bool:
+    def is_clear_of(self, other: Label) -> bool:
         """Return True if none covers a part of the other."""
         return (
             abs(self.top - other.top) >= self.height
@@ -78,7 +78,7 @@ def labels_of(
             for left, top in _spots(each.box, wide, height, size[0])
             if wide <= size[0] and 0 <= top <= size[1] - height
         )
-        label = next((one for one in choices if all(map(one.apart, taken))), None)
+        label = next((one for one in choices if all(map(one.is_clear_of, taken))), None)
         if label is not None:
             taken.append(label)
             yield label

@@ -128,7 +128,7 @@ def query(options: Mapping[str, object]) -> str:
     """Format the options that are not None, with their question mark."""
     given = {name: value for name, value in options.items() if value is not None}
     for name in given.keys() & {"classes", "labels"}:
-        given[name] = _listed(cast("Iterable[int | str]", given[name]))
+        given[name] = _format_list(cast("Iterable[int | str]", given[name]))
     given |= {name: str(each).lower() for name, each in given.items() if isinstance(each, bool)}
     return f"?{urlencode(given)}" if given else ""
 
@@ -159,7 +159,7 @@ def ready_path(model: str | None) -> str:
     return "/v2/health/ready" if model is None else f"{model_path(model, None, 'v2')}/ready"
 
 
-def _listed(entries: Iterable[int | str]) -> str:
+def _format_list(entries: Iterable[int | str]) -> str:
     """Format an option as text, with every name in double quotes."""
     if isinstance(entries, str):
         return entries

@@ -23,31 +23,31 @@ BEFORE_TENSORS = "inference-header-content-length"
 
 def prediction(response: Response) -> Prediction:
     """Read the answer to a predict request; an error of the server is a `ServerError`."""
-    with reading(response, "a prediction") as answer:
+    with parse_json(response, "a prediction") as answer:
         return read(Prediction, answer)
 
 
 def models(response: Response) -> tuple[ModelSummary, ...]:
     """Read the list of models; raises as `prediction` does."""
-    with reading(response, "a list of models") as answer:
+    with parse_json(response, "a list of models") as answer:
         return tuple(read(ModelSummary, each) for each in answer["models"])
 
 
 def model(response: Response) -> Model:
     """Read the description of a model; raises as `prediction` does."""
-    with reading(response, "a model") as answer:
+    with parse_json(response, "a model") as answer:
         return read(Model, answer)
 
 
 def embeddings(response: Response) -> tuple[Embedding, ...]:
     """Read the answer about texts; raises as `prediction` does."""
-    with reading(response, "vectors") as answer:
+    with parse_json(response, "vectors") as answer:
         return tuple(read(Embedding, each["embedding"]) for each in answer["texts"])
 
 
 def matches(response: Response) -> tuple[Match, ...]:
     """Read the answer to a search for one image; raises as `prediction` does."""
-    with reading(response, "matches") as answer:
+    with parse_json(response, "matches") as answer:
         [only] = answer["images"]
         return tuple(read(Match, each) for each in only["matches"])
 
@@ -93,7 +93,7 @@ def _error(response: Response) -> tuple[str, str]:
 
 
 @contextmanager
-def reading(response: Response, kind: str) -> Iterator[dict[str, Any]]:
+def parse_json(response: Response, kind: str) -> Iterator[dict[str, Any]]:
     """Yield the JSON of an answer; errors while it is read become `UnexpectedAnswer`."""
     raise_for_status(response)
     try:

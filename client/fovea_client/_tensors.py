@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fovea_client._attempts import Call
 from fovea_client._requests import Request, model_path
-from fovea_client._responses import BEFORE_TENSORS, json_size, reading
+from fovea_client._responses import BEFORE_TENSORS, json_size, parse_json
 
 Parameters: TypeAlias = Mapping[str, bool | int | float | str]
 
@@ -41,7 +41,7 @@ def infer(
     """Ask for outputs of a model; a TypeError says which input has no form in the protocol."""
     described, pieces = [], []
     for name, array in inputs.items():
-        datatype, data = _encoded(name, array)
+        datatype, data = _encode(name, array)
         size = {"binary_data_size": len(data)}
         described.append(
             {"name": name, "datatype": datatype, "shape": array.shape, "parameters": size}
@@ -64,11 +64,11 @@ def infer(
 
 def outputs(response: Response) -> dict[str, NDArray[Any]]:
     """Read the outputs of a model by name; raises as `_responses.prediction` does."""
-    with reading(response, "tensors") as answer:
+    with parse_json(response, "tensors") as answer:
         found, at = {}, json_size(response)
         for each in answer["outputs"]:
             size = each["parameters"]["binary_data_size"]
-            array = _array(each["datatype"], response.content[at : at + size])
+            array = _decode(each["datatype"], response.content[at : at + size])
             found[str(each["name"])] = array.reshape(each["shape"])
             at += size
         if at != len(response.content):
@@ -76,12 +76,12 @@ def outputs(response: Response) -> dict[str, NDArray[Any]]:
         return found
 
 
-def _encoded(name: str, array: NDArray[Any]) -> tuple[str, bytes]:
+def _encode(name: str, array: NDArray[Any]) -> tuple[str, bytes]:
     """Return the datatype of an array and its elements, row by row and little-endian."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"the input {name!r} must be an array of NumPy, not {type(array).__name__}")
     if array.dtype.kind in _TEXT:
-        return "BYTES", b"".join(_with_length(name, each) for each in array.ravel().tolist())
+        return "BYTES", b"".join(_encode_element(name, each) for each in array.ravel().tolist())
     if array.dtype.name == "bfloat16":  # of ml_dtypes
         return "BF16", array.view(np.uint16).astype("<u2").tobytes()
     if (datatype := _DATATYPES.get(array.dtype.name)) is None:
@@ -92,7 +92,7 @@ def _encoded(name: str, array: NDArray[Any]) -> tuple[str, bytes]:
     return datatype, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def _with_length(name: str, element: object) -> bytes:
+def _encode_element(name: str, element: object) -> bytes:
     data = element.encode() if isinstance(element, str) else element
     if not isinstance(data, bytes):
         raise TypeError(
@@ -102,17 +102,17 @@ def _with_length(name: str, element: object) -> bytes:
     return len(data).to_bytes(_LENGTH, "little") + data
 
 
-def _array(datatype: str, data: bytes) -> NDArray[Any]:
+def _decode(datatype: str, data: bytes) -> NDArray[Any]:
     """Return the elements; as a copy, because NumPy wants them aligned, and users writable."""
     if datatype == "BYTES":
-        return _strings(data)
+        return _decode_strings(data)
     if datatype == "BF16":  # the upper half of a float32; NumPy has no such type
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
     dtype = _NUMPY[datatype]
     return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype)
 
 
-def _strings(data: bytes) -> NDArray[np.object_]:
+def _decode_strings(data: bytes) -> NDArray[np.object_]:
     elements, at = [], 0
     while at < len(data):
         begin = at + _LENGTH

@@ -42,7 +42,7 @@ class Detection:
 
     Attributes:
         score: 0 to 1.
-        mask: of a segmenter, in the form that the request asked for: `RunLengths`, `Outlines` or
+        mask: of a segmenter, in the form that was requested: `RunLengths`, `Outlines` or
             `MaskFile`; None if there is no mask.
         keypoints: of a pose model.
         rotated: of a model of rotated boxes or of text, whose `box` is around it; None of others.

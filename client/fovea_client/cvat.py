@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from weakref import finalize
 
 from fovea_client._client import Client
-from fovea_client._exports import imported
+from fovea_client._exports import import_package
 from fovea_client._masks import Mask, Outlines, RunLengths
 from fovea_client._requests import PredictOptions
 from fovea_client._skeleton import SEEN
@@ -49,8 +49,8 @@ class DetectionFunction:
     def __init__(
         self, url: str, model: str, *, boxes: bool = False, **options: Unpack[PredictOptions]
     ) -> None:
-        self._cvat = imported("cvat_sdk.auto_annotation", "cvat-sdk")
-        self._encode_mask = imported("cvat_sdk.masks", "cvat-sdk").encode_mask
+        self._cvat = import_package("cvat_sdk.auto_annotation", "cvat-sdk")
+        self._encode_mask = import_package("cvat_sdk.masks", "cvat-sdk").encode_mask
         self._client = Client(url, retries=3)
         # CVAT does not say when it is done with a function.
         finalize(self, self._client.close)

@@ -37,7 +37,7 @@ class ClassArea:
     Attributes:
         pixels: number of pixels of the class.
         share: of all pixels of the image, 0 to 1.
-        mask: run lengths or polygons, as the request asked for; None if it asked for neither.
+        mask: run lengths or polygons, as requested; None if neither was requested.
     """
 
     class_id: int
@@ -65,7 +65,7 @@ class Semantic:
         255 is a class that the request leaves out. With classes of 255 and over it is uint16, and
         65535. Raises `ValueError` if there is no file.
         """
-        return read_grey(_there(self.png, 'ask for mask="png"'))
+        return read_grey(_require_png(self.png, 'ask for mask="png"'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Saliency(Value):
     @property
     def alpha(self) -> NDArray[Any]:
         """Return the mask, uint8 [height, width]; raises `ValueError` after mask="none"."""
-        return read_grey(_there(self.png, 'leave mask="none" out'))
+        return read_grey(_require_png(self.png, 'leave mask="none" out'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,11 @@ class Depth(Value):
     @property
     def values(self) -> NDArray[np.float32]:
         """Return the depths, float32 [height, width]; raises `ValueError` after mask="none"."""
-        levels = read_grey(_there(self.png, 'leave mask="none" out'))
+        levels = read_grey(_require_png(self.png, 'leave mask="none" out'))
         return (levels * (self.scale or 1.0) + (self.offset or 0.0)).astype(np.float32)
 
 
-def _there(png: bytes | None, advice: str) -> bytes:
+def _require_png(png: bytes | None, advice: str) -> bytes:
     if png is None:
         raise ValueError(f"the answer has no map: {advice}")
     return png
@@ -221,7 +221,7 @@ class Match:
     """An image of an index; the score is the cosine of both vectors, -1 to 1.
 
     Attributes:
-        thumbnail: a small JPEG file; None unless it was asked for and the index has it.
+        thumbnail: a small JPEG file; None unless it was requested and the index has it.
     """
 
     name: str

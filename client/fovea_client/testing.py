@@ -1,4 +1,4 @@
-"""A server for the tests of programs that use this client: it answers as told, without a network.
+"""A server for the tests of programs that use this client; it uses no network.
 
 server = FakeServer({"yolov8n": ImageResult(640, 480, 1, (Detection(box, 0.9, 0, "person"),))})
 client = Client("http://fake", transport=server)
@@ -22,7 +22,7 @@ from fovea_client.answers import ImageError, ImageResult, Timing
 from fovea_client.errors import OF_ONE_IMAGE, ConnectionFailed, ServerError
 from fovea_client.models import Model, ModelSummary
 
-Told: TypeAlias = ImageResult | ImageError | ServerError | ConnectionFailed
+Outcome: TypeAlias = ImageResult | ImageError | ServerError | ConnectionFailed
 
 
 class FakeServer(httpx.MockTransport):
@@ -36,7 +36,7 @@ class FakeServer(httpx.MockTransport):
         requests: the requests that it received, in their order, for your assertions.
     """
 
-    def __init__(self, results: Mapping[str, Told | Callable[[bytes | str], Told]]) -> None:
+    def __init__(self, results: Mapping[str, Outcome | Callable[[bytes | str], Outcome]]) -> None:
         super().__init__(self._answer)
         self.requests: list[httpx.Request] = []
         self._results = results
@@ -60,15 +60,15 @@ class FakeServer(httpx.MockTransport):
 
     def _predict(self, name: str, request: httpx.Request) -> httpx.Response:
         images, result = _images(request), self._results[name]
-        told = [result(image) if callable(result) else result for image in images]
+        outcomes = [result(image) if callable(result) else result for image in images]
         results: list[ImageResult | ImageError] = []
-        for each in told:
+        for each in outcomes:
             if isinstance(each, ConnectionFailed):
                 kind = httpx.ReadError if each.unanswered else httpx.ConnectError
                 raise kind(str(each), request=request)
             if isinstance(each, ServerError):
                 return _error(each)
-            if isinstance(each, ImageError) and len(told) == 1:
+            if isinstance(each, ImageError) and len(outcomes) == 1:
                 alone = ServerError(400, each.code, each.message)
                 if not alone.of_one_image:
                     raise ValueError(f"{each}: servers have {sorted(OF_ONE_IMAGE)} for one image")

@@ -49,7 +49,7 @@ def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
     A name that is taken stays with the first package by name.
     """
     found: dict[str, metadata.EntryPoint] = {}
-    for point in sorted(_of_others(group), key=lambda one: (_package(one), one.name)):
+    for point in sorted(_list_foreign(group), key=lambda one: (_package(one), one.name)):
         if (first := found.setdefault(point.name, point)) is not point:
             log.warning(
                 "%s: %r of %s is left out, as %s has that name",
@@ -68,8 +68,8 @@ def load(group: Group, name: str) -> object:
         return point.load()
     except Exception as error:  # a package's module may fail in any way
         raise Unavailable(
-            f"{titled(point)} cannot be imported ({type(error).__name__}: {error}): install that "
-            "package again, or remove it"
+            f"{describe_entry(point)} cannot be imported ({type(error).__name__}: {error}): "
+            "install that package again, or remove it"
         ) from error
 
 
@@ -85,7 +85,7 @@ def broken_entries() -> list[str]:
     return broken
 
 
-def titled(point: metadata.EntryPoint) -> str:
+def describe_entry(point: metadata.EntryPoint) -> str:
     """Return the name of an entry point and of its package, with that package's version."""
     return f"{point.name!r} of {_package(point)}"
 
@@ -95,7 +95,7 @@ def removed_tables() -> list[str]:
     return [
         f"{_package(point)} adds {point.name!r} to {group}, which is not read any more: {instead}"
         for group, instead in _REMOVED.items()
-        for point in _of_others(group)
+        for point in _list_foreign(group)
     ]
 
 
@@ -105,7 +105,7 @@ def extending_packages() -> frozenset[str]:
     return frozenset(point.module.partition(".")[0] for point in points)
 
 
-def _of_others(group: str) -> list[metadata.EntryPoint]:
+def _list_foreign(group: str) -> list[metadata.EntryPoint]:
     """List the entry points of a table, but for those that an older Fovea has written."""
     points = _all().select(group=group)
     return [point for point in points if not _package(point).startswith(f"{_OWN} ")]
@@ -129,5 +129,5 @@ def _package(point: metadata.EntryPoint) -> str:
 
 @cache
 def _title(package: metadata.Distribution) -> str:
-    """Return name and version; each time that one is asked for, the whole file is parsed."""
+    """Return name and version; each call parses the whole file."""
     return f"{package.name} {package.version}"

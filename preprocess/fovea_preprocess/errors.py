@@ -103,7 +103,7 @@ class ForeignRequest(FoveaError):
 
 
 class LoadFailed(FoveaError):
-    """A model could not be loaded or unloaded as asked; what was served is served still."""
+    """A model could not be loaded or unloaded as requested; what was served is served still."""
 
 
 class RegionFailed(FoveaError):
@@ -171,7 +171,7 @@ class NoMemory(Unavailable):
 
 
 class KeysPending(Unavailable):
-    """A token is signed with a key that its issuer is being asked for.
+    """A token is signed with a key that is being requested from its issuer.
 
     Attributes:
         retry_after_s: seconds after which to try again.
@@ -211,7 +211,7 @@ class BackendUnavailable(BackendError):
 
 
 class OutOfMemory(BackendError):
-    """The device has not the memory that was asked for."""
+    """The device has not the memory that was requested."""
 
 
 class DeviceLost(BackendError):

@@ -193,11 +193,11 @@ def decode_image(
             orientation = _orientation(header)
             pixels = _load(header)
             if isinstance(header, PngImageFile) and is_deep(data):
-                pixels = _deepened(pixels, data)
+                pixels = _decode_12_bits(pixels, data)
             if isinstance(header, TiffImageFile):
                 # Pillow has turned it upright by itself.
-                return DecodedImage(_frozen(pixels), orientation)
-        return DecodedImage(_frozen(_upright(pixels, orientation)), orientation)
+                return DecodedImage(_freeze(pixels), orientation)
+        return DecodedImage(_freeze(_turn_upright(pixels, orientation)), orientation)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge(f"the image is too large: {error}") from error
     except _DAMAGED as error:
@@ -247,7 +247,7 @@ def _lacks_memory(error: Exception, pixels: int) -> bool:
     return False
 
 
-def _frozen(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _freeze(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     pixels.flags.writeable = False
     return pixels
 
@@ -334,7 +334,7 @@ def _decode_jpeg(
     except ValueError as error:
         if _STRAY_BYTES.search(str(error)):
             pixels = simplejpeg.decode_jpeg(data, colorspace, buffer=buffer, strict=False)
-        elif _NO_END in str(error) and (whole := jpeg.ended(data)) is not None:
+        elif _NO_END in str(error) and (whole := jpeg.add_end_mark(data)) is not None:
             pixels = simplejpeg.decode_jpeg(whole, colorspace, buffer=buffer)
         else:
             raise
@@ -374,7 +374,7 @@ def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
     return rgb
 
 
-def _deepened(pixels: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8]:
+def _decode_12_bits(pixels: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8]:
     """Decode a PNG of 16 bits again if it has samples of 12 bits, whose high bytes are black."""
     if pixels.max() >= _TWELVE_BITS >> 8:
         return pixels
@@ -394,7 +394,7 @@ def _bands(width: int, height: int) -> Iterator[slice]:
         yield slice(top, min(top + step, height))
 
 
-def _upright(pixels: NDArray[Any], orientation: int) -> NDArray[np.uint8]:
+def _turn_upright(pixels: NDArray[Any], orientation: int) -> NDArray[np.uint8]:
     """Undo an EXIF orientation (EXIF 2.32, tag 0x0112)."""
     match orientation:
         case 2:

@@ -68,7 +68,7 @@ def has_scans(data: bytes | bytearray) -> bool:
     return True
 
 
-def ended(data: bytes | bytearray) -> bytes | None:
+def add_end_mark(data: bytes | bytearray) -> bytes | None:
     """Return a JPEG with its end mark; None if scans that its header promises are not begun.
 
     The last of them may be incomplete, which only a decoder sees.
@@ -85,7 +85,7 @@ def ended(data: bytes | bytearray) -> bytes | None:
         if marker in _FRAMES:
             components = set(body[6::3])
         elif marker == _START_OF_SCAN:
-            known |= _final(body)
+            known |= _complete_coefficients(body)
             after = _MARKER.search(data, at)
             at = len(data) if after is None else after.start()
     every = {(one, place) for one in components for place in range(_COEFFICIENTS)}
@@ -94,7 +94,7 @@ def ended(data: bytes | bytearray) -> bytes | None:
     return bytes(data) + (_END[1:] if data[-1:] == _END[:1] else _END)
 
 
-def _final(scan: bytes | bytearray) -> set[tuple[int, int]]:
+def _complete_coefficients(scan: bytes | bytearray) -> set[tuple[int, int]]:
     """Return component and place of the coefficients whose last bit a scan brings."""
     count = scan[0] if scan else 0
     if len(scan) != 4 + 2 * count:

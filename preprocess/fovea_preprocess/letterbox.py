@@ -99,7 +99,7 @@ def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:
     return LetterboxMap(width, height, spec.width, spec.height, *scaled, *offset, unscale)
 
 
-def fitted(spec: PreprocessSpec, width: int, height: int) -> PreprocessSpec:
+def fit_spec(spec: PreprocessSpec, width: int, height: int) -> PreprocessSpec:
     """Return the preprocessing of an image: that of the smallest input that holds it."""
     return spec.at(least_size(spec, width, height)) if spec.step else spec
 

@@ -1,4 +1,4 @@
-"""Says what is wrong with names and settings that people write, and what they may have meant."""
+"""Describes what is wrong with names and settings that people write, and suggests others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def similar_path(path: Path) -> str:
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
-def meant(given: str, known: Iterable[str]) -> str:
+def suggest(given: str, known: Iterable[str]) -> str:
     """Return a hint at the word that an unknown one may mean, or at all that are known."""
     known = list(known)
     close = get_close_matches(given, known, 1)
@@ -36,7 +36,7 @@ def meant(given: str, known: Iterable[str]) -> str:
 
 
 def key_fault(error: ErrorDetails, keys: Iterable[str]) -> str:
-    """Say what is wrong with a key of a table: it is unknown or missing, or its value is wrong.
+    """Describe the fault of a key of a table: it is unknown or missing, or its value is wrong.
 
     Args:
         error: in the key, or in an item of its value.
@@ -47,7 +47,7 @@ def key_fault(error: ErrorDetails, keys: Iterable[str]) -> str:
         return "it must be a table"
     key = next((str(each) for each in reversed(place) if each in keys), str(place[-1]))
     if error["type"] == "extra_forbidden":
-        return f"'{key[:_SHOWN]}' is not a key{meant(key, keys)}"
+        return f"'{key[:_SHOWN]}' is not a key{suggest(key, keys)}"
     if error["type"] == "missing":
         return f"'{key}' is missing"
     given, allowed = error["input"], str(error.get("ctx", {}).get("expected", ""))

@@ -16,7 +16,7 @@ from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import Plugin
 from fovea_engines.session import Session
-from fovea_preprocess.entry_points import Group, entry_points, load, titled
+from fovea_preprocess.entry_points import Group, describe_entry, entry_points, load
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, Unavailable
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class _Backends(Mapping[str, Backend]):
         found = dict(_OWN)
         for name, point in entry_points(Group.BACKENDS).items():
             if name in found:
-                log.warning("backend %s is left out: that name is taken", titled(point))
+                log.warning("backend %s is left out: that name is taken", describe_entry(point))
                 continue
             try:
                 backend = load(Group.BACKENDS, name)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidImage, InvalidOption
 from fovea_preprocess.image import decode_image
-from fovea_preprocess.letterbox import fitted
+from fovea_preprocess.letterbox import fit_spec
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -105,7 +105,7 @@ def read_rows(
 def input_row(spec: PreprocessSpec, pixels: Pixels) -> Array:
     """Return an image as a batch of one, [1, ...], of its own size where `spec` has several."""
     height, width = pixels.shape[:2]
-    return Preprocessor(fitted(spec, width, height)).row(pixels)[0]
+    return Preprocessor(fit_spec(spec, width, height)).row(pixels)[0]
 
 
 def _moved(pixels: Pixels) -> Pixels:

@@ -21,7 +21,7 @@ from fovea_preprocess.errors import (
     InvalidModel,
     NotFound,
 )
-from fovea_preprocess.mistakes import meant
+from fovea_preprocess.mistakes import suggest
 from fovea_server.models.beside import faults_beside
 from fovea_server.pipelines.recipe import Pipeline, StageRow, is_pipeline
 
@@ -127,7 +127,7 @@ def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:
         return first
     served = repository.served_or_none(name) if name in repository.folders() else ()
     if not served:
-        raise InvalidModel(f"there is no model '{name}' to run{meant(name, repository.models())}")
+        raise InvalidModel(f"there is no model '{name}' to run{suggest(name, repository.models())}")
     found = _read(repository.folder(name, served[-1]))
     if isinstance(found, EngineCard):
         return found

@@ -26,7 +26,7 @@ from fovea_engines.results.findings import Finding
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound
 from fovea_preprocess.image import DecodedImage
-from fovea_preprocess.mistakes import key_fault, meant
+from fovea_preprocess.mistakes import key_fault, suggest
 from fovea_server.pipelines.reference import PipelineCard, StageEngine
 from fovea_server.pipelines.stages import BoundStage, Pixels, bound
 from fovea_server.tensors.image_outputs import image_outputs
@@ -272,7 +272,7 @@ class Pipeline(BaseModel):
             if stage.title in seen:
                 return f"two stages are called {stage.title!r}: give one a name of its own"
             if stage.base and stage.base not in seen:
-                return f"from = {stage.base!r} is no earlier stage{meant(stage.base, seen)}"
+                return f"from = {stage.base!r} is no earlier stage{suggest(stage.base, seen)}"
             chained = stage.base not in ("", first.title)
             if chained and (extra := stage.model_fields_set.intersection(_OF_CROPS)):
                 return (

@@ -21,7 +21,7 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import InvalidOption
-from fovea_preprocess.mistakes import meant
+from fovea_preprocess.mistakes import suggest
 from fovea_server.models.config.config_check import checked
 
 SETTINGS_FILE = "fovea.toml"
@@ -85,7 +85,8 @@ def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidOption(f"{path}: {error}") from None
     if unknown := sorted(set(document) - {*_TABLES}):
-        raise InvalidOption(f"{path}: [{unknown[0]}] is no table of it{meant(unknown[0], _TABLES)}")
+        hint = suggest(unknown[0], _TABLES)
+        raise InvalidOption(f"{path}: [{unknown[0]}] is no table of it{hint}")
     try:
         table = checked(CaptureTable, document.get("capture", {}))
         given = usual if table.rules is None else tuple(table.rules)
@@ -102,7 +103,7 @@ def check_rules(folder: Path, labels: Sequence[str] | None) -> None:
         there = [each.name for each in folder.parent.iterdir() if each.is_dir()]
         raise InvalidOption(
             f"{folder / SETTINGS_FILE}, [capture]: blur is '{read.blur}', which is no model here, "
-            f"and without it nothing is kept{meant(read.blur, there)}"
+            f"and without it nothing is kept{suggest(read.blur, there)}"
         )
     for rule in read.rules:
         try:
