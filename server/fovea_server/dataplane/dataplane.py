@@ -195,7 +195,8 @@ class DataPlane:
         if model.state is not State.READY:
             # It was replaced while the request was arriving: the successor answers.
             model = self.models.get(model.name, request.version)
-        engine = _image_engine(model)
+        # The scheduler first: it says why a model that is not loaded has no engine.
+        scheduler, engine = model.scheduler, _image_engine(model)
         charge(model, request.images.__len__)
         words = engine.vocabulary(options.labels)
         if options.labels is None:
@@ -213,7 +214,7 @@ class DataPlane:
         answers: Iterator[ImageResult | FoveaError] = iter(())
         with turn or nullcontext():
             if run.images:
-                answers = iter(await _within(request.timeout_s, model.scheduler.predict(run)))
+                answers = iter(await _within(request.timeout_s, scheduler.predict(run)))
             results = [
                 one if isinstance(one, FoveaError) else next(answers) for one in request.images
             ]
