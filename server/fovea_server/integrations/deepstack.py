@@ -23,7 +23,14 @@ from fovea_server.dataplane.prediction import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.feature import Feature
 from fovea_server.http.v1.body import read_form, read_parts
-from fovea_server.http.v1.dependencies import answered, call_of, inferring, restricted, service_of
+from fovea_server.http.v1.dependencies import (
+    INDEX,
+    answered,
+    call_of,
+    inferring,
+    restricted,
+    service_of,
+)
 from fovea_server.integrations.asking import (
     BOXES,
     admit_late,
@@ -67,8 +74,7 @@ def _error(error: FoveaError) -> bytes:
 
 router = APIRouter(tags=["deepstack"], prefix="/v1", dependencies=[errors_as(_error)])
 _INFERENCE = [by_body(inferring)]
-_INDEX = [restricted("metadata"), restricted("model-repository")]
-_KEYED_INDEX = [by_body(*_INDEX)]
+_KEYED_INDEX = [by_body(*INDEX)]
 
 
 @router.post(
@@ -85,7 +91,7 @@ async def detection(request: Request) -> Response:
     return await _detected(request, find, "detect")
 
 
-@router.get("/vision/custom/list", operation_id="deepstack_models", dependencies=_INDEX)
+@router.get("/vision/custom/list", operation_id="deepstack_models", dependencies=INDEX)
 async def custom_list(request: Request) -> Response:
     """List the models that `/v1/vision/custom/{name}` asks."""
     ready = [model for model in models_of(request).visible() if model.state is State.READY]

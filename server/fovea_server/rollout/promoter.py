@@ -18,7 +18,7 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.models import Models
 from fovea_server.feature import Feature
-from fovea_server.http.v1.dependencies import ModelName, call_of, changing, restricted
+from fovea_server.http.v1.dependencies import INDEX, ModelName, call_of, changing
 from fovea_server.http.v1.openapi import described
 from fovea_server.rollout.canary import RunningCanary
 from fovea_server.rollout.promotion_documents import (
@@ -39,7 +39,6 @@ from fovea_server.rollout.record import (
 )
 from fovea_server.rollout.shadows import Shadows
 
-_INDEX = [restricted("metadata"), restricted("model-repository")]
 _CHANGES = 400, 403, 404, 413, 422, 503
 
 Limit = Annotated[int, Query(ge=1, le=MOST, description="most events")]
@@ -59,7 +58,7 @@ Stamps = dict[str, tuple[int, int]]
 
 def promotion_routes(promoter: Promoter) -> APIRouter:
     """Make the routes; those that change something are for who may load models."""
-    router = APIRouter(tags=["models"], prefix="/v1/models/{name}", dependencies=_INDEX)
+    router = APIRouter(tags=["models"], prefix="/v1/models/{name}", dependencies=INDEX)
 
     async def changed(request: Request, name: str, kind: type[Rollback]) -> Response:
         async def work(given: Rollback) -> str:

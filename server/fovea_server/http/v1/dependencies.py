@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 ModelName = Annotated[str, Path(description="name of the model", examples=[MODEL_EXAMPLE])]
 Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
+VERSION_PATTERN = "0*[1-9][0-9]{0,99}"
+"""A version in a path; FastAPI refuses other texts for `Version`."""
 
 
 def admit(request: Request) -> None:
@@ -77,6 +79,9 @@ async def _admit_inference(request: Request) -> None:
         call, "inference", operation=f"{request.method} {route}"
     )
 
+
+INDEX = [restricted("metadata"), restricted("model-repository")]
+"""Dependencies of routes that show the state of every model, and why one is not ready."""
 
 inferring = Depends(_admit_inference)
 """Dependency of routes that ask a model to infer: they are measured, also if they are refused."""

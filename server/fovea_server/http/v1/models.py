@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from fovea_server.dataplane.model_documents import Live, Model, ModelList, ModelStatistics, Ready
 from fovea_server.http.v1.dependencies import (
+    INDEX,
     ModelName,
     Version,
     check_control,
@@ -21,8 +22,6 @@ from fovea_server.http.v1.openapi import described
 health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[restricted("health")])
 router = APIRouter(tags=["models"], prefix="/v1/models")
 _METADATA = [restricted("metadata")]
-# State of every model, and why one is not ready: that is the repository index.
-_INDEX = [*_METADATA, restricted("model-repository")]
 
 
 async def identity(_: Request) -> Response:
@@ -44,7 +43,7 @@ async def ready(request: Request) -> Ready:
     return Ready(ready=True)
 
 
-@router.get("", dependencies=_INDEX, **described("list_models", ModelList, 403))
+@router.get("", dependencies=INDEX, **described("list_models", ModelList, 403))
 async def list_models(request: Request) -> ModelList:
     """List the models that are served, and those that could not be loaded and why."""
     return service_of(request).models.documents()
@@ -68,7 +67,7 @@ async def get_model_version(request: Request, name: ModelName, version: Version)
 
 @router.post(
     "/{name}/versions/{version}/load",
-    dependencies=_INDEX,
+    dependencies=INDEX,
     **described("load_model_version", Model, 400, 403, 404, 503),
 )
 async def load_model_version(request: Request, name: ModelName, version: Version) -> Model:
@@ -82,7 +81,7 @@ async def load_model_version(request: Request, name: ModelName, version: Version
 
 @router.post(
     "/{name}/versions/{version}/unload",
-    dependencies=_INDEX,
+    dependencies=INDEX,
     **described("unload_model_version", Model, 400, 403, 404, 503),
 )
 async def unload_model_version(request: Request, name: ModelName, version: Version) -> Model:

@@ -20,7 +20,7 @@ from fovea_server.http.messages import Request, Response
 from fovea_server.http.receive import unpack
 from fovea_server.http.v1.answers import boxes_json, drawn, error_answer, raise_if_alone
 from fovea_server.http.v1.body import Source, check_encoding, empty, parsed_body, too_large
-from fovea_server.http.v1.dependencies import ModelName, Version, inferring
+from fovea_server.http.v1.dependencies import VERSION_PATTERN, ModelName, Version, inferring
 from fovea_server.http.v1.openapi import described_drawing, described_prediction
 from fovea_server.http.v1.request_head import (
     accepted_image,
@@ -38,7 +38,7 @@ router = APIRouter(tags=["predict"], dependencies=[inferring])
 
 # FastAPI refuses all that does not match, for example a version that is no number.
 _PATH = re.compile(
-    r"/v1/models/(?P<model>[^/]+)(?:/versions/(?P<version>0*[1-9][0-9]{0,99}))?"
+    rf"/v1/models/(?P<model>[^/]+)(?:/versions/(?P<version>{VERSION_PATTERN}))?"
     r"/(?P<operation>predict(?:/form|/json)?|annotate)",
     re.DOTALL,
 )
