@@ -1,4 +1,4 @@
-"""Cameras and videos that the server follows by itself, and WebSockets."""
+"""Routes of streams, their pictures and events, and of WebSockets; the feature that owns them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
 from fovea_server.dataplane.service import Service
 from fovea_server.feature import Feature
 from fovea_server.http.v1.body import json_object
-from fovea_server.http.v1.dependencies import answered, call_of, check_control, parsed, restricted
+from fovea_server.http.v1.dependencies import (
+    INDEX,
+    VERSION_PATTERN,
+    answered,
+    call_of,
+    check_control,
+    parsed,
+    restricted,
+)
 from fovea_server.observability.histogram import Family
 from fovea_server.streams.cameras.picture import MJPEG, mjpeg
 from fovea_server.streams.cameras.table import StreamTable, model_in
@@ -40,17 +48,220 @@ from fovea_server.streams.sockets.socket import MakeConversation, Sockets, no_so
 from fovea_server.tracking.tracks import Tracks
 from fovea_server.traffic.call import CALL, Call
 
-_FIRST_S, _LOOK_S = 5.0, 0.1
-_NOT_KEPT = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-
+_PICTURE_WAIT_S, _PICTURE_LOOK_S = 5.0, 0.1
+# `EventLogs.follow` looks once a second.
 _COMMENT_LOOKS = 15
+
+_NOT_KEPT = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 ImageName = Annotated[str, Path(description="name of the picture", examples=["7.jpg"])]
 
-_INDEX = [restricted("metadata"), restricted("model-repository")]
+
+class Streams(Feature):
+    """The streams of a server, their events, and its WebSockets."""
+
+    def __init__(self, service: Service, tracks: Tracks) -> None:
+        self._tracks, self._models = tracks, service.models
+        self._table = StreamTable(service, tracks.forget)
+        self._logs = EventLogs(self._table.feed, self._ending)
+        self._service, self._sockets = service, Sockets(service)
+
+    def router(self) -> APIRouter:
+        """Make the routes of the streams, and of WebSockets."""
+        router = APIRouter()
+        router.include_router(_stream_routes(self._table, self._logs))
+        router.include_router(
+            _socket_routes(self._sockets, self._service, self._logs, self._tracks)
+        )
+        return router
+
+    async def start(self) -> None:
+        """Begin the streams."""
+        await self._table.start()
+
+    async def stop(self) -> None:
+        """End the streams."""
+        await self._table.stop()
+
+    def families(self) -> Iterable[Family]:
+        """Return the metrics of streams."""
+        return chain(self._tracks.families(), self._table.families(), self._sockets.families())
+
+    def _ending(self, stream: str) -> bool:
+        """Return True once an answer about a stream must end: its key, or the server, is going."""
+        call = CALL.get()
+        if call is not None and call.again is not None:
+            try:
+                call.principal = call.again()
+                self._table.get(stream)
+            except FoveaError:
+                return True
+        return self._models.draining
 
 
-def socket_routes(sockets: Sockets, service: Service, logs: EventLogs, tracks: Tracks) -> APIRouter:
+def _stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
+    """Make the routes of streams, of their pictures and of their events."""
+    router = APIRouter(tags=["streams"], prefix="/v1/streams")
+
+    @router.get("", dependencies=INDEX, **described_stream("list_streams", StreamList))
+    async def list_streams() -> Response:
+        """List the streams: their settings, states, ages and counts."""
+        return _json_answer({"streams": table.documents()})
+
+    @router.get(
+        "/{stream}", dependencies=INDEX, **described_stream("get_stream", StreamStatus, 404)
+    )
+    async def get_stream(stream: StreamId) -> Response:
+        """Describe one stream."""
+        return _json_answer(table.document(stream))
+
+    _add_changing_routes(router, table)
+    router.include_router(_picture_routes(table, logs.ending))
+    router.include_router(_event_routes(logs))
+    return router
+
+
+def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
+    """Add the routes that change a stream: for who may change models."""
+
+    @router.post(
+        "",
+        dependencies=INDEX,
+        **described_stream(
+            "add_stream", StreamStatus, 400, 404, 409, 413, 422, body=StreamSettings, status=201
+        ),
+    )
+    async def add_stream(request: Request) -> Response:
+        """Begin a stream, which the server keeps over restarts."""
+
+        async def work(body: bytes) -> Response:
+            given = await parsed(request, body, json_object)
+            _check_may_change(request, model_in(given))
+            name = given.pop("id", None)
+            if not isinstance(name, str):
+                raise InvalidRequest("a stream needs an id, a text")
+            call_of(request).control += f" {name[:64]!r}"
+            await table.add(name, given)
+            return _json_answer(table.document(name), 201)
+
+        return await answered(request, work, None)
+
+    @router.patch(
+        "/{stream}",
+        dependencies=INDEX,
+        **described_stream(
+            "change_stream", StreamStatus, 400, 404, 409, 413, 422, body=StreamChange
+        ),
+    )
+    async def change_stream(request: Request, stream: StreamId) -> Response:
+        """Begin a stream again with other settings: its counts and ids, too."""
+        model = table.model_of(stream)
+        _check_may_change(request, model)
+
+        async def work(body: bytes) -> Response:
+            given = await parsed(request, body, json_object)
+            _check_may_change(request, model_in(given) or model)
+            await table.change(stream, given)
+            return _json_answer(table.document(stream))
+
+        return await answered(request, work, None)
+
+    @router.delete(
+        "/{stream}", dependencies=INDEX, **described_stream("remove_stream", Removed, 404, 409)
+    )
+    async def remove_stream(request: Request, stream: StreamId) -> Response:
+        """End a stream, and forget its events."""
+        _check_may_change(request, table.model_of(stream))
+        await table.remove(stream)
+        return _json_answer({})
+
+
+def _picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRouter:
+    """Make the routes of a camera's pictures."""
+    router = APIRouter(
+        tags=["streams"],
+        prefix="/{stream}",
+        dependencies=[*INDEX, restricted("cameras")],
+    )
+
+    @router.get("/image", **described_bytes("stream_image", "the newest frame", "image/jpeg"))
+    async def image(stream: StreamId) -> Response:
+        """Draw the newest frame, with ids, trails, lines and zones; 404 says why there is none."""
+        picture, camera = table.picture(stream), table.get(stream)
+        until = asyncio.get_running_loop().time() + _PICTURE_WAIT_S
+        while (jpeg := await picture.jpeg()) is None:
+            if camera.over or asyncio.get_running_loop().time() > until:
+                state, reason = camera.state
+                because = f"{state}: {reason}" if reason else state
+                raise NotFound(f"stream {stream} has no picture yet, as it is {because}")
+            await asyncio.sleep(_PICTURE_LOOK_S)
+        return Response(jpeg, headers=_NOT_KEPT, media_type="image/jpeg")
+
+    # Generators of clients refuse a document with its media type.
+    @router.get("/video", include_in_schema=False)
+    async def video(stream: StreamId) -> Response:
+        """Send the pictures, up to five a second, until the stream ends or is changed."""
+        parts = mjpeg(table.picture(stream), partial(ending, stream))
+        return StreamingResponse(parts, headers=_NOT_KEPT, media_type=MJPEG)
+
+    return router
+
+
+def _event_routes(logs: EventLogs) -> APIRouter:
+    """Make the routes of a stream's events."""
+    router = APIRouter(
+        tags=["streams"],
+        prefix="/{stream}/events",
+        dependencies=[*INDEX, restricted("cameras")],
+    )
+
+    @router.get(
+        "",
+        **described_bytes(
+            "stream_events",
+            "events, each with its number; as lines of JSON where Accept says so",
+            "text/event-stream",
+            "application/x-ndjson",
+            after="number of the last event that you have, as Last-Event-ID, or -50 for the last "
+            "50; default the newest",
+            kinds="of the events, with commas; default all",
+        ),
+    )
+    async def follow(request: Request, stream: StreamId) -> Response:
+        """Follow what happens: objects that appear, cross, enter, leave and are lost."""
+        if "sec-websocket-key" in request.headers:
+            raise no_socket()
+        query = request.query_params
+        given = request.headers.get("last-event-id") or query.get("after")
+        after = after_of(given, logs.of(stream))
+        kinds = kinds_of(query.get("kinds", ""))
+        lines = "application/x-ndjson" in request.headers.get("accept", "")
+
+        media = "application/x-ndjson" if lines else "text/event-stream"
+        return StreamingResponse(
+            _event_stream(logs.follow(stream, after, kinds), lines),
+            media_type=media,
+            headers=_NOT_KEPT,
+        )
+
+    @router.get(
+        "/images/{name}", **described_bytes("stream_event_image", "the moment", "image/jpeg")
+    )
+    async def image(stream: StreamId, name: ImageName) -> Response:
+        """Return the picture of an event, whose `image` is its name."""
+        feed = logs.of(stream)
+        await feed.written()
+        file = feed.images / name
+        if not re.fullmatch(r"[0-9]{1,18}\.jpg", name) or not file.exists():
+            raise NotFound(f"there is no picture '{name[:64]}': it is one of the event's `image`")
+        return Response(await asyncio.to_thread(file.read_bytes), media_type="image/jpeg")
+
+    return router
+
+
+def _socket_routes(
+    sockets: Sockets, service: Service, logs: EventLogs, tracks: Tracks
+) -> APIRouter:
     """Make the routes; those of plain requests are in no document."""
     router = APIRouter()
 
@@ -91,96 +302,7 @@ def socket_routes(sockets: Sockets, service: Service, logs: EventLogs, tracks: T
     return router
 
 
-def _version(text: str) -> int:
-    if re.fullmatch("0*[1-9][0-9]{0,99}", text) is None:
-        raise NotFound(f"there is no version '{text[:60]}': versions are whole numbers from 1 up")
-    return int(text)
-
-
-def picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRouter:
-    """Make the routes of a camera's pictures."""
-    router = APIRouter(
-        tags=["streams"],
-        prefix="/{stream}",
-        dependencies=[*_INDEX, restricted("cameras")],
-    )
-
-    @router.get("/image", **described_bytes("stream_image", "the newest frame", "image/jpeg"))
-    async def image(stream: StreamId) -> Response:
-        """Draw the newest frame, with ids, trails, lines and zones; 404 says why there is none."""
-        picture, camera = table.picture(stream), table.get(stream)
-        until = asyncio.get_running_loop().time() + _FIRST_S
-        while (jpeg := await picture.jpeg()) is None:
-            if camera.over or asyncio.get_running_loop().time() > until:
-                state, reason = camera.state
-                because = f"{state}: {reason}" if reason else state
-                raise NotFound(f"stream {stream} has no picture yet, as it is {because}")
-            await asyncio.sleep(_LOOK_S)
-        return Response(jpeg, headers=_NOT_KEPT, media_type="image/jpeg")
-
-    # Generators of clients refuse a document with its media type.
-    @router.get("/video", include_in_schema=False)
-    async def video(stream: StreamId) -> Response:
-        """Send the pictures, up to five a second, until the stream ends or is changed."""
-        parts = mjpeg(table.picture(stream), partial(ending, stream))
-        return StreamingResponse(parts, headers=_NOT_KEPT, media_type=MJPEG)
-
-    return router
-
-
-def event_routes(logs: EventLogs) -> APIRouter:
-    """Make the routes of a stream's events."""
-    router = APIRouter(
-        tags=["streams"],
-        prefix="/{stream}/events",
-        dependencies=[*_INDEX, restricted("cameras")],
-    )
-
-    @router.get(
-        "",
-        **described_bytes(
-            "stream_events",
-            "events, each with its number; as lines of JSON where Accept says so",
-            "text/event-stream",
-            "application/x-ndjson",
-            after="number of the last event that you have, as Last-Event-ID, or -50 for the last "
-            "50; default the newest",
-            kinds="of the events, with commas; default all",
-        ),
-    )
-    async def follow(request: Request, stream: StreamId) -> Response:
-        """Follow what happens: objects that appear, cross, enter, leave and are lost."""
-        if "sec-websocket-key" in request.headers:
-            raise no_socket()
-        query = request.query_params
-        given = request.headers.get("last-event-id") or query.get("after")
-        after = after_of(given, logs.of(stream))
-        kinds = kinds_of(query.get("kinds", ""))
-        lines = "application/x-ndjson" in request.headers.get("accept", "")
-
-        media = "application/x-ndjson" if lines else "text/event-stream"
-        return StreamingResponse(
-            _pieces(logs.follow(stream, after, kinds), lines),
-            media_type=media,
-            headers=_NOT_KEPT,
-        )
-
-    @router.get(
-        "/images/{name}", **described_bytes("stream_event_image", "the moment", "image/jpeg")
-    )
-    async def image(stream: StreamId, name: ImageName) -> Response:
-        """Return the picture of an event, whose `image` is its name."""
-        feed = logs.of(stream)
-        await feed.written()
-        file = feed.images / name
-        if not re.fullmatch(r"[0-9]{1,18}\.jpg", name) or not file.exists():
-            raise NotFound(f"there is no picture '{name[:64]}': it is one of the event's `image`")
-        return Response(await asyncio.to_thread(file.read_bytes), media_type="image/jpeg")
-
-    return router
-
-
-async def _pieces(
+async def _event_stream(
     followed: AsyncIterator[Sequence[LoggedEvent]], lines: bool
 ) -> AsyncIterator[bytes]:
     """Write events as they come, as lines of JSON or as server-sent events with comments."""
@@ -189,139 +311,28 @@ async def _pieces(
     async for events in followed:
         quiet = 0 if events else quiet + 1
         if events:
-            yield b"".join(_written(each, lines) for each in events)
+            yield b"".join(_event_text(each, lines) for each in events)
         elif quiet % _COMMENT_LOOKS == _COMMENT_LOOKS - 1 and not lines:
             yield b":\n\n"
 
 
-def _written(event: LoggedEvent, lines: bool) -> bytes:
+def _event_text(event: LoggedEvent, lines: bool) -> bytes:
     if lines:
         return event.text + b"\n"
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.number, kind_of(event).encode(), event.text)
 
 
-def stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
-    """Make the routes of streams, of their pictures and of their events."""
-    router = APIRouter(tags=["streams"], prefix="/v1/streams")
-
-    @router.get("", dependencies=_INDEX, **described_stream("list_streams", StreamList))
-    async def list_streams() -> Response:
-        """List the streams: their settings, states, ages and counts."""
-        return _json({"streams": table.documents()})
-
-    @router.get(
-        "/{stream}", dependencies=_INDEX, **described_stream("get_stream", StreamStatus, 404)
-    )
-    async def get_stream(stream: StreamId) -> Response:
-        """Describe one stream."""
-        return _json(table.document(stream))
-
-    _add_changing_routes(router, table)
-    router.include_router(picture_routes(table, logs.ending))
-    router.include_router(event_routes(logs))
-    return router
-
-
-def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
-    """Add the routes that change a stream: for who may change models."""
-
-    @router.post(
-        "",
-        dependencies=_INDEX,
-        **described_stream(
-            "add_stream", StreamStatus, 400, 404, 409, 413, 422, body=StreamSettings, status=201
-        ),
-    )
-    async def add_stream(request: Request) -> Response:
-        """Begin a stream, which the server keeps over restarts."""
-
-        async def work(body: bytes) -> Response:
-            given = await parsed(request, body, json_object)
-            _check(request, model_in(given))
-            name = given.pop("id", None)
-            if not isinstance(name, str):
-                raise InvalidRequest("a stream needs an id, a text")
-            call_of(request).control += f" {name[:64]!r}"
-            await table.add(name, given)
-            return _json(table.document(name), 201)
-
-        return await answered(request, work, None)
-
-    @router.patch(
-        "/{stream}",
-        dependencies=_INDEX,
-        **described_stream(
-            "change_stream", StreamStatus, 400, 404, 409, 413, 422, body=StreamChange
-        ),
-    )
-    async def change_stream(request: Request, stream: StreamId) -> Response:
-        """Begin a stream again with other settings: its counts and ids, too."""
-        model = table.model_of(stream)
-        _check(request, model)
-
-        async def work(body: bytes) -> Response:
-            given = await parsed(request, body, json_object)
-            _check(request, model_in(given) or model)
-            await table.change(stream, given)
-            return _json(table.document(stream))
-
-        return await answered(request, work, None)
-
-    @router.delete(
-        "/{stream}", dependencies=_INDEX, **described_stream("remove_stream", Removed, 404, 409)
-    )
-    async def remove_stream(request: Request, stream: StreamId) -> Response:
-        """End a stream, and forget its events."""
-        _check(request, table.model_of(stream))
-        await table.remove(stream)
-        return _json({})
-
-
-def _check(request: Request, model: str) -> None:
+def _check_may_change(request: Request, model: str) -> None:
     """Raise Restricted or Forbidden if a client may not change streams of a model."""
     call_of(request).model = model
     check_control(request, "model-repository")
 
 
-def _json(document: object, status: int = 200) -> Response:
+def _json_answer(document: object, status: int = 200) -> Response:
     return Response(orjson.dumps(document), status, media_type="application/json")
 
 
-class Streams(Feature):
-    """The streams of a server, their events, and its WebSockets."""
-
-    def __init__(self, service: Service, tracks: Tracks) -> None:
-        self._tracks, self._models = tracks, service.models
-        self._table = StreamTable(service, tracks.forget)
-        self._logs = EventLogs(self._table.feed, self._ending)
-        self._service, self._sockets = service, Sockets(service)
-
-    def router(self) -> APIRouter:
-        """Make the routes of the streams, and of WebSockets."""
-        router = APIRouter()
-        router.include_router(stream_routes(self._table, self._logs))
-        router.include_router(socket_routes(self._sockets, self._service, self._logs, self._tracks))
-        return router
-
-    async def start(self) -> None:
-        """Begin the streams."""
-        await self._table.start()
-
-    async def stop(self) -> None:
-        """End the streams."""
-        await self._table.stop()
-
-    def families(self) -> Iterable[Family]:
-        """Return the metrics of streams."""
-        return chain(self._tracks.families(), self._table.families(), self._sockets.families())
-
-    def _ending(self, stream: str) -> bool:
-        """Return True once an answer about a stream must end: its key, or the server, is going."""
-        call = CALL.get()
-        if call is not None and call.again is not None:
-            try:
-                call.principal = call.again()
-                self._table.get(stream)
-            except FoveaError:
-                return True
-        return self._models.draining
+def _version(text: str) -> int:
+    if re.fullmatch(VERSION_PATTERN, text) is None:
+        raise NotFound(f"there is no version '{text[:60]}': versions are whole numbers from 1 up")
+    return int(text)
