@@ -48,10 +48,10 @@ def run(predictor: LocalPredictor, images: Path, formats: tuple[str, ...], out: 
     model = predictor.describe()
     settings = RunSettings(model.name, model.version, model.task, {}, 1, formats, None)
     with Journal(out, settings, model.words, resume=False) as journal:
-        tally = save(predictor, model, sources, formats, None, out, journal, lambda *_: None)
-    assert tally.images == len(sources)
-    assert not tally.failed
-    return tally.images / (time.perf_counter() - started)
+        counts = save(predictor, model, sources, formats, None, out, journal, lambda *_: None)
+    assert counts.images == len(sources)
+    assert not counts.failed
+    return counts.images / (time.perf_counter() - started)
 
 
 def main() -> None:

@@ -94,13 +94,13 @@ def build_app(
 
     budget = ByteBudget(settings.max_held_bytes)
     cores, most_pixels = settings.threads or usable_cores(), int(settings.max_megapixels * 1e6)
-    room = DecodeLimiter(budget, cores=cores, most_pixels=most_pixels)
+    decode_limiter = DecodeLimiter(budget, cores=cores, most_pixels=most_pixels)
     tiles = Tiles(image_limits(settings))
 
     canaries, tracks = Canaries(), Tracks(settings.track_idle_s)
     drift, shadows, capture = Drift(models), Shadows(models, settings), _capture(settings, models)
     observers: list[Observer] = [drift, shadows, *capture]
-    plane = DataPlane(models, extensions.trace, room, tiles, tracks, canaries, observers)
+    plane = DataPlane(models, extensions.trace, decode_limiter, tiles, tracks, canaries, observers)
 
     service = Service(
         settings=settings,

@@ -96,7 +96,7 @@ class Server(uvicorn.Server):
         self._others = others
         self._drained_at: float | None = None
         """On the monotonic clock, once it drains."""
-        self._reload_asked = False
+        self._reload_requested = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start all servers; Unavailable: another server cannot listen."""
@@ -130,8 +130,8 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Return True when it is time to stop: `drain_secs` after the signal."""
         self._trimmer.look()
-        if self._reload_asked:
-            self._reload_asked = False
+        if self._reload_requested:
+            self._reload_requested = False
             self._reload()
         if not counter % _TICKS_OF_A_SECOND:
             self._descriptors.look()
@@ -147,7 +147,7 @@ class Server(uvicorn.Server):
 
     def ask_to_reload(self) -> None:
         """Reopen the log file and read the certificates again, soon; a signal may ask."""
-        self._reload_asked = True
+        self._reload_requested = True
 
     def _reload(self) -> None:
         SERVER_LOG.reopen()
@@ -213,7 +213,7 @@ def make_server(
         app: the objects that answer.
         signalled: called by each signal, before the servers stop.
         before: routes that may take a request first.
-        behind: wraps the application, as one that is asked by the fronts of a cluster alone.
+        behind: wraps the application, as one that gets requests from the fronts of a cluster alone.
         grpc_server: in place of the usual one.
     """
     service, settings = app.service, app.service.settings

@@ -71,7 +71,7 @@ def test_counts_of_lines_are_exact(seed, hidden):
             (walk.track_id, way)
             for walk in scene
             if shape.counts(walk.class_id, LABELS[walk.class_id])
-            for way in crossings(walk, *shape.placed(WIDTH, HEIGHT))
+            for way in crossings(walk, *shape.scale_to(WIDTH, HEIGHT))
         ]
         told = [
             (each.subject.track_id, each.direction)

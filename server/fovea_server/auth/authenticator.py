@@ -74,7 +74,7 @@ class Authenticator:
             if needs_control and not call.model:
                 principal.check_whole()
         elif api == "health" and self.keys is not None and call.token is not None:
-            # A probe with a key is told more, and one without is answered all the same.
+            # A probe with a key gets more detail, and one without is answered all the same.
             with suppress(FoveaError):
                 call.principal = self.keys.principal(call.token)
         elif control or api not in _FOR_ALL:

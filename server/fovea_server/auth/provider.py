@@ -31,7 +31,7 @@ _ALGORITHMS = (
 _SKEW_S = 30
 # Providers announce a new key before they sign with it.
 _REFRESH_S = 300.0
-# Of a provider that does not answer, and of tokens that name a key which it has not told.
+# Of a provider that does not answer, and of tokens that name a key which it has not published.
 _AGAIN_S = 5.0
 _TIMEOUT_S = 5.0
 _MAX_TOKENS = 4096
@@ -75,7 +75,7 @@ class Provider:
 
         Raises:
             Unauthenticated: it does not hold.
-            KeysPending: it is signed with a key that the provider has not told yet.
+            KeysPending: it is signed with a key that the provider has not published yet.
         """
         if (known := self._principals.get(digest)) is not None:
             return known

@@ -17,7 +17,7 @@ import orjson
 from fovea_server.bench.load import Burst, ClosedLoop, Endpoint, LoadSample, OpenLoop
 
 _TICK_S = 0.25
-# A server that refuses connections is not asked in a busy loop.
+# No busy loop sends requests to a server that refuses connections.
 _PAUSE_S = 0.05
 _SEED = 1
 _TIMING = b'"timing_ms":'

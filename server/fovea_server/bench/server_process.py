@@ -69,9 +69,9 @@ class ServerProcess(Closing):
         self._log.seek(0)
         lines = self._log.readlines()
         errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
-        said = errors[-1] if errors else "\n" + "".join(lines[-_LINES_SHOWN:])
+        error = errors[-1] if errors else "\n" + "".join(lines[-_LINES_SHOWN:])
         kind = InvalidOption if self._process.returncode == _WRONG else Unavailable
-        raise kind(f"`fovea serve` stopped before it was ready: {said.rstrip()}")
+        raise kind(f"`fovea serve` stopped before it was ready: {error.rstrip()}")
 
     @property
     def cpu_s(self) -> float:

@@ -82,14 +82,14 @@ class Target(Closing):
 
     def engine(self) -> str | None:
         """Describe backend and precision of the version; None where /v1 does not answer so."""
-        document = self._asked(f"/v1{self.path}")
+        document = self._get_json(f"/v1{self.path}")
         if document is None or not document.get("backend"):
             return None
         return f"{document['backend']} {document['precision']}"
 
     def counters(self) -> Counters | None:
         """Read the statistics of the model; None where the server keeps them secret."""
-        document = self._asked(f"/v2{self.path}/stats")
+        document = self._get_json(f"/v2{self.path}/stats")
         if document is None:
             return None
         versions = document["model_stats"]
@@ -103,7 +103,7 @@ class Target(Closing):
             },
         )
 
-    def _asked(self, path: str) -> Mapping[str, Any] | None:
+    def _get_json(self, path: str) -> Mapping[str, Any] | None:
         try:
             answer = self._http.get(path)
         except httpx.TransportError:

@@ -129,9 +129,9 @@ def _show(
     if not serving:
         return
     console.print(f"try it in a browser  {url}/")
-    asked = f"?labels={quote_plus(','.join(texts))}" if texts else ""
+    query = f"?labels={quote_plus(','.join(texts))}" if texts else ""
     console.print(
-        f"or in a terminal     curl --data-binary @{scene} {url}/v1/models/{model}/predict{asked}",
+        f"or in a terminal     curl --data-binary @{scene} {url}/v1/models/{model}/predict{query}",
         soft_wrap=True,
     )
     console.print(f"API documentation    {url}/docs")

@@ -12,7 +12,7 @@ from rich.table import Table
 from fovea_engines.repository.card import MIN_LIVE
 from fovea_preprocess.text import counted
 from fovea_server.cli.options import AsJson, PlotOption, check_plot
-from fovea_server.cli.server_client import SERVER, AskedModel, NameArgument, ServerOption
+from fovea_server.cli.server_client import SERVER, NameArgument, ServedModelClient, ServerOption
 from fovea_server.monitoring.drift import DriftBin, DriftQuantity, DriftReport, draw
 
 # As users of the index have them: a change to look at, and another population.
@@ -42,8 +42,8 @@ def drift(
     Example: fovea drift yolov8n --url http://127.0.0.1:8000 --plot drift.svg
     """
     check_plot(plot)
-    with AskedModel(url, model) as asked:
-        report = asked.ask(DriftReport, "drift")
+    with ServedModelClient(url, model) as server:
+        report = server.ask(DriftReport, "drift")
     if plot is not None:
         plot.write_text(draw(report), "utf-8")
     if as_json:

@@ -132,7 +132,7 @@ def evaluate(
     """
     check_options(context, clashes=[("repository", "url"), ("allow_code", "url")])
     check_plot(plot)
-    # A name that is wrong is told before labels are read, which may take long.
+    # A wrong name is reported before labels are read, which may take long.
     if url is None:
         [path] = find_models(context, repository, model)
         measure = partial(_here, version_folder(path, version), allow_code)

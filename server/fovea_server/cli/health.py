@@ -147,7 +147,7 @@ def _health_at(url: str, settings: Listening, check: str, timeout_s: float) -> H
     tls = ssl.create_default_context() if parts.scheme == "https" else None
     port = port or (80 if tls is None else 443)
     ask = partial(_over_http, settings, host, port, tls)
-    return _asked(ask, check, f"{parts.scheme}://{_joined(host, port)}", timeout_s)
+    return _check_health(ask, check, f"{parts.scheme}://{_join_host_port(host, port)}", timeout_s)
 
 
 def _health(settings: Listening, check: str, timeout_s: float) -> Health:
@@ -160,16 +160,16 @@ def _health(settings: Listening, check: str, timeout_s: float) -> Health:
         raise InvalidOption(f"port 0 means another port at every start: give --{name}-port")
     host = _LOOPBACK.get(host, host)
     tls = "s" if settings.http_server_cert else ""
-    url = f"{f'http{tls}' if name == 'http' else 'grpc'}://{_joined(host, port)}"
+    url = f"{f'http{tls}' if name == 'http' else 'grpc'}://{_join_host_port(host, port)}"
     ask = (
-        partial(_over_http, settings, host, port, _unverified() if tls else None)
+        partial(_over_http, settings, host, port, _make_unverified_context() if tls else None)
         if name == "http"
         else partial(_over_grpc, settings, host, port)
     )
-    return _asked(ask, check, url, timeout_s)
+    return _check_health(ask, check, url, timeout_s)
 
 
-def _asked(
+def _check_health(
     ask: Callable[[str, float], str | None], check: str, url: str, timeout_s: float
 ) -> Health:
     try:
@@ -179,7 +179,7 @@ def _asked(
     return Health(check, url, reason is None, reason)
 
 
-def _joined(host: str, port: int) -> str:
+def _join_host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -212,7 +212,7 @@ def _over_http(
     return reason or f"{_PATHS[check]} answers {status}"
 
 
-def _unverified() -> ssl.SSLContext:
+def _make_unverified_context() -> ssl.SSLContext:
     """Make a TLS context that accepts any certificate.
 
     The certificate names the host that clients know, and not the loopback address that is asked
@@ -243,7 +243,7 @@ def _over_grpc(
     deadline = time.monotonic() + timeout_s
     secret = Restrictions.parse(settings.grpc_restricted_protocol).secret("health")
     metadata = [] if secret is None else [(f"triton-grpc-protocol-{secret[0]}".lower(), secret[1])]
-    target = _joined(host, port)
+    target = _join_host_port(host, port)
     # A proxy of the environment is not for this machine.
     options: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
     try:
@@ -265,11 +265,11 @@ def _trusting(
 ) -> tuple[grpc.ChannelCredentials, str]:
     """Make credentials that trust the certificate which the server shows, and find a name in it.
 
-    gRPC always verifies; for the rest see `_unverified`.
+    gRPC always verifies; for the rest see `_make_unverified_context`.
     """
     import grpc
 
-    context = _unverified()
+    context = _make_unverified_context()
     context.set_alpn_protocols(["h2"])
     files: list[bytes] = []
     key, certificate = settings.grpc_server_key, settings.grpc_server_cert

@@ -30,7 +30,7 @@ from fovea_server.models.beside import version_folder
 from fovea_server.offline.answers import answers, count_images
 from fovea_server.offline.entry import Entry, InputImage, Result
 from fovea_server.offline.predictors import LocalPredictor
-from fovea_server.offline.save import Tally
+from fovea_server.offline.save import Counts
 from fovea_server.offline.sources import find_sources
 from fovea_server.search.index import (
     DEFAULT,
@@ -76,19 +76,19 @@ def index(
     if missing := [source.file for source in found.files if not source.path.exists()]:
         raise NotFound(f"{missing[0]}: there is no such file, and nothing was written")
     [path] = find_models(context, repository, model)
-    vectors, names, tally = list[NDArray[np.float32]](), list[str](), Tally()
+    vectors, names, counts = list[NDArray[np.float32]](), list[str](), Counts()
     pictures = list[bytes]()
     count = count_images(found.files)
     how = {"alone": count == 1, "allow_code": allow_code}
-    with LocalPredictor(version_folder(path, version), PredictOptions(), **how) as asked:
-        if (task := asked.describe().task) != "embed":
+    with LocalPredictor(version_folder(path, version), PredictOptions(), **how) as predictor:
+        if (task := predictor.describe().task) != "embed":
             raise InvalidOption(f"the task of model '{path.name}' is {task}; an index takes embed")
-        identity = ModelIdentity.of(asked.card)
-        made_of = answers(asked, found.files, draw=_thumbnail if thumbnails else None)
-        with PredictProgress(count) as progress, closing(made_of) as answered:
-            for answer in answered:
-                tally.add(answer.entry)
-                progress.add(tally, answer.entry)
+        identity = ModelIdentity.of(predictor.card)
+        outcomes = answers(predictor, found.files, draw=_thumbnail if thumbnails else None)
+        with PredictProgress(count) as progress, closing(outcomes):
+            for answer in outcomes:
+                counts.add(answer.entry)
+                progress.add(counts, answer.entry)
                 result = answer.entry.checked
                 vector = None if result is None else result.found
                 if isinstance(vector, Embedding):
@@ -104,12 +104,12 @@ def index(
     made.write(file)
     if as_json:
         size = made.vectors.shape[1]
-        document = {"index": str(file), "images": len(names), "size": size, "failed": tally.failed}
+        document = {"index": str(file), "images": len(names), "size": size, "failed": counts.failed}
         typer.echo(json.dumps(document))
     else:
         typer.echo(f"{file}: {made.text}")
-    if tally.failed:
-        complain(f"error: {tally.failed} of {counted(tally.images, 'image')} failed")
+    if counts.failed:
+        complain(f"error: {counts.failed} of {counted(counts.images, 'image')} failed")
         raise typer.Exit(1)
 
 

@@ -50,8 +50,8 @@ class JoinedPredictor(Predictor):
     def predict(self, image: InputImage) -> Predicted:
         """Run all of its models; raises as `DataPlane.predict`."""
         sent = image.upright if image.data is None else image.data
-        asked = boxes_json(self._plane, self._model, None, [sent], self._options, None, "")
-        answer = json.loads(asyncio.run_coroutine_threadsafe(asked, self._loop).result())
+        prediction = boxes_json(self._plane, self._model, None, [sent], self._options, None, "")
+        answer = json.loads(asyncio.run_coroutine_threadsafe(prediction, self._loop).result())
         [found], timing = answer["images"], Timing(**answer["timing_ms"])
         result = Result(found, self.describe().words)
         return Predicted(self._name, answer["version"], answer["task"], result, timing)

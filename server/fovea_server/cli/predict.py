@@ -176,7 +176,7 @@ def predict(
         with _open(context, model, repository, url, options, values, **how) as predictor:
             _check_effect(options, predictor)
             if out is not None:
-                tally = write_files(
+                counts = write_files(
                     predictor,
                     found,
                     formats,
@@ -187,15 +187,15 @@ def predict(
                     tracking=tracking,
                 )
             elif as_json:
-                tally = print_json(predictor, model, found)
+                counts = print_json(predictor, model, found)
             else:
-                tally = show(predictor, found)
+                counts = show(predictor, found)
     except FoveaClientError as error:
         complain(f"error: {error}")
         wrong = isinstance(error, ServerError) and error.code in _WRONG
         raise typer.Exit(2 if wrong else 1) from error
-    if tally.failed:
-        complain(f"error: {tally.failed} of {counted(tally.images, 'image')} failed")
+    if counts.failed:
+        complain(f"error: {counts.failed} of {counted(counts.images, 'image')} failed")
         raise typer.Exit(1)
 
 

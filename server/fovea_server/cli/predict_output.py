@@ -23,18 +23,18 @@ from fovea_server.offline.formats.registry import FILES, check_formats
 from fovea_server.offline.journal import Journal, RunSettings
 from fovea_server.offline.predictors import Predictor
 from fovea_server.offline.result_output import result_line, result_table
-from fovea_server.offline.save import Tally, save
+from fovea_server.offline.save import Counts, save
 from fovea_server.offline.sources import Sources
 from fovea_server.offline.tracked import Tracking, VideoTracks
 
 
-def show(predictor: Predictor, sources: Sources) -> Tally:
+def show(predictor: Predictor, sources: Sources) -> Counts:
     """Print a table for each image, or a line where there may be many."""
-    console, tally = Console(), Tally()
+    console, counts = Console(), Counts()
     lines = sources.listed or any(source.is_video for source in sources.files)
     with closing(answers(predictor, sources.files)) as found:
         for answer in found:
-            tally.add(answer.entry)
+            counts.add(answer.entry)
             if (result := answer.entry.checked) is None:
                 complain(answer.entry.problem or "")
                 continue
@@ -45,12 +45,12 @@ def show(predictor: Predictor, sources: Sources) -> Tally:
             console.print(title, soft_wrap=True)
             if not lines:
                 console.print(result_table(result))
-    return tally
+    return counts
 
 
-def print_json(predictor: Predictor, model: str, sources: Sources) -> Tally:
+def print_json(predictor: Predictor, model: str, sources: Sources) -> Counts:
     """Print all answers, joined as if one request had carried all images."""
-    tally, images, timings = Tally(), list[dict[str, Any]](), list[Timing]()
+    counts, images, timings = Counts(), list[dict[str, Any]](), list[Timing]()
     document: dict[str, Any] = {"model": model, "version": None, "task": None}
     with (
         PredictProgress(count_images(sources.files)) as progress,
@@ -61,11 +61,11 @@ def print_json(predictor: Predictor, model: str, sources: Sources) -> Tally:
             if (prediction := answer.prediction) is not None:
                 document = {name: getattr(prediction, name) for name in document}
                 timings.append(prediction.timing_ms)
-            tally.add(answer.entry)
-            progress.add(tally, answer.entry)
+            counts.add(answer.entry)
+            progress.add(counts, answer.entry)
     document |= {"images": images, "timing_ms": _joined(timings)}
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
-    return tally
+    return counts
 
 
 def write_files(
@@ -78,7 +78,7 @@ def write_files(
     *,
     resume: bool,
     tracking: Tracking | None = None,
-) -> Tally:
+) -> Counts:
     """Write all formats into a folder, and list the files.
 
     A run that this one resumes had the same `options` of the request.
@@ -97,16 +97,18 @@ def write_files(
         try:
             with PredictProgress(count_images(sources.files)) as progress:
 
-                def done(tally: Tally, entry: Entry | None) -> None:
+                def done(counts: Counts, entry: Entry | None) -> None:
                     nonlocal so_far
-                    so_far = tally
+                    so_far = counts
                     if entry is None:
-                        progress.show(tally)
+                        progress.show(counts)
                     else:
-                        progress.add(tally, entry)
+                        progress.add(counts, entry)
 
                 files = sources.files
-                tally = save(predictor, model, files, formats, codec, folder, journal, done, tracks)
+                counts = save(
+                    predictor, model, files, formats, codec, folder, journal, done, tracks
+                )
         except BaseException:
             if so_far is not None and so_far.images:
                 complain(
@@ -114,13 +116,13 @@ def write_files(
                     "the same command with --resume goes on"
                 )
             raise
-    typer.echo(f"{counted(tally.images, 'image')} done, with the results in {folder}:")
+    typer.echo(f"{counted(counts.images, 'image')} done, with the results in {folder}:")
     for name in dict.fromkeys(["jsonl", *formats]):
         typer.echo(f"  {name:<10} {FILES[name]}")
-    for video, counts in (tracks.counts if tracks else {}).items():
-        for name, of_shape in counts.items():
+    for video, shapes in (tracks.counts if tracks else {}).items():
+        for name, of_shape in shapes.items():
             typer.echo(f"{video}: {name}: {', '.join(f'{k} {n}' for k, n in of_shape.items())}")
-    return tally
+    return counts
 
 
 def complain(text: str) -> None:

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from fovea_engines.progress import SILENCE_S
 from fovea_server.offline.entry import Entry
-from fovea_server.offline.save import Tally
+from fovea_server.offline.save import Counts
 
 
 class PredictProgress(Progress):
-    """Shows a tally of `total` images on stderr; a context manager."""
+    """Shows the counts of `total` images on stderr; a context manager."""
 
     def __init__(self, total: int) -> None:
         console = Console(stderr=True)
@@ -28,29 +28,29 @@ class PredictProgress(Progress):
         )
         self._total = total
         self._bar = self.add_task("", total=total)
-        self._began = self._said = time.monotonic()
+        self._began = self._last_shown = time.monotonic()
 
-    def add(self, tally: Tally, entry: Entry) -> None:
-        """Show the tally with one more image, and first what is wrong with it."""
+    def add(self, counts: Counts, entry: Entry) -> None:
+        """Show the counts with one more image, and first what is wrong with it."""
         if (error := entry.problem) is not None:
             self.console.print(Text(error, style="red"), soft_wrap=True)
-        self.show(tally)
+        self.show(counts)
 
-    def show(self, tally: Tally) -> None:
+    def show(self, counts: Counts) -> None:
         """Show how many images are done, the speed, and the time left."""
         now = time.monotonic()
         if not self.disable:
-            self.update(self._bar, completed=tally.images, description=self._text(tally, now))
-        elif now - self._said >= SILENCE_S:
-            self._said = now
-            self.console.print(self._text(tally, now), highlight=False, soft_wrap=True)
+            self.update(self._bar, completed=counts.images, description=self._text(counts, now))
+        elif now - self._last_shown >= SILENCE_S:
+            self._last_shown = now
+            self.console.print(self._text(counts, now), highlight=False, soft_wrap=True)
 
-    def _text(self, tally: Tally, now: float) -> str:
+    def _text(self, counts: Counts, now: float) -> str:
         # Videos may have more frames than they say.
-        total = max(self._total, tally.images)
-        text = f"{tally.images:,} of {total:,} images"
-        rate = (tally.images - tally.before) / max(now - self._began, 1e-6)
+        total = max(self._total, counts.images)
+        text = f"{counts.images:,} of {total:,} images"
+        rate = (counts.images - counts.before) / max(now - self._began, 1e-6)
         if rate > 0:
-            left = timedelta(seconds=round((total - tally.images) / rate))
+            left = timedelta(seconds=round((total - counts.images) / rate))
             text += f", {rate:,.1f} images/s, {left} left"
-        return text + (f", {tally.failed:,} failed" if tally.failed else "")
+        return text + (f", {counts.failed:,} failed" if counts.failed else "")

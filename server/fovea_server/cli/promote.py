@@ -26,7 +26,7 @@ from fovea_server.cli.options import (
     check_options,
     find_models,
 )
-from fovea_server.cli.server_client import AskedModel, parse_share
+from fovea_server.cli.server_client import ServedModelClient, parse_share
 from fovea_server.models.config.config_check import checked
 from fovea_server.rollout.promotion_documents import LATEST, MOST, ModelHistory, Promotion, Rollback
 from fovea_server.rollout.record import HistoryRecord
@@ -94,14 +94,14 @@ def promote(
         "max_p99": parse_share("--max-p99", max_p99),
         "max_disagreement": parse_share("--max-disagreement", max_disagreement),
     }
-    asked = checked(Promotion, {**given, "who": _user(), "why": why})
-    done = _changed(context, repository, url, model, asked)
+    change = checked(Promotion, {**given, "who": _user(), "why": why})
+    done = _apply_change(context, repository, url, model, change)
     if as_json:
         _print(done)
-    elif asked.canary is not None:
+    elif change.canary is not None:
         typer.echo(
-            f"Version {version} of {model} is a canary: it answers {100 * asked.canary:g} % of the "
-            f"requests that name no version. `fovea history {model}` tells how it does."
+            f"Version {version} of {model} is a canary: it answers {100 * change.canary:g} % of "
+            f"the requests that name no version. `fovea history {model}` tells how it does."
         )
     else:
         typer.echo(f"Version {version} of {model} is current.")
@@ -119,8 +119,8 @@ def rollback(
 
     Example: fovea rollback yolov8n --url http://127.0.0.1:8000
     """
-    asked = Rollback(who=_user(), why=why)
-    done = _changed(context, repository, url, model, asked)
+    change = Rollback(who=_user(), why=why)
+    done = _apply_change(context, repository, url, model, change)
     *_, before, last = done.events
     if as_json:
         _print(done)
@@ -150,7 +150,7 @@ def history(
     Example: fovea history yolov8n
     """
     if url is not None:
-        with AskedModel(url, model) as server:
+        with ServedModelClient(url, model) as server:
             found = server.ask(ModelHistory, f"history?limit={limit}")
     else:
         found = _read(*_place(context, repository, model), limit)
@@ -211,18 +211,18 @@ def _place(context: typer.Context, repository: Path, model: str) -> tuple[ModelR
     return models, path.name
 
 
-def _changed(
-    context: typer.Context, repository: Path, url: str | None, model: str, asked: Rollback
+def _apply_change(
+    context: typer.Context, repository: Path, url: str | None, model: str, change: Rollback
 ) -> ModelHistory:
     """Have a change made, by a server or in the file; the history after it."""
     if url is not None:
-        what = "promote" if isinstance(asked, Promotion) else "rollback"
-        with AskedModel(url, model, _TIMEOUT_S) as server:
-            return server.ask(ModelHistory, what, "POST", asked.model_dump(exclude_none=True))
+        what = "promote" if isinstance(change, Promotion) else "rollback"
+        with ServedModelClient(url, model, _TIMEOUT_S) as server:
+            return server.ask(ModelHistory, what, "POST", change.model_dump(exclude_none=True))
     models, name = _place(context, repository, model)
     with HistoryRecord(models, name) as record:
-        if (event := record.event_of(asked)) is not None:
-            record.append(event, asked.who or "", asked.why or "")
+        if (event := record.event_of(change)) is not None:
+            record.append(event, change.who or "", change.why or "")
     return _read(models, name)
 
 

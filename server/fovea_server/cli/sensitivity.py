@@ -65,7 +65,7 @@ def sensitivity(
 
     Example: fovea sensitivity yolov8n.onnx --calibration images/
     """
-    # Ranges of an earlier build are not looked for: no repository is asked for.
+    # Ranges of an earlier build are not looked for: the command takes no repository.
     with temporary_folder("sensitivity") as empty:
         plan = BuildPlan(
             source=model,

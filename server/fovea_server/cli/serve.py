@@ -113,7 +113,7 @@ def _serve(settings: Settings) -> None:
     # Closed however it ends: a load that is under way would outlive the interpreter.
     with closing(app.registry):
         # Only now: FastAPI and gRPC take as long to import as a model to load, and they overlap.
-        from fovea_server.models.registry import settle
+        from fovea_server.models.registry import freeze_heap
         from fovea_server.serve import make_server
 
         server = make_server(app, leaving.begin)
@@ -122,8 +122,8 @@ def _serve(settings: Settings) -> None:
             time.sleep(0.02)
         if settings.exit_on_error and (failed := app.registry.unserved):
             raise ModelNotReady(f"{'; '.join(failed)}: stopping, as --exit-on-error asks")
-        # A small model is loaded, and the registry has settled, before the imports end.
-        settle()
+        # A small model is loaded, and the registry has frozen the heap, before the imports end.
+        freeze_heap()
         server.run(listeners)
 
 

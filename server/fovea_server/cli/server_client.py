@@ -1,4 +1,4 @@
-"""Asks a running server about one of its models, and reads what is typed about it."""
+"""A client for one model of a running server, and the options of its commands."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ServerOption = Annotated[
 SERVER = "http://127.0.0.1:8000"
 
 
-class AskedModel(Closing):
-    """A model behind the address of a server; FOVEA_API_KEY may have its key.
+class ServedModelClient(Closing):
+    """Sends requests about one model to a server; FOVEA_API_KEY may have the key.
 
     Raises:
         InvalidOption: `url` is no address.
@@ -74,12 +74,12 @@ class AskedModel(Closing):
         if status == httpx.codes.OK:
             return answer.content
         try:
-            said = str(answer.json()["error"]["message"])
+            message = str(answer.json()["error"]["message"])
         except (ValueError, LookupError, TypeError):
             raise Unavailable(f"{self._url} answers {status}: is it of Fovea?") from None
         kinds: dict[int, type[FoveaError]] = {404: NotFound, 422: InvalidOption}
         usual = InvalidRequest if status < httpx.codes.INTERNAL_SERVER_ERROR else Unavailable
-        raise kinds.get(status, usual)(said)
+        raise kinds.get(status, usual)(message)
 
     def close(self) -> None:
         """Close the connections. Calling it again does nothing."""

@@ -16,8 +16,8 @@ from fovea_preprocess.errors import InvalidOption, Unavailable
 from fovea_server.cli.options import AsJson, check_options
 from fovea_server.cli.server_client import (
     SERVER,
-    AskedModel,
     NameArgument,
+    ServedModelClient,
     ServerOption,
     parse_share,
 )
@@ -69,14 +69,14 @@ def shadow(
     of_new = ("share", "images", "max_disagreement")
     check_options(context, {name: {"version": ()} for name in of_new})
     limit = parse_share("--max-disagreement", max_disagreement)
-    asked = None
+    request = None
     if version is not None:
-        asked = {"version": version, "share": parse_share("--share", share), "images": images}
-        asked["max_disagreement"] = limit
-    method = "DELETE" if stop else "GET" if asked is None else "PUT"
-    with AskedModel(url, model) as server:
-        document = server.ask(ShadowDocument, "shadow", method, asked)
-        document = _followed(server, document, quiet=as_json)
+        request = {"version": version, "share": parse_share("--share", share), "images": images}
+        request["max_disagreement"] = limit
+    method = "DELETE" if stop else "GET" if request is None else "PUT"
+    with ServedModelClient(url, model) as server:
+        document = server.ask(ShadowDocument, "shadow", method, request)
+        document = _follow(server, document, quiet=as_json)
         if out is not None:
             _write(server, document, out)
     if as_json:
@@ -89,7 +89,7 @@ def shadow(
         raise typer.Exit(_DISAGREES)
 
 
-def _write(server: AskedModel, document: ShadowDocument, folder: Path) -> None:
+def _write(server: ServedModelClient, document: ShadowDocument, folder: Path) -> None:
     (folder / "worst").mkdir(parents=True, exist_ok=True)
     for one in document.report.worst if document.report else ():
         picture = server.fetch(f"shadow/worst/{one.picture}")
@@ -98,7 +98,7 @@ def _write(server: AskedModel, document: ShadowDocument, folder: Path) -> None:
     (folder / "shadow.md").write_text(markdown(document), "utf-8")
 
 
-def _followed(server: AskedModel, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
+def _follow(server: ServedModelClient, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
     """Wait until it is over, and show how it goes; and, where it stands still, why."""
     show, said_at = not quiet and sys.stderr.isatty(), -_SAID_EVERY_S
     before, moved_at = document, time.monotonic()

@@ -1,4 +1,4 @@
-"""Ends a server in time after it was told to stop, whatever it does then."""
+"""Ends a server in time after the signal to stop, whatever it does then."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Leaving:
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
-        self._told = Event()
+        self._signalled = Event()
         self._had_terminal = has_terminal()
         # Started now: later there may be no room for a thread.
         Thread(target=self._run, name="leaving", daemon=True).start()
@@ -68,13 +68,13 @@ class Leaving:
 
     def begin(self) -> None:
         """Start the time, at the first call."""
-        if not self._told.is_set():
-            self._told.set()
+        if not self._signalled.is_set():
+            self._signalled.set()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(math.ceil(self._grace_s + _LAST_S))
 
     def _exit(self, number: int, frame: FrameType | None) -> None:
-        if self._told.is_set() and number == signal.SIGTERM:
+        if self._signalled.is_set() and number == signal.SIGTERM:
             return  # it stops already
         self.begin()
         if number == signal.SIGINT:
@@ -82,7 +82,7 @@ class Leaving:
         sys.exit(128 + number)
 
     def _run(self) -> None:
-        self._told.wait()
+        self._signalled.wait()
         Event().wait(self._grace_s + _SPARE_S)
         log.error(
             "the server ends now: something did not stop within %g s, such as a model that is "

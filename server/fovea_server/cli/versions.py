@@ -43,7 +43,7 @@ class _Version:
         alone_ms: the same for one image.
         served: config.pbtxt has it served.
         current: it answers requests that name no version.
-        server: its state in the server that was asked; None where it is not there.
+        server: its state in the server at the URL; None where it is not there.
     """
 
     version: int
@@ -95,7 +95,7 @@ def versions(
         _show_pipeline(path, as_json=as_json)
         return
     models, name = ModelRepository(path.parent), path.name
-    found = _read(models, name, {} if url is None else _running(url, name))
+    found = _read(models, name, {} if url is None else _fetch_states(url, name))
     old = [one for one in found[:-keep] if not one.served and one.server is None] if prune else []
     # A version may be a link to another one, which then stays with it.
     stay = {models.folder(name, one.version).resolve() for one in found if one not in old}
@@ -165,18 +165,18 @@ def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def _running(url: str, name: str) -> dict[str, str]:
+def _fetch_states(url: str, name: str) -> dict[str, str]:
     """Ask a server for the states of a model's versions; those that are not loaded are left out."""
     try:
         with Client(url) as client:
-            asked = next((one for one in client.models() if one.name == name), None)
+            model = next((one for one in client.models() if one.name == name), None)
     except ValueError as error:
         raise InvalidOption(str(error)) from error
     except FoveaClientError as error:
         raise Unavailable(str(error)) from error
-    if asked is None:
+    if model is None:
         raise NotFound(f"the server {url} has no model {name!r}: is it the server of this folder?")
-    return {one.version: one.state for one in asked.versions if one.state != "UNAVAILABLE"}
+    return {one.version: one.state for one in model.versions if one.state != "UNAVAILABLE"}
 
 
 def _table(found: list[_Version]) -> Table:

@@ -263,14 +263,14 @@ async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | Non
             task.cancel()
         await asyncio.wait(rest)
         try:
-            await _delivered(streams)
+            await _wait_until_delivered(streams)
         finally:
             telling.cancel()
             await asyncio.wait([telling])
             await asyncio.gather(*(stream.feed.stop() for stream in streams if stream.feed))
 
 
-async def _delivered(streams: Sequence[CameraStream]) -> None:
+async def _wait_until_delivered(streams: Sequence[CameraStream]) -> None:
     """Wait for receivers that lack events, as long as they take some."""
     for stream in streams:
         if stream.feed is not None:
@@ -278,7 +278,7 @@ async def _delivered(streams: Sequence[CameraStream]) -> None:
     senders = _senders(streams)
     for sender in senders:
         sender.hurry()
-    left, until, told = -1, 0.0, False
+    left, until, notified = -1, 0.0, False
     began = time.monotonic()
     while waiting := sum(sender.waiting for sender in senders):
         now = time.monotonic()
@@ -286,10 +286,10 @@ async def _delivered(streams: Sequence[CameraStream]) -> None:
             left, until = waiting, now + _LAST_EVENTS_S
         if now > until:
             break
-        if not told and now - began > _SILENT_S:
-            told = True
-            said = "; ".join(sender.lacks for sender in senders if sender.lacks)
-            typer.echo(f"waiting to deliver {said} (Ctrl-C ends it)", err=True)
+        if not notified and now - began > _SILENT_S:
+            notified = True
+            lacks = "; ".join(sender.lacks for sender in senders if sender.lacks)
+            typer.echo(f"waiting to deliver {lacks} (Ctrl-C ends it)", err=True)
         await asyncio.sleep(0.02)
 
 
@@ -305,9 +305,9 @@ async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
 async def _lines(streams: Sequence[CameraStream]) -> None:
     closed = asyncio.get_running_loop().create_future()
 
-    def write(told: SeenFrame | LoggedEvent) -> None:
+    def write(record: SeenFrame | LoggedEvent) -> None:
         try:
-            sys.stdout.write(told.text.decode() + "\n")
+            sys.stdout.write(record.text.decode() + "\n")
             sys.stdout.flush()
         except OSError as error:
             # Of `head`, as of other commands: it is no fault of the frame.
@@ -341,12 +341,12 @@ async def _table(streams: Sequence[CameraStream]) -> None:
 
 async def _changes(streams: Sequence[CameraStream]) -> None:
     """Write a line for each change of a state, where there is no terminal for a table."""
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     while True:
         for stream in streams:
             state = _state(stream)
-            if told.get(stream.config.id) != state:
-                told[stream.config.id] = state
+            if shown.get(stream.config.id) != state:
+                shown[stream.config.id] = state
                 typer.echo(f"{stream.config.address.shown}: {state}", err=True)
         await asyncio.sleep(1 / _TABLES_A_SECOND)
 

@@ -114,10 +114,10 @@ class Place:
         admitted: done once it may be decoded.
     """
 
-    __slots__ = ("_decoded", "_room", "admitted", "held", "kind", "size", "turn")
+    __slots__ = ("_decode_limiter", "_decoded", "admitted", "held", "kind", "size", "turn")
 
-    def __init__(self, room: DecodeLimiter, client: str, size: int) -> None:
-        self._room, self.size = room, size
+    def __init__(self, decode_limiter: DecodeLimiter, client: str, size: int) -> None:
+        self._decode_limiter, self.size = decode_limiter, size
         self.kind = client, size.bit_length()
         self.held = self.turn = 0
         self._decoded = False
@@ -126,16 +126,16 @@ class Place:
     def decoded(self, left: int) -> None:
         """End its turn: `left` of the bytes that decoding took are still held."""
         self._decoded = True
-        self._room.resize(self, left, decoded=True)
+        self._decode_limiter.resize(self, left, decoded=True)
 
     async def __aenter__(self) -> Self:
         self.admitted = asyncio.get_running_loop().create_future()
-        self._room.enter(self)
+        self._decode_limiter.enter(self)
         try:
             await self.admitted
         except asyncio.CancelledError:
             if self.admitted.cancelled():
-                self._room.withdraw(self)
+                self._decode_limiter.withdraw(self)
             else:
                 # It was let in just then.
                 self._leave()
@@ -146,4 +146,4 @@ class Place:
         self._leave()
 
     def _leave(self) -> None:
-        self._room.resize(self, 0, decoded=not self._decoded)
+        self._decode_limiter.resize(self, 0, decoded=not self._decoded)

@@ -60,7 +60,7 @@ async def _boxes(
     plane: DataPlane, model: ServedModel, request: InferRequest, images: list[bytes]
 ) -> InferResponse:
     options = _options_of(request)
-    asked = PredictRequest(
+    predict_request = PredictRequest(
         model,
         model.version,
         images,
@@ -69,7 +69,7 @@ async def _boxes(
         priority=request.priority,
         timeout_us=request.timeout_us,
     )
-    prediction = await plane.predict(asked)
+    prediction = await plane.predict(predict_request)
     return _response(model, request, _prediction_tensors(prediction, options))
 
 
@@ -152,14 +152,14 @@ def _prediction_tensors(prediction: Prediction, options: PredictOptions) -> list
 
 def _wanted(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
     """Select the tensors that the request asks for; InvalidRequest if it asks for others."""
-    asked = {output.name for output in request.outputs}
+    requested = {output.name for output in request.outputs}
     known = {tensor.name for tensor in tensors}
-    if unknown := sorted(asked - known):
+    if unknown := sorted(requested - known):
         raise InvalidRequest(
             f"unexpected inference output '{unknown[0]}' for model '{request.model_name}'; "
             f"images are answered with {', '.join(tensor.name for tensor in tensors)}"
         )
-    return [tensor for tensor in tensors if not asked or tensor.name in asked]
+    return [tensor for tensor in tensors if not requested or tensor.name in requested]
 
 
 def _result(prediction: Prediction, index: int) -> ImageResult:

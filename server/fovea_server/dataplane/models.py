@@ -162,9 +162,9 @@ class Models:
             reason = model.reason
         except ModelNotReady as error:
             reason = str(error).removeprefix(f"model '{name}': ")
-        raise ModelNotReady(f"model '{name}': {self.reason_told(name, reason)}")
+        raise ModelNotReady(f"model '{name}': {self.visible_reason(name, reason)}")
 
-    def reason_told(self, name: str, reason: str) -> str:
+    def visible_reason(self, name: str, reason: str) -> str:
         """Return why a model is not ready, as far as the client of the request may know it."""
         return reason if self._registry.sees(name) else "it is not ready; the server's log says why"
 

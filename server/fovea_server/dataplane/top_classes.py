@@ -74,7 +74,7 @@ def _text(row: Array, index: int, labels: Sequence[str] | None) -> bytes:
 
 
 def check_classes(model: ServedModel, classes: Container[str]) -> None:
-    """Raise InvalidRequest if an output that is asked for its top classes has none."""
+    """Raise InvalidRequest if the top classes of an output are requested, and it has none."""
     for tensor in model.signature.outputs:
         if tensor.name in classes:
             check_class_type(tensor.datatype)

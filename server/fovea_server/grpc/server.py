@@ -70,7 +70,7 @@ class GrpcServer:
             if self._certificates is None
             else grpc.dynamic_ssl_server_credentials(
                 self._certificates,
-                # Asked at each handshake.
+                # Called at each handshake.
                 lambda: self._certificates,
                 require_client_authentication=settings.grpc_use_ssl_mutual,
             )

@@ -192,7 +192,7 @@ def _foreign(error: FoveaError, path: str) -> Response:
 
 
 def _error_body(request: Request, error: FoveaError) -> bytes:
-    """Write an error in the form of the API that was asked."""
+    """Write an error in the form of the API that the request used."""
     write: WriteError = getattr(request.state, "write_error", error_json)
     return write(error)
 

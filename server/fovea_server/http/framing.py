@@ -135,7 +135,7 @@ class Framing:
     What takes raises InvalidRequest or httptools.HttpParserError for bytes that are no request.
 
     Args:
-        sockets: WebSockets are asked for by `Upgrade`, which is ignored otherwise.
+        sockets: `Upgrade` requests a WebSocket; it is ignored otherwise.
     """
 
     def __init__(self, *, sockets: bool) -> None:

@@ -170,7 +170,7 @@ async def predicted(
     call = call_of(request)
     call.model = model.name
     call.enter()
-    asked = PredictRequest(
+    predict_request = PredictRequest(
         model,
         version,
         await fetched(request, sources),
@@ -179,7 +179,7 @@ async def predicted(
         keep_pixels=keep_pixels,
         encode=encode,
     )
-    return await service_of(request).plane.predict(asked)
+    return await service_of(request).plane.predict(predict_request)
 
 
 def result_of(image: ImageResult | FoveaError) -> ImageResult:

@@ -86,8 +86,8 @@ _KEYED_INDEX = [by_body(*INDEX)]
 async def detection(request: Request) -> Response:
     """Find objects with the model of `--api deepstack=MODEL`, or with the only one there is."""
     instead = "name one in the address, POST /v1/vision/custom/MODEL"
-    asked = service_of(request), call_of(request)
-    find = partial(default_model, *asked, "deepstack", BOXES, instead)
+    caller = service_of(request), call_of(request)
+    find = partial(default_model, *caller, "deepstack", BOXES, instead)
     return await _detected(request, find, "detect")
 
 

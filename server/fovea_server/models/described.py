@@ -1,6 +1,6 @@
 """Models that are described, and not loaded, because other processes answer for them.
 
-What is said of a model comes from its card and its configuration, by the code that says it of a
+A model's description comes from its card and its configuration, by the code that describes a
 model that is loaded.
 """
 

@@ -99,8 +99,8 @@ class Loader:
 
     def _make(self, source: Source, version: int) -> ServedModel:
         folder = source.folder / str(version)
-        asked = version, folder, self._settings, source.config
-        return ServedModel(*asked, self._find, self._cache, self._open_engine)
+        arguments = version, folder, self._settings, source.config
+        return ServedModel(*arguments, self._find, self._cache, self._open_engine)
 
     def read(self, name: str, config: str | None = None) -> Source:
         """Read a model's folder as it is now; raises as `Source.read`."""

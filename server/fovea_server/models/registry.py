@@ -38,7 +38,7 @@ from fovea_server.settings import ModelControlMode, Settings
 log = logging.getLogger(__name__)
 
 
-def settle() -> None:
+def freeze_heap() -> None:
     """Return freed memory to the system, and leave all objects of now out of later collections.
 
     What imports and loads have made lives as long as the process.
@@ -114,7 +114,7 @@ class Registry:
         attempt(self._load_first)
         self._scanned = self.started = True
         self._log_start()
-        settle()
+        freeze_heap()
         if self._mode is ModelControlMode.POLL:
             while not self._loader.closing.wait(self.settings.repository_poll_secs):
                 attempt(self._poll)
@@ -330,11 +330,11 @@ class Registry:
                 f"{self._repositories.advice()}"
             )
         unserved = self._unserved()
-        told = [text for name, text in unserved if self.sees(name)]
+        reasons = [text for name, text in unserved if self.sees(name)]
         if hidden := {name for name, _ in unserved if not self.sees(name)}:
             models = counted(len(hidden), "model")
-            told.append(f"{models} not ready: the server's log says which and why")
-        return "; ".join(told)
+            reasons.append(f"{models} not ready: the server's log says which and why")
+        return "; ".join(reasons)
 
     @property
     def _not_scanned(self) -> str:
@@ -404,13 +404,13 @@ class Registry:
         self._check_mode(f"unload model {name!r}")
         self._loader.unload(name, dependents=dependents)
 
-    def _check_mode(self, asked: str) -> None:
+    def _check_mode(self, action: str) -> None:
         if self._mode is not ModelControlMode.EXPLICIT:
             # Triton's answer in every mode, which clients look for, and then what to do.
             log.warning(
                 "a request to %s was refused: requests may load and unload models only with "
                 "--model-control-mode=explicit, and it is %s",
-                asked,
+                action,
                 self._mode.value,
             )
             raise Unavailable(

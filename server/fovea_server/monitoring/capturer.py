@@ -188,8 +188,8 @@ class Capture(Feature):
         if (engine := model.engine) is None or engine.preprocessor is None:
             raise InferenceFailed(f"blur = '{blur}' in fovea.toml takes no images")
         request = ImageRequest([record.image], engine.resolve(PredictOptions()))
-        asked = model.scheduler.predict(request)
-        [result] = asyncio.run_coroutine_threadsafe(asked, self._loop).result(_BLUR_S)
+        prediction = model.scheduler.predict(request)
+        [result] = asyncio.run_coroutine_threadsafe(prediction, self._loop).result(_BLUR_S)
         if isinstance(result, FoveaError):
             raise result
         if not isinstance(result.found, Detections):

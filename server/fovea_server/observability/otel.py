@@ -157,7 +157,7 @@ class _Failures(logging.Handler):
             log.warning("spans are lost (%s): lower --otel-ratio", record.getMessage())
 
     def report(self, reason: str) -> None:
-        """Log that spans do not arrive, if that was not said."""
+        """Log that spans do not arrive, if that was not logged."""
         if not self.down:
             self.down = True
             log.warning(

@@ -63,7 +63,7 @@ _SHOWN = 8
 Found = TypeVar("Found", bound=TaskResult)
 
 Ask = Callable[[Path], Predicted]
-"""Returns a server's answer for an image, asked for with `request_options`."""
+"""Returns a server's answer for an image, requested with `request_options`."""
 
 Answer = Callable[[Path], Result]
 

@@ -29,7 +29,7 @@ class Predicting:
 
     Attributes:
         is_pipeline: objects may have more: what other models say of them.
-        mask: the form of masks that is asked for.
+        mask: the requested form of masks.
     """
 
     name: str

@@ -33,7 +33,7 @@ def keep_reference(
     """Keep what a pipeline finds on images as its reference; InvalidModel as `reference_path`."""
     reference_path(folder)
     files = image_files(images, MAX_SAMPLES)
-    found = _found(folder, files)
+    found = _detect(folder, files)
     seen = [
         SeenImage.of(file.name, file_sha256(file), each)
         for file, each in zip(files, found, strict=True)
@@ -62,16 +62,16 @@ def compare_reference(
                 f"{file} is not the image of the reference, which was made with {card.images_from}:"
                 " name that folder with --images, or make the reference again without --check"
             )
-    return list(card.agreement(engines, _found(folder, files)))
+    return list(card.agreement(engines, _detect(folder, files)))
 
 
-def _found(folder: Path, files: Sequence[Path]) -> list[Detections]:
+def _detect(folder: Path, files: Sequence[Path]) -> list[Detections]:
     with closing(Registry(settings_around(folder))) as registry:
         registry.load(folder.name)
-        return asyncio.run(_asked(registry, folder.name, files))
+        return asyncio.run(_predict_files(registry, folder.name, files))
 
 
-async def _asked(registry: Registry, name: str, files: Sequence[Path]) -> list[Detections]:
+async def _predict_files(registry: Registry, name: str, files: Sequence[Path]) -> list[Detections]:
     found = []
     for file in files:
         image = DecodedImage(read_image(file), 1)

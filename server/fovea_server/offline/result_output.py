@@ -85,15 +85,17 @@ def _places(found: Detections) -> Iterator[list[str]]:
 def _more(found: Detections) -> Iterator[list[str]]:
     masks = repeat(None) if found.masks is None else found.masks.bitmaps()
     points = repeat(None) if found.keypoints is None else found.keypoints
-    said = repeat(None) if found.findings is None else found.findings
-    for mask, of_object, findings, _ in zip(masks, points, said, found.scores, strict=False):
+    findings = repeat(None) if found.findings is None else found.findings
+    for mask, of_object, object_findings, _ in zip(
+        masks, points, findings, found.scores, strict=False
+    ):
         cells = []
         if mask is not None:
             cells.append(f"{mask.pixels.sum()} px")
         if of_object is not None:
             cells.append(f"{(of_object[:, 2] >= SEEN).sum()} of {len(of_object)}")
-        if findings is not None:
-            cells.append(", ".join(each.caption for each in findings if each.caption))
+        if object_findings is not None:
+            cells.append(", ".join(each.caption for each in object_findings if each.caption))
         yield cells
 
 

@@ -21,7 +21,7 @@ from fovea_server.offline.tracked import VideoTracks
 
 
 @dataclass(slots=True)
-class Tally:
+class Counts:
     """Numbers of images: in all, failed, and of an earlier run."""
 
     images: int = 0
@@ -34,7 +34,7 @@ class Tally:
         self.failed += isinstance(entry.result, ImageError)
 
 
-Done = Callable[[Tally, Entry | None], None]
+Done = Callable[[Counts, Entry | None], None]
 
 # Sources of which the results are replaced at once.
 _SHARE = 500
@@ -45,14 +45,14 @@ class Resumed:
     """The progress of an earlier run.
 
     Attributes:
-        tally: without the images of `changed`.
+        counts: without the images of `changed`.
         left: sources that are not done.
         of_first: images of the first of them that are done: nobody knows of a video whether the
             last frame was the last.
         changed: sources that are done, and that have been replaced since.
     """
 
-    tally: Tally
+    counts: Counts
     left: Sequence[Source]
     of_first: int
     changed: Sequence[Source]
@@ -60,7 +60,7 @@ class Resumed:
     @classmethod
     def read(cls, journal: Journal, sources: Sequence[Source]) -> Self:
         """Read it from the journal."""
-        tally, last, of_last, files = Tally(), None, 0, 0
+        counts, last, of_last, files = Counts(), None, 0, 0
         changed = list[Source]()
         for entry in journal.read(sources):
             if entry.source is not last:
@@ -68,12 +68,12 @@ class Resumed:
                 if entry.stamp != last.stamp:
                     changed.append(last)
             if not changed or changed[-1] is not last:
-                tally.add(entry)
+                counts.add(entry)
             of_last += 1
-        tally.before = tally.images
+        counts.before = counts.images
         if last is not None and last.is_video:
-            return cls(tally, sources[files - 1 :], of_last, changed)
-        return cls(tally, sources[files:], 0, changed)
+            return cls(counts, sources[files - 1 :], of_last, changed)
+        return cls(counts, sources[files:], 0, changed)
 
 
 def save(
@@ -86,22 +86,22 @@ def save(
     journal: Journal,
     done: Done,
     tracks: VideoTracks | None = None,
-) -> Tally:
+) -> Counts:
     """Predict all images that the journal does not have, or has as they were; write all formats.
 
-    `codec` is for annotated videos, None where there are none. `done` is told the tally so far,
+    `codec` is for annotated videos, None where there are none. `done` gets the counts so far,
     once before the first image and with the entry after each.
     """
     before = Resumed.read(journal, sources)
-    tally = before.tally
-    done(tally, None)
+    counts = before.counts
+    done(counts, None)
     with ExitStack() as stack:
         annotated = None
         if ANNOTATED in formats:
             annotated = stack.enter_context(Annotated(folder, codec, tracks))
         for some in _shares(before.changed):
             again = stack.enter_context(closing(_drawn(predictor, some, annotated, tracks)))
-            journal.replace(_counted(again, tally, done))
+            journal.replace(_count_entries(again, counts, done))
         if before.changed:
             before = Resumed.read(journal, sources)
         left = before.left
@@ -111,14 +111,14 @@ def save(
         for answer in stack.enter_context(closing(found)):
             if answer.is_new:
                 journal.add(answer.entry)
-                tally.add(answer.entry)
-                done(tally, answer.entry)
+                counts.add(answer.entry)
+                done(counts, answer.entry)
     model = _with_skeleton(model, journal.read(sources))
     for name in formats:
         if name in WRITERS:
             WRITERS[name](journal.read(sources), sources, model, folder)
     journal.complete()
-    return tally
+    return counts
 
 
 def _shares(changed: Sequence[Source]) -> Iterator[Sequence[Source]]:
@@ -133,10 +133,10 @@ def _shares(changed: Sequence[Source]) -> Iterator[Sequence[Source]]:
         yield share
 
 
-def _counted(again: Iterable[Outcome], tally: Tally, done: Done) -> Iterator[Entry]:
+def _count_entries(again: Iterable[Outcome], counts: Counts, done: Done) -> Iterator[Entry]:
     for answer in again:
-        tally.add(answer.entry)
-        done(tally, answer.entry)
+        counts.add(answer.entry)
+        done(counts, answer.entry)
         yield answer.entry
 
 

@@ -20,7 +20,7 @@ from fovea_server.streams.zones import Shape
 from fovea_server.tracking.tracker import Tracker, Tuning
 
 DEBOUNCE_S, LOST_S = 0.3, 2.0
-"""Those of streams, if nothing else is said."""
+"""Those of streams, unless others are given."""
 
 
 @dataclass(frozen=True, slots=True)

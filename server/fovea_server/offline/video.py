@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fovea_preprocess.errors import InvalidImage
 
-# Its warnings about files are told in our words.
+# Its warnings about files are reported in our words.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
 
 Pixels = NDArray[np.uint8]

@@ -99,7 +99,7 @@ class PipelineRun:
                 return b""
             return _encoded(request, result, None)
 
-        _, results = await self._asked(
+        _, results = await self._predict(
             name, model, replace(request, keep_pixels=True, encode=keep_crops)
         )
         stages = {name: time.monotonic_ns() - began}
@@ -137,7 +137,7 @@ class PipelineRun:
                 client=request.client,
             )
             async with self._rooms[stage.name]:
-                engine, answers = await self._asked(stage.name, stage.table.model, crops)
+                engine, answers = await self._predict(stage.name, stage.table.model, crops)
             for (image, index, _), answer in zip(wave, answers, strict=True):
                 if isinstance(answer, FoveaError):
                     finding = stage.failed(answer)
@@ -146,7 +146,9 @@ class PipelineRun:
                     finding = stage.finding(engine, answer.found)
                 image.findings[index].append(finding)
 
-    async def _asked(self, stage: str, model: str, request: ImageRequest) -> tuple[Engine, Answers]:
+    async def _predict(
+        self, stage: str, model: str, request: ImageRequest
+    ) -> tuple[Engine, Answers]:
         try:
             return await self._ask(model, request)
         except FoveaError as error:
@@ -162,8 +164,8 @@ def _of_base(stage: BoundStage, image: _Image) -> dict[int, Pixels]:
     """Choose from the crops of its base by what that has found."""
     chosen: dict[int, Pixels] = {}
     for index, crop in image.crops[stage.base].items():
-        said = next(each for each in image.findings[index] if each.stage == stage.base)
-        if (mine := stage.of_base(crop, said)) is not None:
+        finding = next(each for each in image.findings[index] if each.stage == stage.base)
+        if (mine := stage.of_base(crop, finding)) is not None:
             chosen[index] = mine
     return chosen
 
@@ -175,8 +177,8 @@ def _encoded(request: ImageRequest, result: ImageResult, image: _Image | None) -
     findings = {} if image is None else image.findings
     # The first model may be a pipeline, which has findings of its own.
     before = found.findings or ((),) * len(found)
-    said = tuple((*mine, *findings.get(index, ())) for index, mine in enumerate(before))
-    result.found = replace(found, findings=said)
+    merged = tuple((*mine, *findings.get(index, ())) for index, mine in enumerate(before))
+    result.found = replace(found, findings=merged)
     return b"" if request.encode is None else request.encode(result)
 
 

@@ -37,7 +37,7 @@ def reference_path(folder: Path) -> Path:
     return path
 
 
-class _Told(NamedTuple):
+class _Comparison(NamedTuple):
     agreement: float
     example: str
     renamed: str
@@ -69,7 +69,7 @@ class StageEngine(BaseModel):
         return f"fovea promote {self.model} {before.version}"
 
 
-class Said(BaseModel):
+class StageOutput(BaseModel):
     """The result of a stage on a crop: the arrays of a value of this kind; none where it failed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -86,8 +86,8 @@ class Said(BaseModel):
         kind = "" if found is None else type(found).__name__
         return cls(kind=kind, arrays=arrays, caption=finding.caption)
 
-    def compared(self, finding: Finding, image: str) -> _Told:
-        """Say how far a stage finds the same now."""
+    def compared(self, finding: Finding, image: str) -> _Comparison:
+        """Measure how far a stage finds the same now."""
         try:
             agreement, words = self._shared(finding.found, finding.words.labels)
         except (ValueError, IndexError, OverflowError):  # of a network with other arrays
@@ -95,8 +95,8 @@ class Said(BaseModel):
         change = f"{self.caption!r}, now {finding.caption!r}, on {image}"
         if finding.caption in (self.caption, words):
             renamed = "" if finding.caption == self.caption else f"names changed: {change}"
-            return _Told(agreement, f"{agreement:.3f}, on {image}", renamed)
-        return _Told(agreement, change, "")
+            return _Comparison(agreement, f"{agreement:.3f}, on {image}", renamed)
+        return _Comparison(agreement, change, "")
 
     def _shared(self, found: TaskResult | None, labels: Sequence[str] | None) -> tuple[float, str]:
         """Return the agreement, 0 to 1, and what this would be called by the names of now."""
@@ -111,7 +111,7 @@ class Said(BaseModel):
 
 
 class SeenImage(BaseModel):
-    """The objects on an image, best first, and what the stages said of each, by their names."""
+    """The objects on an image, best first, and the output of each stage for each, by its name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -122,12 +122,14 @@ class SeenImage(BaseModel):
     class_ids: list[_Id]
     rotated: list[tuple[_Number, _Number, _Number, _Number, _Number]] | None
     keypoints: list[list[tuple[_Number, _Number, _Number]]] | None
-    said: list[dict[str, Said]]
+    said: list[dict[str, StageOutput]]
 
     @classmethod
     def of(cls, name: str, sha256: str, found: Detections) -> Self:
         """Take what a pipeline finds."""
-        said = [{each.stage: Said.of(each) for each in one} for one in found.findings or ()]
+        outputs = [
+            {each.stage: StageOutput.of(each) for each in one} for one in found.findings or ()
+        ]
         return cls(
             name=name,
             sha256=sha256,
@@ -136,7 +138,7 @@ class SeenImage(BaseModel):
             class_ids=found.class_ids.tolist(),
             rotated=None if found.rotated is None else found.rotated.tolist(),
             keypoints=None if found.keypoints is None else found.keypoints.tolist(),
-            said=said,
+            said=outputs,
         )
 
     @model_validator(mode="after")
@@ -149,7 +151,7 @@ class SeenImage(BaseModel):
         return self
 
     def objects(self, now: Detections) -> Detections:
-        """Return them without what was said of them, and without points where `now` has others."""
+        """Return them without the outputs of stages, and without points where `now` has others."""
         rotated, points = (
             None if rows is None else np.array(rows, np.float32)
             for rows in (self.rotated, self.keypoints)
@@ -237,7 +239,7 @@ class PipelineCard(BaseModel):
             engines[first].undo(self.stages.get(first)),
         )
         for name in later:
-            told, alone = list[_Told](), 0
+            comparisons, alone = list[_Comparison](), 0
             for image, now, m in pairs:
                 for i, j in zip(m.want.tolist(), m.have.tolist(), strict=True):
                     if image.scores[i] < CONF:
@@ -245,18 +247,20 @@ class PipelineCard(BaseModel):
                     before = image.said[i].get(name)
                     after = next((f for f in (now.findings or ())[j] if f.stage == name), None)
                     if before is not None and after is not None:
-                        told.append(before.compared(after, image.name))
+                        comparisons.append(before.compared(after, image.name))
                     else:
                         alone += before is not after
-            worst = min(told, default=_Told(1.0, "", ""))
-            said = [worst.example] * (worst.agreement < _SHOWN)
-            said += sorted(each.renamed for each in told if each.renamed)[:1]
-            said += [f"{alone} seen only then or only now"] * (alone > 0)
+            worst = min(comparisons, default=_Comparison(1.0, "", ""))
+            notes = [worst.example] * (worst.agreement < _SHOWN)
+            notes += sorted(each.renamed for each in comparisons if each.renamed)[:1]
+            notes += [f"{alone} seen only then or only now"] * (alone > 0)
             yield StageAgreement(
                 name,
                 engines[name].text(self.stages.get(name)),
-                len(told),
-                sum(each.agreement for each in told) / len(told) if told else float(not alone),
-                "; ".join(said),
+                len(comparisons),
+                sum(each.agreement for each in comparisons) / len(comparisons)
+                if comparisons
+                else float(not alone),
+                "; ".join(notes),
                 engines[name].undo(self.stages.get(name)),
             )

@@ -265,9 +265,9 @@ class BoundStage:
             coarser[index] = box_crop(coarse[times], boxes, index, self.table.padding)
         return coarser
 
-    def of_base(self, crop: Pixels, said: Finding) -> Pixels | None:
+    def of_base(self, crop: Pixels, finding: Finding) -> Pixels | None:
         """Return the crop of its base as it sees it; None if it is not for such an object."""
-        likely = {} if said.found is None else said.found.likely
+        likely = {} if finding.found is None else finding.found.likely
         if any(likely.get(each, -1.0) >= least for each, least in self.turn.items()):
             crop = crop[::-1, ::-1].copy()
         if self.classes is None and not self.table.least_score:

@@ -35,19 +35,19 @@ class Roster:
     """The deployment at the root of the application of models.
 
     Args:
-        told: `id` of the deployment and the time `at` which it was made, the settings `given`, and
+        metadata: `id` of the deployment, the time `at` which it was made, the settings `given`, and
             by the name of each of the `models` whether its replicas keep state.
         models: Serve starts what is named here.
     """
 
     def __init__(
-        self, told: Mapping[str, Any], models: Mapping[str, DeploymentHandle[Any]]
+        self, metadata: Mapping[str, Any], models: Mapping[str, DeploymentHandle[Any]]
     ) -> None:
-        self._told = dict(told)
+        self._metadata = dict(metadata)
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """Tell the fronts."""
-        return self._told
+        """Return the metadata, which Serve passes to the fronts."""
+        return self._metadata
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ class Plan:
             for name, each in self.needs.items()
         }
         models = {name: each.keeps_state for name, each in self.needs.items()}
-        told = {"id": self.id, "at": time.time(), "given": self.given, "models": models}
+        metadata = {"id": self.id, "at": time.time(), "given": self.given, "models": models}
         roster = serve.deployment(
             name=ROSTER, ray_actor_options={"num_cpus": 0}, logging_config=_LOGGING
         )(Roster)
-        return roster.bind(told, replicas)
+        return roster.bind(metadata, replicas)
 
     def _given(self, name: str) -> dict[str, Any]:
         # Of a GPU's engine they are the threads that decode.

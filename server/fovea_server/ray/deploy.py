@@ -24,7 +24,7 @@ from fovea_server.settings import Settings
 _TOKEN = "A cluster with tokens takes RAY_AUTH_MODE=token and its token here, too"
 _CONNECT_S = 5.0
 _LOOK_S = 0.5
-# Looks without progress, after which the user is told where to look, and after which it ends.
+# Looks without progress, after which it shows where to look, and after which it ends.
 _QUIET_LOOKS = 60
 _MAX_LOOKS = 1200
 _FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
@@ -85,15 +85,15 @@ def deploy(config: ClusterConfig, say: Say) -> list[str]:
 
 
 def _follow(application: str, say: Say) -> None:
-    """Say what changes until an application runs; Unavailable where it fails or stands still."""
-    said: dict[str, str] = {}
+    """Show what changes until an application runs; Unavailable where it fails or stands still."""
+    shown: dict[str, str] = {}
     looks = 0
     while True:
         found = serve.status().applications.get(application)
         if found is not None:
             for name, line in _lines(found):
-                if said.get(name) != line:
-                    said[name] = line
+                if shown.get(name) != line:
+                    shown[name] = line
                     # That a replica dies again and again is no progress.
                     if found.status not in _FAILED:
                         looks = 0
@@ -121,14 +121,14 @@ def _wait_for_fronts(deployed: str) -> None:
     handle = serve.get_deployment_handle(FRONT, FRONTS)
     for _ in range(_MAX_LOOKS):
         try:
-            told = handle.broadcast("serving").results()
+            fronts = handle.broadcast("serving").results()
         except (RayError, RayServeException):
             # One ends, or there is none yet.
-            told = []
-        failed = [each for each in told if each["wanted"] == deployed and each["fault"]]
+            fronts = []
+        failed = [each for each in fronts if each["wanted"] == deployed and each["fault"]]
         if failed:
             raise Unavailable("; ".join(f"{each['host']}: {each['fault']}" for each in failed))
-        if told and all(each["id"] == deployed for each in told):
+        if fronts and all(each["id"] == deployed for each in fronts):
             return
         time.sleep(_LOOK_S)
     raise Unavailable("the fronts do not serve what is deployed: `serve status` may say why")
@@ -156,11 +156,11 @@ def _check_resources(plan: Plan) -> None:
     """Raise InvalidOption if no node could ever hold a replica of a model."""
     there = [node["Resources"] for node in alive_nodes()]
     for name in plan.needs:
-        asked = plan.resources(name)
-        if not fits(asked, there):
-            found = "; ".join(_text({of: node.get(of, 0) for of in asked}) for node in there)
+        needed = plan.resources(name)
+        if not fits(needed, there):
+            found = "; ".join(_text({of: node.get(of, 0) for of in needed}) for node in there)
             raise InvalidOption(
-                f"no node can hold a replica of {name}, which takes {_text(asked)} (the nodes "
+                f"no node can hold a replica of {name}, which takes {_text(needed)} (the nodes "
                 f"have {found}): set models.{name}.cpus or gpus, or add a larger node"
             )
 

@@ -110,7 +110,7 @@ class ForwardedInference(Inference):
         forwarder = self._forwarders.get(message.model_name)
         if forwarder is None:
             return await super()._infer(message.message)
-        return await self._asked(forwarder, lambda link, sent: link.infer(message.data, sent))
+        return await self._forward(forwarder, lambda link, sent: link.infer(message.data, sent))
 
     async def streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
         """Answer one request of a stream; its answer stays counted in `reservation`."""
@@ -120,14 +120,14 @@ class ForwardedInference(Inference):
             request_id, model = fields.id, fields.model_name
             if (forwarder := self._forwarders.get(model)) is None:
                 return await super().streamed(data, reservation)
-            answer = await self._asked(
+            answer = await self._forward(
                 forwarder, lambda link, sent: link.infer_streamed(data, sent)
             )
             return StreamedAnswer(request_id, answer, model)
         except FoveaError as error:
             return StreamedAnswer(request_id, error, model)
 
-    async def _asked(
+    async def _forward(
         self, forwarder: Forwarder, send: Callable[[Link, Metadata], Awaitable[bytes]]
     ) -> bytes:
         call = CALL.get()
@@ -153,8 +153,8 @@ class ForwardedInference(Inference):
 async def follow(application: str, changed: Mapping[str, Callable[[Replicas], None]]) -> None:
     """Call the function of a deployment on this event loop, now and whenever its replicas change.
 
-    A replica that leaves is told as gone before it stops. It never ends; while the controller is
-    away, the replicas are those that it told last.
+    A replica that leaves is reported as gone before it stops. It never ends; while the controller
+    is away, the replicas are those that it reported last.
     """
     keys: dict[Any, Callable[[Any], None]] = {
         (_TARGETS, DeploymentID(name, application)): partial(_tell, call)
@@ -217,7 +217,7 @@ class NodeFront:
 
     def _on_roster(self, replicas: Replicas) -> None:
         if replicas:
-            self._newest.put_nowait(max(replicas.values(), key=lambda told: told["at"]))
+            self._newest.put_nowait(max(replicas.values(), key=lambda metadata: metadata["at"]))
 
     async def _go_on(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Over HTTP, what a model computes or has counted is asked of its replicas."""
+"""Over HTTP, a model's replicas are requested for what it computes or has counted."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class V1Forwarding(_Forwarding):
         model = request.call.model
         if (counted := await statistics(self.forwarders[model], v2=False)) is not None:
             return json_answer(counted)
-        # No replica runs: these are the figures of a model that nobody has asked.
+        # No replica runs: these are the figures of a model without requests.
         return json_answer(service.models.statistics(model, {}).model_dump(mode="json"))
 
     def error_answer(self, error: FoveaError) -> Response:

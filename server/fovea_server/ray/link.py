@@ -66,7 +66,7 @@ class Link:
 
     Attributes:
         under_way: requests that are not answered yet.
-        shunned_until: time of the event loop from which on it may be asked again.
+        shunned_until: time of the event loop from which on it may get requests again.
     """
 
     def __init__(self, about: Mapping[str, Any]) -> None:
@@ -135,7 +135,7 @@ class Link:
         try:
             answer: bytes = await call(data, metadata=self._all(metadata))
         except grpc.aio.AioRpcError as error:
-            raise _told(error) from error
+            raise _restore_error(error) from error
         return answer
 
     async def infer_streamed(self, data: bytes, metadata: Metadata) -> bytes:
@@ -145,7 +145,7 @@ class Link:
         try:
             [answer] = [each async for each in call(iter((data,)), metadata=strict)]
         except grpc.aio.AioRpcError as error:
-            raise _told(error) from error
+            raise _restore_error(error) from error
         # A field's tag, and its length in bytes of seven bits, stand before the answer.
         at = 1
         while answer[at] & 0x80:
@@ -172,7 +172,7 @@ class Link:
             await self._channel.close()
 
 
-def _told(error: grpc.aio.AioRpcError) -> Exception:
+def _restore_error(error: grpc.aio.AioRpcError) -> Exception:
     """Return the error of a replica, or Lost where none has answered."""
     details = error.details() or ""
     if REQUEST_ID_HEADER not in dict(error.trailing_metadata() or ()):

@@ -86,15 +86,15 @@ class Gauges:
     def __init__(self) -> None:
         self._gauges: dict[str, Gauge] = {}
         self._keys: dict[str, tuple[str, ...]] = {}
-        self._told: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+        self._exported: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
 
     def update(self, families: Iterable[Family]) -> None:
         """Hand over the present values, and 0 for a version that is gone: Ray cannot forget it."""
-        before, self._told = self._told, set()
+        before, self._exported = self._exported, set()
         for family in families:
             for suffix in dict.fromkeys(suffix for suffix, _, _ in family.samples):
                 self._set(family, suffix)
-        for name, tags in before - self._told:
+        for name, tags in before - self._exported:
             self._gauges[name].set(0, dict(tags))
 
     def _set(self, family: Family, suffix: str) -> None:
@@ -107,7 +107,7 @@ class Gauges:
             self._gauges[name] = make(name, family.help, self._keys[name])
         for labels, value in samples:
             tags = {key: labels.get(key, "") for key in self._keys[name]}
-            self._told.add((name, tuple(tags.items())))
+            self._exported.add((name, tuple(tags.items())))
             self._gauges[name].set(value, tags)
 
 

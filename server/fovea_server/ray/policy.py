@@ -28,12 +28,12 @@ def for_requests(context: AutoscalingContext) -> Decision:
 
     Requests do not pass through Serve, so the replicas tell how many they have.
     """
-    told = (context.aggregated_metrics or {}).get(UNDER_WAY, {})
+    reported = (context.aggregated_metrics or {}).get(UNDER_WAY, {})
     config = context.config
-    if not told or config is None:
-        # One that has just started has told nothing yet.
+    if not reported or config is None:
+        # One that has just started has reported nothing yet.
         return context.target_num_replicas, {}
-    return sum(told.values()) / config.get_target_ongoing_requests(), {}
+    return sum(reported.values()) / config.get_target_ongoing_requests(), {}
 
 
 def for_nodes(context: AutoscalingContext) -> Decision:

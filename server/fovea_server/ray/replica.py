@@ -111,7 +111,7 @@ class Replica:
         return self._behind.about
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Tell how many requests there were at a time since this was last asked, in the mean.
+        """Return how many requests there were at a time since the last call, in the mean.
 
         It is the time that they took, by the time that passed: a look now and then would miss the
         short ones, and let a model sleep that is used.
@@ -152,6 +152,6 @@ class Replica:
         self._behind.running.check()
 
     def __del__(self) -> None:
-        # Serve has told the fronts two seconds ago that this replica leaves.
+        # Serve has reported to the fronts two seconds ago that this replica leaves.
         if (behind := getattr(self, "_behind", None)) is not None:
             behind.running.stop()

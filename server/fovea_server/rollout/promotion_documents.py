@@ -1,4 +1,4 @@
-"""Promotions as people ask for them and OpenAPI describes them, and the history that is told."""
+"""Promotions as people request them and OpenAPI describes them, and the history."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE = "history.jsonl"
 Event = Mapping[str, Any]
 
 LATEST, MOST = 100, 1000
-"""Events of a history that are told, unless fewer or more are asked for, and the most."""
+"""Events of a history that are listed, unless fewer or more are requested, and the most."""
 
 Absent = SkipJsonSchema[None]
 
@@ -157,13 +157,13 @@ class ModelHistory(BaseModel):
             before: number of the first event that is left out; None for none.
         """
         end = len(events) if before is None else before - 1
-        told = []
+        documents = []
         for number, event in [*enumerate(events[:end], 1)][-limit:]:
             try:
-                told.append(HistoryEvent.model_validate({**event, "number": number}))
+                documents.append(HistoryEvent.model_validate({**event, "number": number}))
             except ValidationError:
                 raise InvalidModel(
                     f"line {number} of {name}/{FILE} is no event: take it out"
                 ) from None
         version = None if current is None else str(current)
-        return cls(model=name, current=version, canary=canary, events=told)
+        return cls(model=name, current=version, canary=canary, events=documents)

@@ -103,7 +103,7 @@ class HistoryRecord:
         return self._models.served(self._name)[-1]
 
     def event_of(self, given: Rollback) -> Event | None:
-        """Make the event that is asked for; None where the version is current already.
+        """Make the event of a request; None where the version is current already.
 
         Raises:
             NotFound: there is no such version, or the version before is gone.

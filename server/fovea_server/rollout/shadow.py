@@ -51,7 +51,7 @@ class Shadow:
     """Feeds a process of its own with live images and their results, and keeps its reports.
 
     Args:
-        request: as asked for.
+        request: as the client sent it.
         candidate: the version to run.
         waits: requests wait now, so that the candidate must not run.
         gone: why there is nothing to compare any more; empty while there is.

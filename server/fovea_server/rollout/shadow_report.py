@@ -1,4 +1,4 @@
-"""A shadow as /v1 describes it: what is asked for, how it is, and its report."""
+"""A shadow as /v1 describes it: what was requested, how it is, and its report."""
 
 from __future__ import annotations
 
@@ -88,18 +88,18 @@ def markdown(shadow: ShadowDocument) -> str:
 
 
 def headline(shadow: ShadowDocument) -> str:
-    """Say in one line how it is and how much differs."""
-    said = f"{shadow.state}: {shadow.reason}" if shadow.reason else shadow.state
+    """Describe in one line how it is and how much differs."""
+    state = f"{shadow.state}: {shadow.reason}" if shadow.reason else shadow.state
     skipped = ", ".join(f"{count:,} {why}" for why, count in shadow.skipped.items())
     report = shadow.report
     if report is None:
-        return f"{said}; it has seen no image yet, as they come with requests ({skipped} left out)"
+        return f"{state}; it has seen no image yet, as they come with requests ({skipped} left out)"
     differs = "nothing to compare"
     if report.disagreement is not None and report.interval is not None:
         low, high = report.interval
         differs = f"{report.disagreement:.2%} differ ({low:.2%} to {high:.2%})"
     failed = f", {report.failed:,} failed ({report.error})" if report.failed else ""
-    return f"{said}; {report.images:,} images, {differs}; left out: {skipped}{failed}"
+    return f"{state}; {report.images:,} images, {differs}; left out: {skipped}{failed}"
 
 
 def stalled(before: ShadowDocument, now: ShadowDocument) -> str:

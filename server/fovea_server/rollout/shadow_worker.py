@@ -95,7 +95,7 @@ def _difference(live: tuple[str, ...], candidate: tuple[str, ...]) -> str:
 class _Comparison:
     def __init__(self, candidate: ShadowCandidate, engine: Engine) -> None:
         self._candidate, self._engine = candidate, engine
-        self._tally = ShadowTally(candidate.words.labels)
+        self._figures = ShadowTally(candidate.words.labels)
         self._pictures: dict[str, bytes] = {}
         self._number = 0
         self._reported = time.monotonic()
@@ -105,11 +105,11 @@ class _Comparison:
             try:
                 self._compare(image)
             except FoveaError as error:
-                self._tally.fail(str(error))
+                self._figures.fail(str(error))
             if time.monotonic() - self._reported < _EVERY_S:
                 return ShadowProgress()
         self._reported = time.monotonic()
-        report, pictures = self._tally.report(), self._pictures
+        report, pictures = self._figures.report(), self._pictures
         self._pictures = {}
         return ShadowProgress(report, pictures)
 
@@ -118,12 +118,12 @@ class _Comparison:
         pixels = (image if isinstance(image, DecodedImage) else decode_image(image)).pixels
         found = self._engine.predict(pixels, live.options)
         compared = compare(live.found, found, live.options)
-        self._tally.add(compared)
-        if live.keep and self._tally.is_worst(compared):
+        self._figures.add(compared)
+        if live.keep and self._figures.is_worst(compared):
             self._number += 1
             name = f"{self._number}.jpg"
             self._pictures[name] = self._drawn(pixels, live.found, found)
-            self._tally.keep(compared, self._number, name, live.request_id)
+            self._figures.keep(compared, self._number, name, live.request_id)
 
     def _drawn(self, pixels: NDArray[np.uint8], live: TaskResult, candidate: TaskResult) -> bytes:
         """Draw both results side by side."""

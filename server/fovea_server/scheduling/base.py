@@ -102,7 +102,7 @@ class Scheduler(ABC):
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
         """Answer images, in order; an image that fails is answered by its error. Raises as `infer`.
 
-        Only the schedulers of engines that take images have it; others are not asked.
+        Only the schedulers of engines that take images have it; nothing calls it on others.
         """
         raise NotImplementedError
 

@@ -139,7 +139,7 @@ def _bytes(array: Array) -> int:
 def _own(answer: InferResponse | ImageResult) -> InferResponse | ImageResult:
     """Return an answer with memory of its own: a row must not keep its whole batch alive."""
     if isinstance(answer, ImageResult):
-        # The results for an image are no views, and how it was asked for is no part of them.
+        # The results for an image are no views, and how it was requested is no part of them.
         return replace(answer, times=NO_TIMES, encoded=b"")
     outputs = [
         replace(tensor, array=tensor.array if tensor.array.base is None else tensor.array.copy())
@@ -264,9 +264,9 @@ def _image_key(about: bytes, image: SentImage) -> bytes:
 
 
 def _key(identity: bytes, request: InferRequest) -> bytes:
-    asked = sorted({output.name for output in request.outputs})
+    names = sorted({output.name for output in request.outputs})
     digest = blake2b(identity, digest_size=16)
-    digest.update(repr(asked).encode())
+    digest.update(repr(names).encode())
     for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
         # Lengths precede contents, so that different requests cannot give the same digest input.
         digest.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())

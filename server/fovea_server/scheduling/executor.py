@@ -1,6 +1,6 @@
-"""Executes what waits in the queue of a model: takes a batch, runs it, settles it.
+"""Executes what waits in the queue of a model: takes a batch, runs it, finishes it.
 
-Short batches run on the event loop, others in threads. All are settled on the event loop.
+Short batches run on the event loop, others in threads. All are finished on the event loop.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Executor:
             raise
 
     def step(self) -> None:
-        """Take a batch, run it, settle it, on the event loop; threads run the slower ones."""
+        """Take a batch, run it, finish it, on the event loop; threads run the slower ones."""
         assert self._loop is not None, "somebody has entered"
         if self._timer is not None:
             self._timer.cancel()
@@ -134,17 +134,17 @@ class Executor:
             self._batches.put(jobs)
         batches = self._run(jobs)
         self._queue.done()
-        self._settle(batches, here=True)
+        self._finish(batches, here=True)
         if self._queue:
             # Other tasks of the event loop run before the next batch.
             self._timer = self._loop.call_soon(self.step)
 
     def run_at_once(self, job: Job) -> bool:
-        """Run a job that need not wait, and settle it; return False where a thread should."""
+        """Run a job that need not wait, and finish it; return False where a thread should."""
         source = job.source
         if self._queue.accepted or source.batching.waits or not source.inline.takes((job,)):
             return False
-        self._settle(self._run((job,)), here=True)
+        self._finish(self._run((job,)), here=True)
         return True
 
     def _work(self) -> None:
@@ -161,7 +161,7 @@ class Executor:
                         jobs = self._next()
                     # A request is answered when all of it is done: the event loop is woken once.
                     if not jobs or jobs[0].request is not request:
-                        self._post(partial(self._settle, ran))
+                        self._post(partial(self._finish, ran))
                         ran = []
                     # While it waits, this thread keeps no images.
                     del request
@@ -223,7 +223,7 @@ class Executor:
         for job in jobs:
             job.error = error
         if jobs:
-            self._post(partial(self._settle, [Batch(jobs)]))
+            self._post(partial(self._finish, [Batch(jobs)]))
 
     def _fail_batches(self, error: FoveaError) -> None:
         """Fail the jobs that no thread takes any more."""
@@ -238,7 +238,7 @@ class Executor:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
-    def _settle(self, batches: Iterable[Batch], *, here: bool = False) -> None:
+    def _finish(self, batches: Iterable[Batch], *, here: bool = False) -> None:
         """Count batches, learn how long they take, and answer their jobs; on the event loop.
 
         Those that have run `here` have run on the event loop.

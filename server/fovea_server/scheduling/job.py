@@ -114,30 +114,30 @@ class Job:
 
     def too_many(self, count: int, limit: int) -> InvalidRequest:
         """Make the error for a request, or an image of parts, for which there never is room."""
-        said = f"the limit is {limit} (--max-queue, or max_queue_size in config.pbtxt)"
+        text = f"the limit is {limit} (--max-queue, or max_queue_size in config.pbtxt)"
         request = self.request
         if not isinstance(request, ImageRequest) or request.cut is None:
-            return InvalidRequest(f"the request has {counted(count, 'image')} and {said}; split it")
+            return InvalidRequest(f"the request has {counted(count, 'image')} and {text}; split it")
         if request.options.tile is None:
             return InvalidRequest(
-                f"a row of the picture is {counted(count, 'tile')}, and {said}: send a smaller one"
+                f"a row of the picture is {counted(count, 'tile')}, and {text}: send a smaller one"
             )
         return InvalidOption(
             f"tile={request.options.tile} cuts the image into {counted(count, 'tile')}, and "
-            f"{said}: ask for larger tiles"
+            f"{text}: ask for larger tiles"
         )
 
     def queue_full(self, waiting: int, retry_after_s: float) -> QueueFull:
         """Make the error for a request that finds no room behind `waiting` others."""
         if isinstance(self.request, InferRequest):
-            said = f"{request_prefix(self.request)}Exceeds maximum queue size"
+            text = f"{request_prefix(self.request)}Exceeds maximum queue size"
         else:
-            said = (
+            text = (
                 f"{counted(waiting, 'request')} accepted and not yet answered, and no room for "
                 f"{counted(len(self.request.images), 'image')} more (--max-queue, or "
                 "max_queue_size in config.pbtxt); send again after the time in Retry-After"
             )
-        return QueueFull(said, retry_after_s=retry_after_s)
+        return QueueFull(text, retry_after_s=retry_after_s)
 
     def expired(self) -> DeadlineExceeded:
         """Make the error for a request that waited longer than its policy allows."""
@@ -269,14 +269,14 @@ class ImageWork:
         sent: as it came.
         engine: at the size that it is letterboxed to.
         row: letterboxed, [1, ...]; None where the device letterboxes.
-        placed: on such a device; None elsewhere.
+        on_device: on such a device; None elsewhere.
         back: leads from the pixels of the network to those of the image.
         decode_ns, prepare_ns, output_ns: how long these stages took.
         result: complete once the job is answered.
     """
 
     __slots__ = (
-        *("back", "decode_ns", "engine", "output_ns", "placed", "prepare_ns", "result", "row"),
+        *("back", "decode_ns", "engine", "on_device", "output_ns", "prepare_ns", "result", "row"),
         "sent",
     )
 
@@ -284,7 +284,7 @@ class ImageWork:
         self.sent = sent
         self.engine = engine
         self.row: Array | None = None
-        self.placed: PlacedImage | None = None
+        self.on_device: PlacedImage | None = None
         self.back: LetterboxMap
         self.decode_ns: int
         self.prepare_ns: int
@@ -294,8 +294,8 @@ class ImageWork:
     @property
     def held(self) -> int:
         """Bytes that a prepared image holds: its row, and pixels that are still needed."""
-        placed = None if self.placed is None else self.placed.pixels
-        arrays = self.row, self.result.pixels, placed
+        on_device = None if self.on_device is None else self.on_device.pixels
+        arrays = self.row, self.result.pixels, on_device
         return sum(array.nbytes for array in arrays if array is not None)
 
 
@@ -360,7 +360,7 @@ class ImageSource(Source):
         decoded = time.monotonic_ns()
         engine = work.engine = self.engine.for_image(image.pixels)
         if engine.images is not None:
-            work.placed, work.back = engine.images.place(image.pixels)
+            work.on_device, work.back = engine.images.place(image.pixels)
         else:
             assert engine.preprocessor is not None, "the model takes images"
             work.row = self._take_row(engine.preprocessor.spec)
@@ -386,8 +386,8 @@ class ImageSource(Source):
         """Join the rows of several images, unless the device letterboxes them."""
         images, device = [job.image for job in jobs], self.engine.images
         if device is not None:
-            placed = [image.placed for image in images if image.placed is not None]
-            return lambda alone: device.infer_images(placed)
+            on_device = [image.on_device for image in images if image.on_device is not None]
+            return lambda alone: device.infer_images(on_device)
         rows = [image.row for image in images if image.row is not None]
         batch = rows[0] if len(rows) == 1 else np.concatenate(rows)
         engine, request = images[0].engine, jobs[0].request
@@ -403,7 +403,7 @@ class ImageSource(Source):
             self._give_back(work.row)
         result.batch = job.batch
         # A job that waits for others of its request must not hold pixels.
-        work.sent, work.placed, work.row = b"", None, None
+        work.sent, work.on_device, work.row = b"", None, None
         if engine.head is None:
             result.tensors = {
                 name: (array[row] if name in self._batched else array).copy()

@@ -224,9 +224,9 @@ class JobQueue:
         return False
 
     def _level_of(self, job: Job) -> _Level:
-        batching, asked = self._batching, job.request.priority
-        has_level = 1 <= asked <= batching.priority_levels
-        number = asked if has_level else batching.default_priority_level
+        batching, level_number = self._batching, job.request.priority
+        has_level = 1 <= level_number <= batching.priority_levels
+        number = level_number if has_level else batching.default_priority_level
         level = self._levels.get(number)
         if level is None:
             default = batching.default_queue_policy

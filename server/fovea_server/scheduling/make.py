@@ -100,11 +100,13 @@ def _wrapped(rows: QueueScheduler, config: ModelConfig) -> Scheduler:
 
 def _batching(config: ModelConfig) -> DynamicBatching:
     rows, sequences = config.max_batch_size, config.sequence_batching
-    asked = config.dynamic_batching or (None if sequences is None else sequences.oldest)
-    if rows <= 1 or (asked is None and sequences is None):
+    dynamic = config.dynamic_batching or (None if sequences is None else sequences.oldest)
+    if rows <= 1 or (dynamic is None and sequences is None):
         return DynamicBatching(1)
-    if asked is not None:
-        return DynamicBatching(rows, asked.preferred_batch_size, asked.max_queue_delay_microseconds)
+    if dynamic is not None:
+        return DynamicBatching(
+            rows, dynamic.preferred_batch_size, dynamic.max_queue_delay_microseconds
+        )
     direct = (sequences and sequences.direct) or StrategyDirect()
     full_enough = max(1, ceil(rows * direct.minimum_slot_utilization))
     sizes = range(full_enough, rows + 1)

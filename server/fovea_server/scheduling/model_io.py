@@ -43,8 +43,8 @@ class ModelIO:
         """Build the answer: the requested outputs, in the order of the configuration."""
         wanted = self._outputs
         if request.outputs:
-            asked = {output.name for output in request.outputs}
-            wanted = tuple(tensor for tensor in wanted if tensor.name in asked)
+            requested = {output.name for output in request.outputs}
+            wanted = tuple(tensor for tensor in wanted if tensor.name in requested)
         tensors = [
             OutputTensor(tensor.name, tensor.datatype, self._shaped(tensor, outputs))
             for tensor in wanted

@@ -201,10 +201,10 @@ def _read(
             f"{name} is {dtype} {list(shape)}, where it must be {wanted} of "
             f"{counted(dimensions, 'dimension')}"
         )
-    told, had = math.prod(shape) * dtype.itemsize, size - file.tell()
-    if min(shape, default=0) < 0 or told != had:
+    declared, actual = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if min(shape, default=0) < 0 or declared != actual:
         raise ValueError(
-            f"{name} has a header of {list(shape)}, {told:,} bytes, and {had:,} follow it"
+            f"{name} has a header of {list(shape)}, {declared:,} bytes, and {actual:,} follow it"
         )
     array: NDArray[Any] = np.empty(math.prod(shape), dtype)
     view = array.view(np.uint8).data

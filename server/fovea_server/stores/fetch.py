@@ -55,7 +55,7 @@ class Fetch:
         self._done = self._total = 0
         # Models with a file that could not be read, since one could.
         self._failed: set[str] = set()
-        self._began = self._said = time.monotonic()
+        self._began = self._reported_at = time.monotonic()
 
     def pull(self, files: Iterable[RemoteFile]) -> None:
         """Pull files to `folder / content_id`, where each appears whole.
@@ -128,7 +128,7 @@ class Fetch:
                 worker.file = None
 
     def _give_up(self, file: RemoteFile, reason: str) -> None:
-        """Leave a file to the next pull; a store that gives none of many is not asked for more."""
+        """Leave a file to the next pull; a store that gives none of many gets no more requests."""
         self.unreadable[file.content_id] = reason
         with self._lock:
             self._failed.add(_model_of(file))
@@ -184,9 +184,9 @@ class Fetch:
         with self._lock:
             self._done += size
             now = time.monotonic()
-            if now - self._said < _SILENCE_S:
+            if now - self._reported_at < _SILENCE_S:
                 return
-            self._said = now
+            self._reported_at = now
         text = "pulling %s: %s of %s, %.0f s"
         of = _megabytes(self._done), _megabytes(self._total)
         log.info(text, self._store.address, *of, now - self._began)

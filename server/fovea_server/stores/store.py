@@ -122,7 +122,7 @@ class Store:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._scheme = SCHEMES[address.scheme]
-        self._asked: Future[list[RemoteModel]] | None = None
+        self._listing: Future[list[RemoteModel]] | None = None
         if self._scheme.by_fsspec:
             self._root = address.url.partition("://")[2]
             self._files: FileSystem | WebServer = self._fsspec()
@@ -150,12 +150,12 @@ class Store:
             NotFound: there is none. A page that asks for a login looks like this, too.
             Unavailable: the store does not answer, or refuses.
         """
-        if self._asked is None or self._asked.done():
-            self._asked = Future()
+        if self._listing is None or self._listing.done():
+            self._listing = Future()
             # A daemon: what the packages wait and try again for may add up to many minutes.
-            Thread(target=self._ask, args=(self._asked,), name="list", daemon=True).start()
+            Thread(target=self._ask, args=(self._listing,), name="list", daemon=True).start()
         try:
-            return self._asked.result(_PATIENCE_S)
+            return self._listing.result(_PATIENCE_S)
         except TimeoutError as error:
             raise Unavailable(
                 f"{self.address} cannot be read: it has not answered for {_PATIENCE_S:g} s"

@@ -27,7 +27,7 @@ _MAX_FILES = 20_000
 _MAX_OF_A_PAGE = 4 << 20
 _LONGEST_LINK = 2_000
 _AT_ONCE = 16
-# Of all that is asked for at once; a store has 30 s to be listed.
+# For all requests at once; a store has 30 s to be listed.
 _PATIENCE_S = 8.0
 _LATE = f"it did not come within {_PATIENCE_S:g} s"
 _TIMEOUT = httpx.Timeout(30, connect=10)
@@ -64,7 +64,7 @@ class WebServer:
     def find(self, root: str) -> Mapping[str, Listed]:
         """List all files below an address: size, ETag and Last-Modified, or the `problem` of each.
 
-        Index pages and files are asked for several at once.
+        Index pages and files are requested several at once.
 
         Raises:
             FileNotFoundError, PermissionError: the index of the root is missing, or forbidden.
@@ -101,13 +101,13 @@ class _Listing:
         return files | self._each(self._described, links, late)
 
     def _each(self, ask: Callable[[str], T], names: Sequence[str], late: T) -> dict[str, T]:
-        """Ask for several at once; those that take too long are `late`."""
-        asked = {name: self._pool.submit(ask, name) for name in names}
-        wait(asked.values(), _PATIENCE_S)
-        return {name: each.result() if each.done() else late for name, each in asked.items()}
+        """Request several at once; `late` stands for those that take too long."""
+        futures = {name: self._pool.submit(ask, name) for name in names}
+        wait(futures.values(), _PATIENCE_S)
+        return {name: each.result() if each.done() else late for name, each in futures.items()}
 
     def _linked(self, root: str) -> dict[str, Listed]:
-        """Follow the pages: each file with nothing said of it yet, and the problem of each page."""
+        """Follow the pages: each file with no description yet, and the problem of each page."""
         files: dict[str, Listed] = {}
         pages, seen = [root], {root}
         first: list[str] = self._again(self._links, root)

@@ -96,7 +96,7 @@ class LineCount:
 
     def place(self, width: int, height: int) -> None:
         """Take a new size of the picture."""
-        self._start, self._end = self._shape.placed(width, height)
+        self._start, self._end = self._shape.scale_to(width, height)
         self._sides.clear()
 
     def see(self, one: TrackedObject) -> Change | None:
@@ -137,7 +137,7 @@ class _Stay:
 
     inside: bool = False
     since_s: float = 0.0
-    told: bool = False
+    reported: bool = False
     differs_s: float | None = None
     differs_since_s: float = 0.0
 
@@ -152,11 +152,11 @@ class ZoneCount:
     @property
     def counts(self) -> dict[str, int]:
         """The objects that are inside."""
-        return {"objects": sum(stay.told for stay in self._stays.values())}
+        return {"objects": sum(stay.reported for stay in self._stays.values())}
 
     def place(self, width: int, height: int) -> None:
         """Take a new size of the picture."""
-        self._polygon = np.array(self._shape.placed(width, height), np.float32)
+        self._polygon = np.array(self._shape.scale_to(width, height), np.float32)
 
     def see(self, one: TrackedObject) -> Change | None:
         """Take an object of the next frame."""
@@ -171,11 +171,11 @@ class ZoneCount:
             if one.last_s - stay.differs_s >= self._debounce_s:
                 before = stay
                 stay = self._stays[one.track_id] = _Stay(inside, before.differs_since_s)
-                if before.told:
+                if before.reported:
                     return self._change(ChangeKind.LEFT, one, stay.since_s - before.since_s)
         time_s = one.last_s - stay.since_s
-        if stay.inside and not stay.told and time_s >= self._shape.after_s:
-            stay.told = True
+        if stay.inside and not stay.reported and time_s >= self._shape.after_s:
+            stay.reported = True
             return self._change(ChangeKind.ENTERED, one, time_s)
         return None
 
@@ -183,7 +183,7 @@ class ZoneCount:
         """Forget an object that is lost."""
         stay = self._stays.pop(one.track_id, _Stay())
         end_s = one.last_s if stay.differs_s is None else stay.differs_since_s
-        return self._change(ChangeKind.LEFT, one, end_s - stay.since_s) if stay.told else None
+        return self._change(ChangeKind.LEFT, one, end_s - stay.since_s) if stay.reported else None
 
     def _change(self, kind: ChangeKind, one: TrackedObject, time_s: float) -> Change:
         return Change(kind, one, self._shape.name, time_s=time_s)

@@ -83,14 +83,14 @@ class Shape:
         after = seconds(f"after of zone {name}", given.get("after", "0s"))
         return cls(kind, name, points, fractions, classes, anchor, after, text)
 
-    def placed(self, width: int, height: int) -> list[Point]:
+    def scale_to(self, width: int, height: int) -> list[Point]:
         """Return its points in pixels of a picture."""
         across, down = (width, height) if self.fractions else (1, 1)
         return [(x * across, y * down) for x, y in self.points]
 
     def leaves(self, width: int, height: int) -> bool:
         """Return True if one of its points is outside a picture."""
-        return any(x > width or y > height for x, y in self.placed(width, height))
+        return any(x > width or y > height for x, y in self.scale_to(width, height))
 
     def point_of(self, box: Sequence[float]) -> Point:
         """Return the point of a box, x1 y1 x2 y2, that counts."""

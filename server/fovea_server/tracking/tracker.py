@@ -64,7 +64,7 @@ class Tuning:
 
 
 def check(options: PredictOptions) -> None:
-    """Refuse a tracker that is not there, and what it cannot be told.
+    """Refuse a tracker that is not there, and options that it does not take.
 
     Raises:
         InvalidOption: it is unknown, or its thresholds contradict each other or have no effect.

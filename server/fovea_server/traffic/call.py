@@ -99,7 +99,7 @@ class Call:
         principal: the client that its key names; None where the server needs no key, or has not
             looked yet.
         images: for which the principal was charged.
-        paid: of these, what was not answered, and is asked again at no charge.
+        paid: of these, what was not answered, and is requested again at no charge.
         again: finds the principal again, for the parts of a long call; raises once the key has
             expired.
         field_key: in a field of an API of other software, of its address or its body.

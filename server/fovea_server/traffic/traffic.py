@@ -83,7 +83,7 @@ class Traffic:
     names in `models` become labels; a client's other names count as "".
 
     Attributes:
-        durations: of the requests that asked a model to infer.
+        durations: of inference requests.
         keys: how many of them, and of their images, each key has sent.
         access_log: of every request; None where that is switched off.
         tracer: of the same requests as `durations`; None where that is switched off.
@@ -102,7 +102,7 @@ class Traffic:
         self._timer: asyncio.TimerHandle | None = None
 
     def measure(self, call: Call, status: int | str, error: FoveaError | None) -> None:
-        """Measure and trace a call that asked a model to infer; others are not."""
+        """Measure and trace an inference call; others are not."""
         if not call.operation:
             return
         principal = call.principal
@@ -126,8 +126,8 @@ class Traffic:
             self._log_control(call, status)
         if self.access_log is not None:
             key = "" if call.principal is None else call.principal.name
-            asked = call.client or "-", call.method, call.shown, call.model
-            access = Access(*asked, status, size, call.began, call.id, key)
+            arguments = call.client or "-", call.method, call.shown, call.model
+            access = Access(*arguments, status, size, call.began, call.id, key)
             self.access_log.add(access, probe=call.probe)
 
     def refused(self, model: str, error: FoveaError) -> None:

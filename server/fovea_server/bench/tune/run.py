@@ -18,7 +18,7 @@ class Run:
         rate: answers a second; the median of several.
         p99_ms: of their latencies, the median of several; infinite without answers.
         failure: reason why it does not count: errors, or a model that does not load.
-        long: it was to settle which setting is best.
+        long: it was to decide which setting is best.
         taken_cores: cores that other programs took meanwhile.
         repeats: the measurements that it is of; empty of one.
     """

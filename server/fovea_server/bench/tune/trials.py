@@ -31,7 +31,7 @@ _WARMUP_S = 0.7
 # Of fewer answers a 99th percentile says little; a run is lengthened for them, up to so much.
 _ANSWERS = 100
 _LONGEST = 4.0
-# A run that is to settle it is so much longer.
+# A run that decides between settings is so much longer.
 _LONG = 3.0
 # Usual time in which a model is loaded with another setting.
 _START_S = 0.7

@@ -200,7 +200,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def document_route(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
-    """Make the endpoint of the document, as it is for the address that a client has asked."""
+    """Make the endpoint of the document, as it is for the address that a client has used."""
 
     @lru_cache(16)
     def written(root: str, model: str) -> bytes:

@@ -141,15 +141,17 @@ class PredictRoute(FastRoute):
         image = accepted_image(request.header("accept") or "")
         if operation == "annotate" and image is None:
             image = "image/jpeg"
-        asked = model, version, images, options
+        arguments = model, version, images, options
         if image is None:
-            return Response(body=[await boxes_json(service.plane, *asked, request.timeout_s, kind)])
+            return Response(
+                body=[await boxes_json(service.plane, *arguments, request.timeout_s, kind)]
+            )
         if len(images) != 1:
             raise InvalidRequest(f"Accept: {image} answers one image; send one, or accept JSON")
         # Pixels that wait to be drawn on are large: few at a time.
         async with service.drawing:
             prediction = await service.plane.predict(
-                PredictRequest(*asked, timeout_s=request.timeout_s, keep_pixels=True)
+                PredictRequest(*arguments, timeout_s=request.timeout_s, keep_pixels=True)
             )
             raise_if_alone(prediction, images, kind)
             content = await drawn(service, prediction, image)

@@ -100,8 +100,8 @@ def refusal(status: int, message: str, media_type: bytes = TEXT) -> Response:
 
 def too_large(size: int | None, limit: int) -> BodyTooLarge:
     """Make the error for a body over the limit, with the text of Triton 2.73."""
-    told = f"over {limit}" if size is None else size
+    received = f"over {limit}" if size is None else size
     return BodyTooLarge(
-        f"Request JSON size of {told} bytes exceeds the maximum allowed value of {limit} bytes. "
-        "Use --http-max-input-size to increase the limit."
+        f"Request JSON size of {received} bytes exceeds the maximum allowed value of {limit} "
+        "bytes. Use --http-max-input-size to increase the limit."
     )

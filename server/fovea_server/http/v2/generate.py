@@ -44,10 +44,10 @@ async def _generated(service: Service, request: Request) -> bytes:
     model = service.models.find(request.name("model"), request.version)
     refuse_encoding(request)
     version = None if request.names["version"] is None else model.version
-    asked = InferRequest(model.name, version, [])
-    work = partial(_read, request.body, asked, model.signature.inputs)
+    infer_request = InferRequest(model.name, version, [])
+    work = partial(_read, request.body, infer_request, model.signature.inputs)
     await service.json.run(request.body, work, MAX_OF_TENSORS)
-    response = await service.plane.infer(model, asked, request.reservation)
+    response = await service.plane.infer(model, infer_request, request.reservation)
     elements = sum(tensor.array.size for tensor in response.outputs)
     refuse_long(elements)
     if any(tensor.array.size > MANY for tensor in response.outputs):
@@ -57,31 +57,33 @@ async def _generated(service: Service, request: Request) -> bytes:
     return _written(response)
 
 
-def _read(body: bytes | bytearray, asked: InferRequest, signature: Sequence[ModelTensor]) -> None:
+def _read(
+    body: bytes | bytearray, infer_request: InferRequest, signature: Sequence[ModelTensor]
+) -> None:
     """Fill in a request; errors have Triton's text."""
     inputs = {tensor.name: tensor for tensor in signature}
     given = parse_json(body, MAX_OF_TENSORS)
     if type(given) is not dict:
         raise MalformedJson("attempt to get members of a non-object")
-    _set(asked, inputs, given)
+    _set(infer_request, inputs, given)
 
 
 def _set(
-    asked: InferRequest,
+    infer_request: InferRequest,
     inputs: Mapping[str, ModelTensor],
     given: dict[str, Any],
 ) -> None:
     for name, value in given.items():
         if name in inputs:
-            asked.inputs.append(_input(inputs[name], value))
+            infer_request.inputs.append(_input(inputs[name], value))
         elif name == "id":
-            asked.id = read("id", as_string, value)
+            infer_request.id = read("id", as_string, value)
         elif name == "parameters":
             if type(value) is not dict:
                 raise InvalidRequest("Expected JSON object for keyword: 'parameters'")
-            _set(asked, inputs, value)
+            _set(infer_request, inputs, value)
         else:
-            asked.parameters[name] = parameter(name, value)
+            infer_request.parameters[name] = parameter(name, value)
 
 
 def _input(tensor: ModelTensor, value: object) -> InputTensor:

@@ -37,9 +37,9 @@ async def infer(service: Service, request: Request) -> Response:
     except FoveaError as error:
         return error_answer(error, TEXT)
     text = body if header_size == len(body) else body[:header_size]
-    work = partial(_asked, service, model, request, text, body)
-    asked, encoding = await service.json.run(text, work, MAX_OF_TENSORS)
-    response = await service.plane.infer(model, asked, request.reservation)
+    work = partial(_parse_body, service, model, request, text, body)
+    infer_request, encoding = await service.json.run(text, work, MAX_OF_TENSORS)
+    response = await service.plane.infer(model, infer_request, request.reservation)
     try:
         if elements := _long_json(response, encoding):
             held = request.reservation
@@ -55,7 +55,7 @@ async def infer(service: Service, request: Request) -> Response:
     return answer
 
 
-def _asked(
+def _parse_body(
     service: Service,
     model: ServedModel,
     request: Request,
@@ -63,15 +63,15 @@ def _asked(
     body: bytes | bytearray,
 ) -> tuple[InferRequest, OutputEncoding]:
     version = request.names["version"]
-    asked = InferRequest(model.name, None if version is None else model.version, [])
+    infer_request = InferRequest(model.name, None if version is None else model.version, [])
     if text:
-        reader = BodyReader(asked, text, body, service.extensions.regions)
+        reader = BodyReader(infer_request, text, body, service.extensions.regions)
         reader.read()
-        return asked, reader.encoding
+        return infer_request, reader.encoding
     image = raw_image(model, memoryview(body))
-    asked.inputs.append(image or _raw_input(model, body))
+    infer_request.inputs.append(image or _raw_input(model, body))
     # Clients that send a bare image expect JSON; Triton answers a bare tensor in binary.
-    return asked, OutputEncoding(by_default=image is None)
+    return infer_request, OutputEncoding(by_default=image is None)
 
 
 def _header_size(request: Request, body_size: int) -> int:

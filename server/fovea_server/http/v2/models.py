@@ -79,8 +79,8 @@ async def model_ready(service: Service, request: Request) -> Response:
         if model.state is State.READY:
             return json_answer({"name": model.name, "ready": True})
         reason = model.reason
-    told = service.models.reason_told(request.name("model"), reason)
-    return _not_ready({"error": "Model version not ready", "ready": False, "reason": told})
+    reason = service.models.visible_reason(request.name("model"), reason)
+    return _not_ready({"error": "Model version not ready", "ready": False, "reason": reason})
 
 
 def _not_ready(value: dict[str, object]) -> Response:

@@ -56,8 +56,8 @@ class V2Route(FastRoute):
             request.answer = refusal(403, str(error))
             return
         if not is_allowed:
-            asked = method == "OPTIONS" and "GET" in route.methods
-            answer = Response() if asked else refusal(405, "Method Not Allowed", route.refusal)
+            is_options = method == "OPTIONS" and "GET" in route.methods
+            answer = Response() if is_options else refusal(405, "Method Not Allowed", route.refusal)
             answer.headers.append((b"allow", allow(route.methods).encode()))
             request.answer = answer
 

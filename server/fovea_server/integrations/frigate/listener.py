@@ -211,8 +211,8 @@ class FrigateListener(Feature):
             return self._refused(call, error, refusal(error) if sender in self._wanted else [])
         call.model = model.name
         check_task(model, BOXES)
-        asked = PredictRequest(model, None, [image], OPTIONS, encode=rows)
-        prediction = await self._plane.predict(asked)
+        request = PredictRequest(model, None, [image], OPTIONS, encode=rows)
+        prediction = await self._plane.predict(request)
         [result] = prediction.images
         if isinstance(result, FoveaError):
             raise result
@@ -243,8 +243,8 @@ class FrigateListener(Feature):
             model = await self._ready(name)
         except FoveaError as error:
             there = not isinstance(error, NotFound)
-            said = {"model_available": there, "model_saved": False, "model_loaded": False}
-            return self._refused(call, error, document(**said, message=str(error)))
+            states = {"model_available": there, "model_saved": False, "model_loaded": False}
+            return self._refused(call, error, document(**states, message=str(error)))
         call.model = model.name
         self._wanted[sender] = name
         if len(self._wanted) > _MAX_SENDERS:

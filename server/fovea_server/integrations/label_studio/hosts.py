@@ -33,7 +33,7 @@ class Host:
 
 
 class Hosts:
-    """The Label Studio of each project: that of the operator, or what it said in `/setup`."""
+    """The Label Studio of each project: the operator's, or the one that it sent to `/setup`."""
 
     def __init__(self, settings: Settings) -> None:
         self._given: Host | None = None
@@ -41,23 +41,23 @@ class Hosts:
             self._given = Host(
                 checked(settings.label_studio_url), settings.label_studio_token or ""
             )
-        self._told: OrderedDict[str, Host] = OrderedDict()
+        self._reported: OrderedDict[str, Host] = OrderedDict()
 
     @property
-    def are_told(self) -> bool:
-        """True if the operator named none, so that each project says where its files are."""
+    def is_per_project(self) -> bool:
+        """True if the operator named none, so that each project names its own in `/setup`."""
         return self._given is None
 
-    def tell(self, project: str, url: str, token: str) -> None:
+    def remember(self, project: str, url: str, token: str) -> None:
         """Remember the host of a project; the least recent is forgotten where they are many."""
-        self._told.pop(project, None)
-        self._told[project] = Host(checked(url), token)
-        if len(self._told) > _MAX_PROJECTS:
-            self._told.popitem(last=False)
+        self._reported.pop(project, None)
+        self._reported[project] = Host(checked(url), token)
+        if len(self._reported) > _MAX_PROJECTS:
+            self._reported.popitem(last=False)
 
     def source(self, project: str, task_id: object, address: str) -> Source:
         """Return the image at an address of a task; an error stands for one that cannot be."""
-        host = self._given or self._told.get(project)
+        host = self._given or self._reported.get(project)
         try:
             scheme = urlsplit(address).scheme.lower()
         except ValueError:
@@ -80,7 +80,7 @@ class Hosts:
 
 
 def _url(address: str, host: Host | None) -> Source:
-    """Return an image to fetch; none but the Label Studio itself is told the token."""
+    """Return an image to fetch; only the Label Studio itself gets the token."""
     try:
         own = host is not None and _origin(host.url) == _origin(address)
     except ValueError:

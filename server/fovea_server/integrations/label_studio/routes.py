@@ -67,10 +67,10 @@ async def setup(request: Request) -> Response:
     def answer(given: Given) -> Response:
         model = _model(request)
         url, token = given.get("hostname"), given.get("access_token")
-        if isinstance(url, str) and url and _hosts(request).are_told:
+        if isinstance(url, str) and url and _hosts(request).is_per_project:
             try:
                 check_control(request, "inference")
-                _hosts(request).tell(str(given.get("project")), url, str(token or ""))
+                _hosts(request).remember(str(given.get("project")), url, str(token or ""))
             except (Restricted, Forbidden) as error:
                 # It may connect all the same: the operator can name the host of its files.
                 log.warning(
@@ -124,7 +124,7 @@ async def predict(request: Request) -> Response:
 
     async def answer(body: bytes) -> Response:
         given = await parsed(request, body, json_object)
-        controls, sources = await run_in_threadpool(_asked, request, given, model)
+        controls, sources = await run_in_threadpool(_parse_predict, request, given, model)
         options = _options(controls, model.task)
         encode = partial(_prediction, controls=controls, version=_version(model))
         results: list[object] = []
@@ -220,7 +220,7 @@ def _controls(xml: object, model: ServedModel) -> list[Control]:
     return controls_for(xml, model.name, model.task)
 
 
-def _asked(
+def _parse_predict(
     request: Request, given: Given, model: ServedModel
 ) -> tuple[list[Control], list[Source]]:
     controls = _controls(given.get("label_config"), model)

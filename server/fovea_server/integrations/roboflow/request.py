@@ -23,7 +23,7 @@ _IMAGE = '{"type": "base64" or "url", "value": TEXT}'
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PredictCall:
     """A request to a model.
 
     Attributes:
@@ -69,7 +69,7 @@ def model_of(model_id: object) -> tuple[str, int | None]:
     return name, int(version)
 
 
-def parse_request(body: bytes, most: int, max_images: int) -> Asked:
+def parse_request(body: bytes, most: int, max_images: int) -> PredictCall:
     """Read a request to `/infer/...`: the model, images and options in JSON."""
     given = json_object(body, most)
     name, version = model_of(given.get("model_id"))
@@ -80,7 +80,7 @@ def parse_request(body: bytes, most: int, max_images: int) -> Asked:
         raise InvalidRequest(
             f"the request has {len(sources)} images; it must have 1 to {max_images}"
         )
-    return Asked(
+    return PredictCall(
         name,
         version,
         sources,
@@ -93,7 +93,7 @@ def parse_request(body: bytes, most: int, max_images: int) -> Asked:
     )
 
 
-def parse_legacy(model_id: str, query: Mapping[str, str], kind: str, body: bytes) -> Asked:
+def parse_legacy(model_id: str, query: Mapping[str, str], kind: str, body: bytes) -> PredictCall:
     """Read a request to `/NAME/VERSION`: options in the address, and the image as base64."""
     name, version = model_of(model_id)
     given: dict[str, Any] = dict(query)
@@ -107,7 +107,7 @@ def parse_legacy(model_id: str, query: Mapping[str, str], kind: str, body: bytes
         source = read_form(body, kind, 1)[0][0]
     else:
         source = _decoded(body.decode("latin-1"))
-    return Asked(
+    return PredictCall(
         name,
         version,
         [source],

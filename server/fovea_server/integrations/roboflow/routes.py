@@ -41,7 +41,12 @@ from fovea_server.integrations.asking import (
     query_key,
     result_of,
 )
-from fovea_server.integrations.roboflow.request import Asked, model_of, parse_legacy, parse_request
+from fovea_server.integrations.roboflow.request import (
+    PredictCall,
+    model_of,
+    parse_legacy,
+    parse_request,
+)
 from fovea_server.integrations.roboflow.result_json import TASKS, predictions_json, response
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import ModelControlMode
@@ -137,11 +142,11 @@ def _check_unload(request: Request) -> None:
     check_control(request, "model-repository")
 
 
-def _registered(request: Request, asked: list[dict[str, object]] | None = None) -> Response:
+def _registered(request: Request, requested: list[dict[str, object]] | None = None) -> Response:
     ready = [model for model in models_of(request).visible() if model.state is State.READY]
     models = [_described(m, f"{m.name}/{m.version}") for m in ready if m.task in TASKS]
-    # A client looks for the very id that it asked for, which may have no version.
-    return _json({"models": [*(asked or ()), *models]})
+    # A client looks for the very id that it requested, which may have no version.
+    return _json({"models": [*(requested or ()), *models]})
 
 
 def _described(model: ServedModel, model_id: str) -> dict[str, object]:
@@ -215,19 +220,19 @@ async def legacy(request: Request, dataset: str, version: str) -> Response:
 
 
 async def _answered(
-    request: Request, parse: Callable[[bytes], Awaitable[Asked]], *, drawn_alone: bool = False
+    request: Request, parse: Callable[[bytes], Awaitable[PredictCall]], *, drawn_alone: bool = False
 ) -> Response:
     async def answer(body: bytes) -> Response:
-        asked = await parse(body)
-        await admit_late(request, asked.key)
-        if not asked.draw:
-            prediction, image = await _predicted(request, asked), None
-        elif len(asked.sources) > 1:
+        call = await parse(body)
+        await admit_late(request, call.key)
+        if not call.draw:
+            prediction, image = await _predicted(request, call), None
+        elif len(call.sources) > 1:
             raise InvalidRequest("one image at once is drawn on: send one, or ask for no drawing")
         else:
             # Pixels that wait to be drawn on are large: few at a time.
             async with service_of(request).drawing:
-                prediction = await _predicted(request, asked)
+                prediction = await _predicted(request, call)
                 result_of(prediction.images[0])
                 image = await drawn(service_of(request), prediction, "image/jpeg")
         if drawn_alone:
@@ -237,22 +242,20 @@ async def _answered(
             response(result_of(each), prediction.words, seconds, image)
             for each in prediction.images
         ]
-        content = orjson.dumps(responses if asked.several else responses[0])
+        content = orjson.dumps(responses if call.several else responses[0])
         return Response(content, media_type="application/json")
 
     return await answered(request, answer, deadline(request))
 
 
-async def _predicted(request: Request, asked: Asked) -> Prediction:
-    model = models_of(request).get(asked.name, asked.version)
+async def _predicted(request: Request, call: PredictCall) -> Prediction:
+    model = models_of(request).get(call.name, call.version)
     check_task(model, tuple(TASKS))
-    encode = partial(
-        predictions_json, least=asked.options.conf, least_keypoint=asked.least_keypoint
-    )
-    options = asked.options_for(model.task)
-    sources = asked.sources
+    encode = partial(predictions_json, least=call.options.conf, least_keypoint=call.least_keypoint)
+    options = call.options_for(model.task)
+    sources = call.sources
     return await predicted(
-        request, model, asked.version, sources, options, encode, keep_pixels=asked.draw
+        request, model, call.version, sources, options, encode, keep_pixels=call.draw
     )
 
 

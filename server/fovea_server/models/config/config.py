@@ -193,10 +193,14 @@ def _with_tensors(config: ModelConfig, session: Session) -> ModelConfig:
 
 def _instances(config: ModelConfig, backend: str) -> tuple[ModelInstanceGroup, ...]:
     groups = config.instance_group or (ModelInstanceGroup(config.name),)
-    return tuple(_placed(config.name, index, group, backend) for index, group in enumerate(groups))
+    return tuple(
+        _complete_instance(config.name, index, group, backend) for index, group in enumerate(groups)
+    )
 
 
-def _placed(model: str, index: int, group: ModelInstanceGroup, backend: str) -> ModelInstanceGroup:
+def _complete_instance(
+    model: str, index: int, group: ModelInstanceGroup, backend: str
+) -> ModelInstanceGroup:
     group = replace(group, name=group.name or f"{model}_{index}", count=max(1, group.count))
     if get_backend(backend).on_gpu and group.kind in ("KIND_AUTO", "KIND_GPU"):
         return replace(group, kind="KIND_GPU", gpus=group.gpus or (0,))

@@ -79,7 +79,7 @@ def draw_shapes(canvas: NDArray[np.uint8], shapes: Sequence[Shape]) -> None:
     height, width = canvas.shape[:2]
     line = _line(canvas)
     for shape in shapes:
-        points = np.array(shape.placed(width, height))
+        points = np.array(shape.scale_to(width, height))
         corners = _whole(points)
         if shape.kind == "zone":
             tinted = canvas.copy()
@@ -106,7 +106,7 @@ def draw_counts(
     taken: list[_Place] = []
     for shape in shapes:
         words = " ".join(f"{key} {count}" for key, count in counts.get(shape.name, {}).items())
-        x, y = (points := np.array(shape.placed(width, height))).mean(axis=0)
+        x, y = (points := np.array(shape.scale_to(width, height))).mean(axis=0)
         top = points[:, 1].min() if shape.kind == "zone" else y
         _write(canvas, f"{shape.name} {words.removeprefix('objects ')}", x, top, taken)
 

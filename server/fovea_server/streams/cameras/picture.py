@@ -50,9 +50,9 @@ class NewestPicture:
                 events, feed = self._stream.config.events, self._stream.feed
                 shapes = () if events is None else events.shapes
                 counts = {} if feed is None else feed.counts
-                asked = seen, self._trails.points, shapes, counts
+                arguments = seen, self._trails.points, shapes, counts
                 async with self._drawing:
-                    self._jpeg = await asyncio.to_thread(_drawn, *asked)
+                    self._jpeg = await asyncio.to_thread(_drawn, *arguments)
                 self._seen = seen
         return self._jpeg
 

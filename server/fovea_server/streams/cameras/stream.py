@@ -1,4 +1,4 @@
-"""One stream: the frames of a camera, what a model finds on them, and who is told."""
+"""One stream: the frames of a camera, what a model finds on them, and who gets that."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CameraStream:
     """A model on the frames of a camera; `run` it in a task.
 
     Attributes:
-        subscribers: told of every frame.
+        subscribers: called with every frame.
         answered, refused: frames that the model answered, and did not.
         age_s: of the newest answer.
         newest: the frame that was answered last, which is kept for pictures.
@@ -280,7 +280,7 @@ class CameraStream:
         if self.feed is not None and camera.state is not SourceState.LIVE:
             self.feed.become(live=False)
         lost = camera.state in (SourceState.WAITING, SourceState.FAILED)
-        # A camera that stays away is asked again and again: the first time is the news.
+        # A camera that stays away is tried again and again: the first time is the news.
         again = self._lost and (lost or camera.state is SourceState.CONNECTING)
         self._lost = lost or again
         log.log(
@@ -345,17 +345,17 @@ class _Untracked:
             self._best = max(self._best, float(found.scores.max()))
 
     def reason(self, tuning: Tuning) -> str:
-        """Say why no object has an id; "" while some have, or too few frames were seen."""
+        """Return why no object has an id; "" while some have, or too few frames were seen."""
         if self._frames < max(_UNTRACKED, 2 * tuning.min_frames):
             return ""
-        said = f"objects are found on {self._frames} frames, and none gets an id"
+        text = f"objects are found on {self._frames} frames, and none gets an id"
         if self._best < tuning.new:
             return (
-                f"{said}: the best score is {self._best:.2f}, and a track begins at "
+                f"{text}: the best score is {self._best:.2f}, and a track begins at "
                 f"{tuning.new:.2f}, so lower track_new or conf"
             )
         return (
-            f"{said}: they are not found on {tuning.min_frames} frames in a row, or move too far "
+            f"{text}: they are not found on {tuning.min_frames} frames in a row, or move too far "
             "between two, so raise fps, or lower min_frames or conf"
         )
 

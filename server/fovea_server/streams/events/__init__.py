@@ -1,1 +1,1 @@
-"""Events of streams: a log of them, and who is told."""
+"""Events of streams: a log of them, and their receivers."""

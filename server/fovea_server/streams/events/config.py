@@ -1,4 +1,4 @@
-"""The settings of events: lines, zones, and who is told."""
+"""The settings of events: lines, zones, and receivers."""
 
 from __future__ import annotations
 

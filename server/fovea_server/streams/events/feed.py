@@ -180,7 +180,7 @@ class EventFeed:
             self._sending[name] = asyncio.create_task(sender.run())
 
     def become(self, *, live: bool) -> None:
-        """Say whether frames are seen; receivers that keep a state are told at once."""
+        """Note whether frames are seen; receivers that keep a state get it at once."""
         if live != self.live:
             self.live = live
             self.log.wake()

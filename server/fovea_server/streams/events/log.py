@@ -136,7 +136,7 @@ class EventLog:
         return [] if self.closed else self.read(after)
 
     def close(self) -> None:
-        """Close its files, if they are open; whoever waits is told."""
+        """Close its files, if they are open, and wake whoever waits."""
         if self.closed:
             return
         self.write()

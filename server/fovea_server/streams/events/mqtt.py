@@ -82,7 +82,7 @@ class Mqtt:
             await self._client.__aenter__()
         except (MqttError, OSError) as error:
             raise SinkFailed(_reason(error)) from None
-        self._told: dict[str, Mapping[str, int]] = {}
+        self._published: dict[str, Mapping[str, int]] = {}
         self._told_live: bool | None = None
         try:
             for topic, sensor in self._sensors():
@@ -117,7 +117,7 @@ class Mqtt:
             raise SinkFailed(str(error), _MAX_TRIES) from None
 
     async def beat(self) -> None:
-        """Say whether the stream is live, which also notices that the broker is not there."""
+        """Publish whether the stream is live, which also notices that the broker is not there."""
         await self._publish_counts()
         await self._publish_status()
 
@@ -128,9 +128,9 @@ class Mqtt:
 
     async def _publish_counts(self) -> None:
         for name, counts in self._counts().items():
-            if self._told.get(name) != counts:
+            if self._published.get(name) != counts:
                 await self._publish(f"{self._base}/counts/{name}", orjson.dumps(counts))
-                self._told[name] = counts
+                self._published[name] = counts
 
     async def _publish(self, topic: str, payload: bytes, *, retain: bool = True) -> None:
         from aiomqtt import MqttError
@@ -141,7 +141,7 @@ class Mqtt:
             raise SinkFailed(f"the broker is lost: {error}") from None
 
     def _sensors(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return what Home Assistant is told of each count, and where it looks for that."""
+        """Return what Home Assistant gets about each count, and where it looks for that."""
         device = {"identifiers": [f"fovea_{self._stream}"], "name": f"Fovea {self._stream}"}
         return [
             (

@@ -171,8 +171,8 @@ class Sender:
         """The events that the receiver has not taken, in words; empty where it has all."""
         lacks = self.waiting + self.missed + self.refused
         why = self.reason or self.refusal
-        told = f"{counted(lacks, 'event')} to the {self._sink.name}"
-        return "" if not lacks else f"{told}: {why}" if why else told
+        text = f"{counted(lacks, 'event')} to the {self._sink.name}"
+        return "" if not lacks else f"{text}: {why}" if why else text
 
     @property
     def document(self) -> dict[str, object]:

@@ -33,7 +33,7 @@ class SourceState(StrEnum):
     CONNECTING = "connecting"
     LIVE = "live"
     WAITING = "waiting"
-    """It is lost, and asked again after a while."""
+    """It is lost, and tried again after a while."""
     ENDED = "ended"
     FAILED = "failed"
 
@@ -59,7 +59,7 @@ class Camera:
     """Frames of a source; one coroutine iterates over `frames`.
 
     Args:
-        turn: entered before a frame is taken, and left when the next one is asked for: where that
+        turn: entered before a frame is taken, and left when the next one is requested: where that
             takes its time, the frame is one that came meanwhile.
 
     Attributes:
@@ -87,7 +87,7 @@ class Camera:
         self._taken = 0
 
     async def frames(self) -> AsyncGenerator[Frame, None]:
-        """Yield frames until a file ends, or can not be read; a camera is asked again for ever."""
+        """Yield frames until a file ends, or can not be read; a camera is tried again for ever."""
         wait_s = _FIRST_WAIT_S
         while True:
             self._become(SourceState.CONNECTING, self.reason)

@@ -134,10 +134,10 @@ class RtspRelay(threading.Thread):
             while True:
                 for key, _ in ready.select():
                     if key.fileobj is decoder:
-                        if not (asked := decoder.recv(_CHUNK)):
+                        if not (sent := decoder.recv(_CHUNK)):
                             return
-                        plays = plays or asked.startswith(b"PLAY ")
-                        self._camera.sendall(asked)
+                        plays = plays or sent.startswith(b"PLAY ")
+                        self._camera.sendall(sent)
                         continue
                     if (answered := self._received()) is None:
                         continue

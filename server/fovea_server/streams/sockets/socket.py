@@ -189,7 +189,7 @@ class Sockets:
                 raise
         except asyncio.CancelledError:
             pass  # uvicorn cancels what outlasts the time to exit.
-        except Exception as error:  # noqa: BLE001  (the client is told, whatever fails)
+        except Exception as error:  # noqa: BLE001  (the client gets an error, whatever fails)
             return _FAULT, str(_fault(error, conversation.call))
         else:
             if not self._service.models.draining:
@@ -245,13 +245,13 @@ def key_in(content: Content) -> str | None:
 
 def error_text(error: FoveaError, **head: int) -> bytes:
     """Write an error as /v1 answers it, with what HTTP has in its head."""
-    told: dict[str, float] = {**head, "status": http_status(error)}
+    document: dict[str, float] = {**head, "status": http_status(error)}
     if (retry_after_s := getattr(error, "retry_after_s", None)) is not None:
-        told["retry_after_s"] = round(retry_after_s, 3)
-    return orjson.dumps(told)[:-1] + b"," + error_json(error)[1:]
+        document["retry_after_s"] = round(retry_after_s, 3)
+    return orjson.dumps(document)[:-1] + b"," + error_json(error)[1:]
 
 
 def _fault(error: Exception, call: Call) -> FoveaError:
-    """Log an error of this program, and make what the client is told."""
+    """Log an error of this program, and make the one for the client."""
     log.error("GET %r", call.shown, exc_info=error, extra={"id": call.id})
     return FoveaError("an internal error; the server's log has the details")
