@@ -83,7 +83,7 @@ def test_observers_see_answers_and_fail_none(demo_repository, caplog):
         models,
         app.service.extensions.trace,
         DecodeLimiter(app.service.budget, cores=1, most_pixels=10**8),
-        Tiles(image_limits(settings), settings.max_queue),
+        Tiles(image_limits(settings)),
         Tracks(60),
         Canaries(),
         [Raising(), watch],

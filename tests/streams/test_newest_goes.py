@@ -43,7 +43,7 @@ def test_the_newest_frame_and_the_ids_go_with_their_stream(uncollected, demo_rep
         service.models,
         service.extensions.trace,
         DecodeLimiter(service.budget, cores=1, most_pixels=10**8),
-        Tiles(image_limits(settings), settings.max_queue),
+        Tiles(image_limits(settings)),
         tracks,
         Canaries(),
     )
