@@ -25,7 +25,7 @@ def test_once_does_not_say_that_it_serves(tmp_path):
     done = start(tmp_path, "--task", "segment", "--once", "--port=0", "--host=::1")
     shown = done.communicate(timeout=120)[0]
     assert done.returncode == 0
-    assert re.search(r"through http://\[::1\]:[1-9]", shown)
+    assert re.search(r"through\s+http://\[::1\]:[1-9]", shown)
     assert "score" in shown
     assert "mask" in shown
     assert "annotated image" in shown
