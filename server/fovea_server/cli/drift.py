@@ -13,7 +13,8 @@ from fovea_engines.repository.card import MIN_LIVE
 from fovea_preprocess.text import counted
 from fovea_server.cli.options import AsJson, PlotOption, check_plot
 from fovea_server.cli.server_client import SERVER, NameArgument, ServedModelClient, ServerOption
-from fovea_server.monitoring.drift import DriftBin, DriftQuantity, DriftReport, draw
+from fovea_server.monitoring.drift import DriftBin, DriftQuantity, DriftReport
+from fovea_server.monitoring.drift_chart import draw
 
 # As users of the index have them: a change to look at, and another population.
 _CHANGED, _DRIFTED = 0.1, 0.25

@@ -1,4 +1,4 @@
-"""Compares what models get with the images of their builds."""
+"""Compares what models get with the images of their builds: windows, the report, its route."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from weakref import WeakKeyDictionary
@@ -29,34 +28,14 @@ from fovea_server.http.v1.dependencies import ModelName, restricted
 from fovea_server.http.v1.openapi import described
 from fovea_server.models.model import ServedModel
 from fovea_server.observability.histogram import Family
-from fovea_server.svg import document, text
 from fovea_server.tensors.messages import ImageResult, SentImage
 
 IMAGES = 500
 """As many images make a window."""
 
-LARGEST = 24_000_000
-"""Most pixels of an image whose brightness is looked at: nobody counts the memory that it takes."""
-
 _EVERY_S = 0.25
 # A look takes a fiftieth of the time of one processor at most.
 _REST = 49
-
-_EDGE, _LABELS, _BARS, _BAR = 16, 150, 420, 9
-_ROW, _TITLE = 2 * _BAR + 8, 40
-_GREY, _BLUE = "#9a9a9a", "#0072b2"
-
-_BIN: JsonDict = {"bin": "person", "expected": 0.54, "live": 0.28}
-_QUANTITY: JsonDict = {"quantity": "classes", "distance": 0.31, "images": 412, "bins": [_BIN]}
-_REPORT: JsonDict = {
-    **{"model": "yolov8n", "version": "1", "window": IMAGES, "left_out": 0},
-    **{"images": 256, "images_from": "val2017", "quantities": [_QUANTITY]},
-}
-
-_USUAL = PredictOptions()
-# With others, less or other is found.
-_choosing = attrgetter("iou", "classes", "max_det", "agnostic", "labels", "tile")
-_CHOSEN = _choosing(_USUAL)
 
 
 class LiveWindow:
@@ -91,42 +70,12 @@ class LiveWindow:
         return self.baseline.count(list(self.found), list(self._brightness))
 
 
-def draw(report: DriftReport) -> str:
-    """Draw two bars for each bin: the share of the build's images, and that of the live ones."""
-    title = f"{report.model}, version {report.version}: live images and those of its build"
-    parts = [
-        text(_EDGE, 28, title, 'class="title"'),
-        *_bar(_EDGE, 44, 14, _GREY, ""),
-        text(_EDGE + 20, 53, f"{report.images} images of {report.images_from}"),
-        *_bar(_EDGE + _LABELS + 100, 44, 14, _BLUE, ""),
-        text(_EDGE + _LABELS + 120, 53, "live"),
-    ]
-    top = 64
-    for each in report.quantities:
-        parts += _chart(each, top)
-        top += _TITLE + _ROW * len(each.bins)
-    return document(title, 2 * _EDGE + _LABELS + _BARS + 50, top + _EDGE, parts)
-
-
-def _chart(of: DriftQuantity, top: int) -> Iterator[str]:
-    distance = "too few live images" if of.distance is None else f"distance {of.distance:.2f}"
-    heading = f"{of.quantity}: {distance}, {of.images} live images"
-    yield text(_EDGE, top + 28, heading, 'style="font-weight:600"')
-    left = _EDGE + _LABELS
-    for number, each in enumerate(of.bins):
-        y = top + _TITLE + number * _ROW
-        yield text(left - 8, y + _BAR + 4, each.bin[:20], 'text-anchor="end"')
-        for place, share, colour in ((y, each.expected, _GREY), (y + _BAR, each.live, _BLUE)):
-            yield from _bar(
-                left, place, round(share * _BARS, 1), colour, f"{each.bin}: {share:.1%}"
-            )
-
-
-def _bar(left: float, top: float, width: float, colour: str, about: str) -> Iterator[str]:
-    yield (
-        f'<rect x="{left}" y="{top}" width="{width}" height="{_BAR}" fill="{colour}">'
-        f"<title>{escape(about)}</title></rect>"
-    )
+_BIN: JsonDict = {"bin": "person", "expected": 0.54, "live": 0.28}
+_QUANTITY: JsonDict = {"quantity": "classes", "distance": 0.31, "images": 412, "bins": [_BIN]}
+_REPORT: JsonDict = {
+    **{"model": "yolov8n", "version": "1", "window": IMAGES, "left_out": 0},
+    **{"images": 256, "images_from": "val2017", "quantities": [_QUANTITY]},
+}
 
 
 class DriftBin(BaseModel):
@@ -163,65 +112,12 @@ class DriftReport(BaseModel):
     quantities: list[DriftQuantity]
 
 
-def drift_report(model: ServedModel, window: LiveWindow) -> DriftReport:
-    """Compute the report; it takes milliseconds."""
-    labels = None if model.engine is None else model.engine.labels
-    live = window.count()
-    baseline = window.baseline
-    quantities = [
-        DriftQuantity(
-            quantity=name,
-            distance=None if (far := each.distance(live[name])) is None else round(far, 4),
-            images=round(float(live[name].sum())),
-            bins=[
-                DriftBin(bin=text, expected=round(want, 4), live=round(have, 4))
-                for text, want, have in zip(
-                    _bin_names(name, each, labels),
-                    (count / sum(each.counts) for count in each.counts),
-                    (live[name] / max(1.0, live[name].sum())).tolist(),
-                    strict=True,
-                )
-                if want or have
-            ],
-        )
-        for name, each in baseline.quantities.items()
-    ]
-    return DriftReport(
-        model=model.name,
-        version=str(model.version),
-        window=IMAGES,
-        left_out=window.left_out,
-        images=baseline.images,
-        images_from=baseline.images_from,
-        quantities=quantities,
-    )
-
-
-def _bin_names(quantity: str, of: Distribution, labels: tuple[str, ...] | None) -> list[str]:
-    if of.exact:
-        return [*(class_name(labels, int(each)) for each in of.edges), "others"]
-    if quantity == "objects":
-        edges = [int(each) for each in of.edges[:-1]]
-        last = int(of.edges[-1])
-        pairs = pairwise([*edges, last + 1])
-        between = [str(a) if a + 1 == b else f"{a} to {b - 1}" for a, b in pairs]
-        under = "none" if edges[0] <= 1 else f"under {edges[0]}"
-        return [under, *between, f"over {last}"]
-    edges_ = [f"{each:.3g}" for each in of.edges]
-    between = [f"{a} to {b}" for a, b in pairwise(edges_)]
-    return [f"under {edges_[0]}", *between, f"over {edges_[-1]}"]
-
-
-def drift_routes(watch: Drift) -> APIRouter:
-    """Make the route."""
-    router = APIRouter(tags=["models"], dependencies=[restricted("statistics")])
-
-    @router.get("/v1/models/{name}/drift", **described("model_drift", DriftReport, 403, 404, 503))
-    async def model_drift(name: ModelName) -> DriftReport:
-        """Compare the last images of a model with those that it was built with."""
-        return await run_in_threadpool(drift_report, *watch.window(name))
-
-    return router
+_USUAL = PredictOptions()
+# With others, less or other is found.
+_choosing = attrgetter("iou", "classes", "max_det", "agnostic", "labels", "tile")
+_CHOSEN = _choosing(_USUAL)
+# Of images whose brightness is looked at: nobody counts the memory that it takes.
+_MAX_PIXELS = 24_000_000
 
 
 class Drift(Feature):
@@ -236,7 +132,7 @@ class Drift(Feature):
 
     def router(self) -> APIRouter:
         """Make the route of the report."""
-        return drift_routes(self)
+        return _drift_routes(self)
 
     def observe(
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
@@ -258,9 +154,9 @@ class Drift(Feature):
             pixels = result.width * result.height
             if usual and (found := compared(result.found, pixels)):
                 window.found.append(found)
-            if time.monotonic() >= window.next_look and pixels <= LARGEST:
+            if time.monotonic() >= window.next_look and pixels <= _MAX_PIXELS:
                 window.next_look = math.inf
-                asyncio.get_running_loop().call_soon(self._look, window, image)
+                asyncio.get_running_loop().call_soon(self._look_in_thread, window, image)
 
     def window(self, name: str) -> tuple[ServedModel, LiveWindow]:
         """Return the version of a model that answers, and its window; call it on the event loop.
@@ -301,5 +197,66 @@ class Drift(Feature):
         window = self._windows[model] = None if baseline is None else LiveWindow(baseline)
         return window
 
-    def _look(self, window: LiveWindow, image: SentImage) -> None:
+    def _look_in_thread(self, window: LiveWindow, image: SentImage) -> None:
         asyncio.get_running_loop().run_in_executor(None, window.look, image)
+
+
+def _drift_routes(watch: Drift) -> APIRouter:
+    """Make the route."""
+    router = APIRouter(tags=["models"], dependencies=[restricted("statistics")])
+
+    @router.get("/v1/models/{name}/drift", **described("model_drift", DriftReport, 403, 404, 503))
+    async def model_drift(name: ModelName) -> DriftReport:
+        """Compare the last images of a model with those that it was built with."""
+        return await run_in_threadpool(_drift_report, *watch.window(name))
+
+    return router
+
+
+def _drift_report(model: ServedModel, window: LiveWindow) -> DriftReport:
+    """Compute the report; it takes milliseconds."""
+    labels = None if model.engine is None else model.engine.labels
+    live = window.count()
+    baseline = window.baseline
+    quantities = [
+        DriftQuantity(
+            quantity=name,
+            distance=None if (far := each.distance(live[name])) is None else round(far, 4),
+            images=round(float(live[name].sum())),
+            bins=[
+                DriftBin(bin=bin_name, expected=round(want, 4), live=round(have, 4))
+                for bin_name, want, have in zip(
+                    _bin_names(name, each, labels),
+                    (count / sum(each.counts) for count in each.counts),
+                    (live[name] / max(1.0, live[name].sum())).tolist(),
+                    strict=True,
+                )
+                if want or have
+            ],
+        )
+        for name, each in baseline.quantities.items()
+    ]
+    return DriftReport(
+        model=model.name,
+        version=str(model.version),
+        window=IMAGES,
+        left_out=window.left_out,
+        images=baseline.images,
+        images_from=baseline.images_from,
+        quantities=quantities,
+    )
+
+
+def _bin_names(quantity: str, of: Distribution, labels: tuple[str, ...] | None) -> list[str]:
+    if of.exact:
+        return [*(class_name(labels, int(each)) for each in of.edges), "others"]
+    if quantity == "objects":
+        edges = [int(each) for each in of.edges[:-1]]
+        last = int(of.edges[-1])
+        pairs = pairwise([*edges, last + 1])
+        between = [str(a) if a + 1 == b else f"{a} to {b - 1}" for a, b in pairs]
+        under = "none" if edges[0] <= 1 else f"under {edges[0]}"
+        return [under, *between, f"over {last}"]
+    shown = [f"{each:.3g}" for each in of.edges]
+    between = [f"{a} to {b}" for a, b in pairwise(shown)]
+    return [f"under {shown[0]}", *between, f"over {shown[-1]}"]
