@@ -16,7 +16,7 @@ from fovea_server.cli.promote import _seconds
 from fovea_server.cli.server_client import parse_share
 from fovea_server.models.config.config_check import checked
 from fovea_server.rollout.canary import RunningCanary, _tail
-from fovea_server.rollout.promotion_documents import FILE, CanaryPlan, Promotion, Rollback
+from fovea_server.rollout.promotion_documents import CanaryPlan, Promotion, Rollback
 from fovea_server.rollout.record import HistoryRecord
 
 # Each promotion that is done is told.
@@ -47,7 +47,6 @@ def events(models):
 
 
 def test_what_was_promoted_outlasts_a_kill_and_writers_do_not_mix(models):
-    assert FILE == HISTORY_FILE
     command = [sys.executable, "-c", WRITER, str(models.root)]
     for most in (3, 20):
         writers = [
@@ -76,7 +75,7 @@ def test_what_was_promoted_outlasts_a_kill_and_writers_do_not_mix(models):
 def test_after_a_torn_line_the_next_one_takes_its_place(models):
     with HistoryRecord(models, "m") as record:
         record.append(record.event_of(Promotion(version=1)), "anna", "")
-    path = models.root / "m" / FILE
+    path = models.root / "m" / HISTORY_FILE
     with path.open("ab") as file:
         file.write(b'{"at": "2026-11-27T1')
     assert len(events(models)) == 1
@@ -90,7 +89,7 @@ def test_after_a_torn_line_the_next_one_takes_its_place(models):
 
 
 def test_what_is_refused_leaves_no_file_and_what_is_no_file_says_so(models):
-    path = models.root / "m" / FILE
+    path = models.root / "m" / HISTORY_FILE
     for refused in (Promotion(version=3), Rollback(), Promotion(version=2, canary=0.1)):
         with pytest.raises((NotFound, InvalidRequest)), HistoryRecord(models, "m") as record:
             record.event_of(refused)

@@ -28,7 +28,13 @@ from fovea_server.cli.options import (
 )
 from fovea_server.cli.server_client import ServedModelClient, parse_share
 from fovea_server.models.config.config_check import checked
-from fovea_server.rollout.promotion_documents import LATEST, MOST, ModelHistory, Promotion, Rollback
+from fovea_server.rollout.promotion_documents import (
+    DEFAULT_EVENTS,
+    MAX_EVENTS,
+    ModelHistory,
+    Promotion,
+    Rollback,
+)
 from fovea_server.rollout.record import HistoryRecord
 
 # A server answers once it has loaded the version.
@@ -139,8 +145,8 @@ def history(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=MOST, help="Most events, the newest.")
-    ] = LATEST,
+        int, typer.Option(metavar="N", min=1, max=MAX_EVENTS, help="Most events, the newest.")
+    ] = DEFAULT_EVENTS,
     as_json: AsJson = False,
 ) -> None:
     """List which version of a model was made current, by whom and why.
@@ -226,6 +232,6 @@ def _apply_change(
     return _read(models, name)
 
 
-def _read(models: ModelRepository, name: str, limit: int = LATEST) -> ModelHistory:
+def _read(models: ModelRepository, name: str, limit: int = DEFAULT_EVENTS) -> ModelHistory:
     history = models.history(name)
     return ModelHistory.of(name, history.events, history.current, limit=limit)

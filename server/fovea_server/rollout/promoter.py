@@ -1,4 +1,4 @@
-"""Follows the histories of the models of a server, and decides about canaries."""
+"""Follows the histories of models, decides about canaries, and has the routes that promote."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from fovea_engines.repository.history import HISTORY_FILE
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.canaries import Canaries
@@ -22,9 +23,8 @@ from fovea_server.http.v1.dependencies import INDEX, ModelName, call_of, changin
 from fovea_server.http.v1.openapi import described
 from fovea_server.rollout.canary import RunningCanary
 from fovea_server.rollout.promotion_documents import (
-    FILE,
-    LATEST,
-    MOST,
+    DEFAULT_EVENTS,
+    MAX_EVENTS,
     Event,
     ModelHistory,
     Promotion,
@@ -39,61 +39,15 @@ from fovea_server.rollout.record import (
 )
 from fovea_server.rollout.shadows import Shadows
 
-_CHANGES = 400, 403, 404, 413, 422, 503
-
-Limit = Annotated[int, Query(ge=1, le=MOST, description="most events")]
-Before = Annotated[int | None, Query(ge=1, description="only events before this number")]
-
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-# After so many looks the models are listed anew.
-_LOOKS = 15
+_LOOKS_PER_LISTING = 15
 # Time for other servers to let a canary pass that has seen too few requests here.
 _PATIENCE = timedelta(seconds=10)
 
-Stamps = dict[str, tuple[int, int]]
-"""Time of change (ns) and size of the history, of each model that has one."""
-
-
-def promotion_routes(promoter: Promoter) -> APIRouter:
-    """Make the routes; those that change something are for who may load models."""
-    router = APIRouter(tags=["models"], prefix="/v1/models/{name}", dependencies=INDEX)
-
-    async def changed(request: Request, name: str, kind: type[Rollback]) -> Response:
-        async def work(given: Rollback) -> str:
-            call = call_of(request)
-            who = call.principal.name if call.principal is not None else (given.who or "")[:100]
-            # A client that leaves does not stop it half-way, with a version loaded for nobody.
-            await asyncio.shield(promoter.change(name, given, who or call.client or ""))
-            return (await promoter.history(name)).model_dump_json(exclude_none=True)
-
-        return await changing(request, kind, work)
-
-    @router.get(
-        "/history",
-        response_model_exclude_none=True,
-        **described("model_history", ModelHistory, 403, 404, 422, 503),
-    )
-    async def model_history(
-        name: ModelName, limit: Limit = LATEST, before: Before = None
-    ) -> ModelHistory:
-        """List who made which version current, when and why; and how a canary does."""
-        return await promoter.history(name, limit, before)
-
-    @router.post("/promote", **described("promote_model", ModelHistory, *_CHANGES, body=Promotion))
-    async def promote_model(request: Request, name: ModelName) -> Response:
-        """Make a version current: it answers all requests that name none, or a share of them."""
-        return await changed(request, name, Promotion)
-
-    @router.post(
-        "/rollback", **described("roll_model_back", ModelHistory, *_CHANGES, body=Rollback)
-    )
-    async def roll_model_back(request: Request, name: ModelName) -> Response:
-        """End the canary, or make the version before current again."""
-        return await changed(request, name, Rollback)
-
-    return router
+# Time of change (ns) and size of the history, of each model that has one.
+_Stamps = dict[str, tuple[int, int]]
 
 
 class Promoter(Feature):
@@ -104,7 +58,7 @@ class Promoter(Feature):
 
     def __init__(self, models: Models, canaries: Canaries, shadows: Shadows) -> None:
         self._models, self._canaries, self._shadows = models, canaries, shadows
-        self._seen: Stamps = {}
+        self._seen: _Stamps = {}
         self._files: dict[str, Path] = {}
         # By model: a look would unload what is loaded and not current yet, and two that take over
         # the same canary would begin it twice.
@@ -114,7 +68,7 @@ class Promoter(Feature):
 
     def router(self) -> APIRouter:
         """Make the routes."""
-        return promotion_routes(self)
+        return _promotion_routes(self)
 
     async def start(self) -> None:
         """Begin to follow."""
@@ -145,7 +99,7 @@ class Promoter(Feature):
             await self._take_over(name)
 
     async def history(
-        self, name: str, limit: int = LATEST, before: int | None = None
+        self, name: str, limit: int = DEFAULT_EVENTS, before: int | None = None
     ) -> ModelHistory:
         """Tell what happened, as `ModelHistory.of`; NotFound: there is no such model."""
         models, folder = self._place(name)
@@ -186,7 +140,7 @@ class Promoter(Feature):
         for look in count():
             await asyncio.sleep(_LOOK_S)
             try:
-                if look % _LOOKS == 0:
+                if look % _LOOKS_PER_LISTING == 0:
                     await asyncio.to_thread(self._find)
                 await self._look()
                 fault = ""
@@ -218,10 +172,10 @@ class Promoter(Feature):
     def _find(self) -> None:
         for name in self._models.availability():
             with suppress(FoveaError):
-                self._files[name] = self._models.folder(name) / FILE
+                self._files[name] = self._models.folder(name) / HISTORY_FILE
 
-    def _stamps(self) -> Stamps:
-        found: Stamps = {}
+    def _stamps(self) -> _Stamps:
+        found: _Stamps = {}
         for name, file in list(self._files.items()):
             with suppress(OSError):
                 status = file.stat()
@@ -231,7 +185,7 @@ class Promoter(Feature):
     async def _take_over(self, name: str) -> None:
         """Serve what the history says; a fault is logged once for each change of the file."""
         with suppress(FoveaError):
-            self._files[name] = self._models.folder(name) / FILE
+            self._files[name] = self._models.folder(name) / HISTORY_FILE
         stamp = (await asyncio.to_thread(self._stamps)).get(name)
         try:
             await self._models.follow(name)
@@ -285,11 +239,11 @@ class Promoter(Feature):
                 return
             if lacks:
                 fault = f"too few requests came in its time: it still waits for {lacks}"
-        action = "canary_passed" if fault is None else "canary_failed"
+        outcome = "passed" if fault is None else "failed"
         why = fault or f"{canary.own.answered} requests answered within its limits"
-        log.warning("canary %d of model %s: %s: %s", canary.version, name, action[7:], why)
+        log.warning("canary %d of model %s: %s: %s", canary.version, name, outcome, why)
         try:
-            await asyncio.to_thread(self._end, name, canary.event, action, why)
+            await asyncio.to_thread(self._end, name, canary.event, f"canary_{outcome}", why)
         except (FoveaError, OSError) as error:
             log.error("it is over on this server alone: %s", error)
             await self._forget(name)
@@ -302,3 +256,48 @@ class Promoter(Feature):
             if record.history.canary == event:
                 both = {"version": event["version"], "previous": event["previous"]}
                 record.append({"action": action, **both}, "fovea", why)
+
+
+_CHANGES = 400, 403, 404, 413, 422, 503
+_Limit = Annotated[int, Query(ge=1, le=MAX_EVENTS, description="most events")]
+_Before = Annotated[int | None, Query(ge=1, description="only events before this number")]
+
+
+def _promotion_routes(promoter: Promoter) -> APIRouter:
+    """Make the routes; those that change something are for who may load models."""
+    router = APIRouter(tags=["models"], prefix="/v1/models/{name}", dependencies=INDEX)
+
+    async def changed(request: Request, name: str, kind: type[Rollback]) -> Response:
+        async def work(given: Rollback) -> str:
+            call = call_of(request)
+            who = call.principal.name if call.principal is not None else (given.who or "")[:100]
+            # A client that leaves does not stop it half-way, with a version loaded for nobody.
+            await asyncio.shield(promoter.change(name, given, who or call.client or ""))
+            return (await promoter.history(name)).model_dump_json(exclude_none=True)
+
+        return await changing(request, kind, work)
+
+    @router.get(
+        "/history",
+        response_model_exclude_none=True,
+        **described("model_history", ModelHistory, 403, 404, 422, 503),
+    )
+    async def model_history(
+        name: ModelName, limit: _Limit = DEFAULT_EVENTS, before: _Before = None
+    ) -> ModelHistory:
+        """List who made which version current, when and why; and how a canary does."""
+        return await promoter.history(name, limit, before)
+
+    @router.post("/promote", **described("promote_model", ModelHistory, *_CHANGES, body=Promotion))
+    async def promote_model(request: Request, name: ModelName) -> Response:
+        """Make a version current: it answers all requests that name none, or a share of them."""
+        return await changed(request, name, Promotion)
+
+    @router.post(
+        "/rollback", **described("roll_model_back", ModelHistory, *_CHANGES, body=Rollback)
+    )
+    async def roll_model_back(request: Request, name: ModelName) -> Response:
+        """End the canary, or make the version before current again."""
+        return await changed(request, name, Rollback)
+
+    return router

@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.config import JsonDict
 from pydantic.json_schema import SkipJsonSchema
 
+from fovea_engines.repository.history import HISTORY_FILE
 from fovea_preprocess.errors import InvalidModel, InvalidOption
 from fovea_server.models.config.config_check import checked
 
-FILE = "history.jsonl"
 Event = Mapping[str, Any]
 
-LATEST, MOST = 100, 1000
+DEFAULT_EVENTS, MAX_EVENTS = 100, 1000
 """Events of a history that are listed, unless fewer or more are requested, and the most."""
 
 Absent = SkipJsonSchema[None]
@@ -143,7 +143,7 @@ class ModelHistory(BaseModel):
         current: int | None,
         canary: CanaryFigures | None = None,
         *,
-        limit: int = LATEST,
+        limit: int = DEFAULT_EVENTS,
         before: int | None = None,
     ) -> Self:
         """Tell the last events, or the last `before` a number; InvalidModel names one that is none.
@@ -163,7 +163,7 @@ class ModelHistory(BaseModel):
                 documents.append(HistoryEvent.model_validate({**event, "number": number}))
             except ValidationError:
                 raise InvalidModel(
-                    f"line {number} of {name}/{FILE} is no event: take it out"
+                    f"line {number} of {name}/{HISTORY_FILE} is no event: take it out"
                 ) from None
         version = None if current is None else str(current)
         return cls(model=name, current=version, canary=canary, events=documents)

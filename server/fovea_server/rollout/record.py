@@ -9,10 +9,10 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fovea_engines.repository.history import append_event, locked_history
+from fovea_engines.repository.history import HISTORY_FILE, append_event, locked_history
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidRequest, NotFound, Unavailable
-from fovea_server.rollout.promotion_documents import FILE, CanaryPlan, Event, Promotion, Rollback
+from fovea_server.rollout.promotion_documents import CanaryPlan, Event, Promotion, Rollback
 
 _FILE = ".canary.json"
 
@@ -73,7 +73,7 @@ class HistoryRecord:
 
     def __init__(self, models: ModelRepository, name: str) -> None:
         self._models, self._name = models, name
-        self._path = models.root / name / FILE
+        self._path = models.root / name / HISTORY_FILE
         # Opening what is no file may never end; this says so.
         models.history(name)
         self._stack = ExitStack()
@@ -81,9 +81,9 @@ class HistoryRecord:
             self._file = self._stack.enter_context(locked_history(self._path.parent))
         except OSError as error:
             raise Unavailable(
-                f"{self._name}/{FILE} cannot be written ({error.strerror}): make the repository "
-                "writable for this user, or promote where it is: `fovea promote MODEL VERSION "
-                "--repository DIR`; the servers of the repository follow that file"
+                f"{self._name}/{HISTORY_FILE} cannot be written ({error.strerror}): make the "
+                "repository writable for this user, or promote where it is: `fovea promote MODEL "
+                "VERSION --repository DIR`; the servers of the repository follow that file"
             ) from error
         try:
             self.history = models.history(name)
@@ -158,4 +158,6 @@ class HistoryRecord:
         try:
             append_event(self._file, self._path.parent, given)
         except OSError as error:
-            raise Unavailable(f"{self._name}/{FILE} is as it was: {error.strerror}") from error
+            raise Unavailable(
+                f"{self._name}/{HISTORY_FILE} is as it was: {error.strerror}"
+            ) from error
