@@ -1,6 +1,7 @@
 """What a server computes: predictions for images, vectors of texts, tensors for tensors.
 
-HTTP, gRPC and cameras convert to and from this, and reach no engine by another way.
+HTTP, gRPC and cameras convert to and from this, and reach no engine by another way. It also charges
+keys for their images, and notes the stages of a request in its span.
 """
 
 from __future__ import annotations
@@ -41,9 +42,6 @@ from fovea_server.tracking.tracks import Tracks, TrackTurn
 from fovea_server.traffic.call import CALL, CLIENT
 from fovea_server.traffic.triton_trace import TraceSettings
 
-# Of a network whose batch has no limit: a wrong shape costs no more.
-_MAX_ROWS = 1024
-
 log = logging.getLogger(__name__)
 
 # Answers from this many bytes on are counted before they are computed.
@@ -54,86 +52,6 @@ _DRAWING = 4
 T = TypeVar("T")
 
 Write = Callable[[ImageResult], bytes]
-
-
-def record_images(
-    span: RequestSpan,
-    model: ServedModel,
-    engine: Engine,
-    results: Sequence[ImageResult | FoveaError],
-    arrived_ns: int,
-) -> None:
-    """Note the stages of each image."""
-    _describe(span, model)
-    span.attributes["fovea.images"] = len(results)
-    for index, result in enumerate(results):
-        # An answer of the cache has no batch, and one of tiles has several.
-        if isinstance(result, ImageResult):
-            stages = result.times.of_image()
-            # Images for another device are decoded before they wait for their batch.
-            if not engine.session.offloads:
-                stages = {"queue": result.times.queue} | stages
-            _lay(span, stages, arrived_ns, result.batch, {"fovea.image": index})
-
-
-def record_tensors(
-    span: RequestSpan, model: ServedModel, request: InferRequest, arrived_ns: int
-) -> None:
-    """Note the stages of a request for tensors."""
-    _describe(span, model)
-    for times in request.times or ():
-        _lay(span, times.of_tensors(), arrived_ns, request.batch, {})
-
-
-def _describe(span: RequestSpan, model: ServedModel) -> None:
-    span.attributes["fovea.version"] = str(model.version)
-    # An ensemble has no engine of its own.
-    if (engine := model.engine) is not None:
-        span.attributes["fovea.backend"] = engine.card.backend
-        span.attributes["fovea.precision"] = engine.card.precision
-
-
-def _lay(
-    span: RequestSpan, stages: Mapping[str, int], at_ns: int, batch: int, about: Attributes
-) -> None:
-    if batch:
-        span.attributes["fovea.batch"] = max(batch, int(span.attributes.get("fovea.batch", 0)))
-    if not any(stages.values()):
-        return
-    for name, ns in stages.items():
-        span.stages.append(Stage(name, at_ns, ns, about))
-        at_ns += ns
-
-
-def charge(model: ServedModel, count: Callable[[], int]) -> None:
-    """Count images for the key of the current request, if it has one.
-
-    Raises:
-        Forbidden: the key is not for this model, which an API may have chosen itself.
-        RateLimited: its rate or its quota has no room for them.
-    """
-    call = CALL.get()
-    if call is not None and call.principal is not None:
-        call.principal.check_model(model.name)
-        images = count()
-        paid = min(images, call.paid)
-        call.paid -= paid
-        if due := images - paid:
-            call.principal.charge(due)
-            call.images += due
-
-
-def rows_of(model: ServedModel, request: InferRequest) -> int:
-    """Return the images in a request of tensors, whose shapes are not checked yet."""
-    most = model.signature.max_batch_size
-    sizes = {tensor.name: tensor.shape for tensor in model.signature.inputs}
-    rows = [
-        tensor.shape[0]
-        for tensor in request.inputs
-        # Without a batch dimension of Triton's, the first one may be the network's own.
-        if tensor.shape and (most or sizes.get(tensor.name, ())[:1] == (-1,))
-    ]
-    return max(1, min(max(rows, default=1), most or _MAX_ROWS))
 
 
 class Observer(Protocol):
@@ -197,7 +115,7 @@ class DataPlane:
             model = self.models.get(model.name, request.version)
         # The scheduler first: it says why a model that is not loaded has no engine.
         scheduler, engine = model.scheduler, _image_engine(model)
-        charge(model, request.images.__len__)
+        _charge(model, request.images.__len__)
         words = engine.vocabulary(options.labels)
         if options.labels is None:
             resolved = _resolved(model, engine, options)
@@ -225,7 +143,7 @@ class DataPlane:
         if turn is not None and write is not None:
             await asyncio.to_thread(_write, results, write)
         if (span := SPAN.get()) is not None:
-            record_images(span, model, engine, results, started_ns)
+            _record_images(span, model, engine, results, started_ns)
         prediction = Prediction(
             model=model.name,
             version=model.version,
@@ -234,7 +152,7 @@ class DataPlane:
             images=tuple(results),
             times=longest(each.times for each in results if isinstance(each, ImageResult)),
             total_ns=time.monotonic_ns() - started_ns,
-            stages=_of_pipeline(results),
+            stages=_pipeline_stages(results),
             options=run.options,
         )
         self._observed(model, request.images, prediction)
@@ -297,7 +215,7 @@ class DataPlane:
         if engine is None:
             raise InvalidRequest(f"model '{model.name}' takes tensors, and reads no texts")
         words = engine.require_words()
-        charge(model, texts.__len__)
+        _charge(model, texts.__len__)
         return await _within(timeout_s, asyncio.to_thread(words.read, texts))
 
     @asynccontextmanager
@@ -338,9 +256,9 @@ class DataPlane:
             model = self.models.find(request.model_name, request.model_version)
         if (answer := answer_of_bytes(self, model, request)) is not None:
             response = await answer
-            _correct(reservation, response)
+            _correct_reservation(reservation, response)
             return response
-        charge(model, lambda: rows_of(model, request))
+        _charge(model, lambda: _rows_of(model, request))
         classes = {one.name: one.classification for one in request.outputs if one.classification}
         if classes:
             check_classes(model, classes)
@@ -353,49 +271,13 @@ class DataPlane:
         response = await model.scheduler.infer(request)
         model.answer_size.learn(response.outputs)
         if span is not None:
-            record_tensors(span, model, request, arrived_ns)
+            _record_tensors(span, model, request, arrived_ns)
         if classes:
             await replace_by_classes(response, classes, model)
-        _correct(reservation, response)
+        _correct_reservation(reservation, response)
         if request.trace is not None:
             request.trace.save()
         return response
-
-
-def _correct(reservation: Reservation, response: InferResponse) -> None:
-    """Count the bytes of a large answer, in place of the bytes that were expected."""
-    size = 0
-    for tensor in response.outputs:
-        size += tensor.array.nbytes
-    if reservation.size or size >= _COUNTED:
-        reservation.resize(size)
-
-
-async def _within(timeout_s: float | None, work: Coroutine[Any, Any, T]) -> T:
-    if timeout_s is None:
-        return await work
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await work
-    except TimeoutError:
-        raise DeadlineExceeded(
-            f"no answer within {timeout_s:g} s; allow more time or send less"
-        ) from None
-
-
-def _write(results: Sequence[ImageResult | FoveaError], write: Write) -> None:
-    for result in results:
-        if isinstance(result, ImageResult):
-            result.encoded = write(result)
-
-
-def _of_pipeline(results: Sequence[ImageResult | FoveaError]) -> dict[str, int]:
-    stages: dict[str, int] = {}
-    for result in results:
-        if isinstance(result, ImageResult) and result.stages is not None:
-            for name, ns in result.stages.items():
-                stages[name] = max(stages.get(name, 0), ns)
-    return stages
 
 
 def _image_engine(model: ServedModel) -> Engine:
@@ -419,3 +301,123 @@ def _resolved(model: ServedModel, engine: Engine, options: PredictOptions) -> Pr
             f"stage '{next(iter(stages))}': {error}; options of a request are for this stage of "
             f"'{model.name}', and the other stages have theirs in its file"
         ) from error
+
+
+async def _within(timeout_s: float | None, work: Coroutine[Any, Any, T]) -> T:
+    if timeout_s is None:
+        return await work
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await work
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"no answer within {timeout_s:g} s; allow more time or send less"
+        ) from None
+
+
+def _write(results: Sequence[ImageResult | FoveaError], write: Write) -> None:
+    for result in results:
+        if isinstance(result, ImageResult):
+            result.encoded = write(result)
+
+
+def _correct_reservation(reservation: Reservation, response: InferResponse) -> None:
+    """Count the bytes of a large answer, in place of the bytes that were expected."""
+    size = 0
+    for tensor in response.outputs:
+        size += tensor.array.nbytes
+    if reservation.size or size >= _COUNTED:
+        reservation.resize(size)
+
+
+def _charge(model: ServedModel, count: Callable[[], int]) -> None:
+    """Count images for the key of the current request, if it has one.
+
+    Raises:
+        Forbidden: the key is not for this model, which an API may have chosen itself.
+        RateLimited: its rate or its quota has no room for them.
+    """
+    call = CALL.get()
+    if call is not None and call.principal is not None:
+        call.principal.check_model(model.name)
+        images = count()
+        paid = min(images, call.paid)
+        call.paid -= paid
+        if due := images - paid:
+            call.principal.charge(due)
+            call.images += due
+
+
+# Of a network whose batch has no limit: a wrong shape costs no more.
+_MAX_ROWS = 1024
+
+
+def _rows_of(model: ServedModel, request: InferRequest) -> int:
+    """Return the images in a request of tensors, whose shapes are not checked yet."""
+    most = model.signature.max_batch_size
+    sizes = {tensor.name: tensor.shape for tensor in model.signature.inputs}
+    rows = [
+        tensor.shape[0]
+        for tensor in request.inputs
+        # Without a batch dimension of Triton's, the first one may be the network's own.
+        if tensor.shape and (most or sizes.get(tensor.name, ())[:1] == (-1,))
+    ]
+    return max(1, min(max(rows, default=1), most or _MAX_ROWS))
+
+
+def _record_images(
+    span: RequestSpan,
+    model: ServedModel,
+    engine: Engine,
+    results: Sequence[ImageResult | FoveaError],
+    arrived_ns: int,
+) -> None:
+    """Note the stages of each image."""
+    _describe_span(span, model)
+    span.attributes["fovea.images"] = len(results)
+    for index, result in enumerate(results):
+        # An answer of the cache has no batch, and one of tiles has several.
+        if isinstance(result, ImageResult):
+            stages = result.times.of_image()
+            # Images for another device are decoded before they wait for their batch.
+            if not engine.session.offloads:
+                stages = {"queue": result.times.queue} | stages
+            _add_stages(span, stages, arrived_ns, result.batch, {"fovea.image": index})
+
+
+def _record_tensors(
+    span: RequestSpan, model: ServedModel, request: InferRequest, arrived_ns: int
+) -> None:
+    """Note the stages of a request for tensors."""
+    _describe_span(span, model)
+    for times in request.times or ():
+        _add_stages(span, times.of_tensors(), arrived_ns, request.batch, {})
+
+
+def _describe_span(span: RequestSpan, model: ServedModel) -> None:
+    span.attributes["fovea.version"] = str(model.version)
+    # An ensemble has no engine of its own.
+    if (engine := model.engine) is not None:
+        span.attributes["fovea.backend"] = engine.card.backend
+        span.attributes["fovea.precision"] = engine.card.precision
+
+
+def _add_stages(
+    span: RequestSpan, stages: Mapping[str, int], at_ns: int, batch: int, about: Attributes
+) -> None:
+    if batch:
+        span.attributes["fovea.batch"] = max(batch, int(span.attributes.get("fovea.batch", 0)))
+    if not any(stages.values()):
+        return
+    for name, ns in stages.items():
+        span.stages.append(Stage(name, at_ns, ns, about))
+        at_ns += ns
+
+
+def _pipeline_stages(results: Sequence[ImageResult | FoveaError]) -> dict[str, int]:
+    stages: dict[str, int] = {}
+    for result in results:
+        if isinstance(result, ImageResult) and result.stages is not None:
+            for name, ns in result.stages.items():
+                stages[name] = max(stages.get(name, 0), ns)
+    return stages
