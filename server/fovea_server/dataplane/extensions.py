@@ -9,7 +9,7 @@ from typing import Any
 from fovea_preprocess.errors import InvalidRequest, Unavailable, Unsupported
 from fovea_server.logs import FORMATS, SERVER_LOG, ServerLog
 from fovea_server.settings import Settings
-from fovea_server.tensors.shared_memory import CudaSharedMemory, SharedMemory, SharedRegions
+from fovea_server.tensors.shared_memory import CudaSharedMemory, SharedRegions, SystemSharedMemory
 from fovea_server.tensors.triton_json import as_bool, as_string, as_unsigned
 from fovea_server.traffic.triton_trace import TraceSettings
 
@@ -76,7 +76,7 @@ class Extensions:
     """
 
     def __init__(self, settings: Settings, find: Callable[[str], object]) -> None:
-        self.system_shared_memory = SharedMemory(settings.allow_client_shm)
+        self.system_shared_memory = SystemSharedMemory(settings.allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(settings.allow_client_shm)
         self.regions = SharedRegions(self.system_shared_memory, self.cuda_shared_memory)
         self.trace = TraceSettings(settings.trace_config, find)

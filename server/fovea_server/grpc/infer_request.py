@@ -17,7 +17,7 @@ from fovea_preprocess.errors import InvalidRequest
 from fovea_server.grpc.calls import parse
 from fovea_server.grpc.parameters import Input, Output, classes_of, region_slice, set_parameters
 from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOutput
-from fovea_server.tensors.shared_memory import RegionPlace, SharedRegions
+from fovea_server.tensors.shared_memory import OutputPlace, SharedRegions
 from fovea_server.tensors.triton_json import leading_number
 from fovea_server.tensors.wire import NUMPY
 
@@ -149,7 +149,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 def read_request(
     message: InferMessage, version: int | None, regions: SharedRegions
-) -> tuple[InferRequest, dict[str, RegionPlace]]:
+) -> tuple[InferRequest, dict[str, OutputPlace]]:
     """Convert a request, its raw arrays views into the message; errors have Triton's text.
 
     Returns:
@@ -208,9 +208,9 @@ def _read_outputs(
     outputs: Iterable[Output],
     request: InferRequest,
     regions: SharedRegions,
-) -> dict[str, RegionPlace]:
+) -> dict[str, OutputPlace]:
     """Fill in the requested outputs; of an output that is named twice, the first counts."""
-    shared: dict[str, RegionPlace] = {}
+    shared: dict[str, OutputPlace] = {}
     named: set[str] = set()
     for output in outputs:
         if output.name in named:

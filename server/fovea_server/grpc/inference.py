@@ -20,7 +20,7 @@ from fovea_server.grpc.calls import LARGE, Context, Rpc, fault, refuse
 from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_request, version_of
 from fovea_server.grpc.parameters import set_parameter
 from fovea_server.tensors.messages import InferRequest, InferResponse
-from fovea_server.tensors.shared_memory import RegionPlace
+from fovea_server.tensors.shared_memory import OutputPlace
 from fovea_server.tensors.wire import wire
 from fovea_server.traffic.call import Call
 
@@ -116,7 +116,7 @@ class StreamReservation(Reservation):
             ahead.freed.set()
 
 
-def response_bytes(response: InferResponse, shared: Mapping[str, RegionPlace]) -> bytes:
+def response_bytes(response: InferResponse, shared: Mapping[str, OutputPlace]) -> bytes:
     """Write a `ModelInferResponse`; outputs in shared memory are written there."""
     head = messages.ModelInferResponse(
         model_name=response.model_name, model_version=response.model_version, id=response.id
@@ -251,13 +251,13 @@ class Inference:
 
     async def _request(
         self, message: InferMessage, version: int | None
-    ) -> tuple[InferRequest, dict[str, RegionPlace]]:
+    ) -> tuple[InferRequest, dict[str, OutputPlace]]:
         if message.size < LARGE:
             return read_request(message, version, self._regions)
         return await asyncio.to_thread(read_request, message, version, self._regions)
 
 
-async def _answer(response: InferResponse, shared: Mapping[str, RegionPlace]) -> bytes:
+async def _answer(response: InferResponse, shared: Mapping[str, OutputPlace]) -> bytes:
     for tensor in response.outputs:
         strings = tensor.datatype == "BYTES"
         if tensor.array.nbytes > (_LARGE_STRINGS if strings else _LARGE_NUMBERS):

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2 as messages
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc import models
-from fovea_server.tensors.shared_memory import CudaRegion, Region
+from fovea_server.tensors.shared_memory import CudaRegion, SystemRegion
 
 Fields = dict[str, Any]
 
@@ -77,7 +77,7 @@ async def unregister_cuda(
     return {}
 
 
-def _status(regions: Iterable[Region | CudaRegion]) -> Fields:
+def _status(regions: Iterable[SystemRegion | CudaRegion]) -> Fields:
     return {"regions": {region.name: asdict(region) for region in regions}}
 
 

@@ -10,7 +10,6 @@ import mmap
 import os
 import stat
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,22 +27,29 @@ from fovea_preprocess.errors import (
     Unsupported,
 )
 
-_HANDLE_SIZE = 64
-
 log = logging.getLogger(__name__)
 
-R = TypeVar("R")
-T = TypeVar("T")
+Description = TypeVar("Description")
+OpenedT = TypeVar("OpenedT")
 
 # The folder of POSIX shared memory in Linux; no other file can be registered.
 _FOLDER = "/dev/shm"
 # Objects that are mapped at a time; each holds a descriptor.
 _MAX_OBJECTS = 1024
+_CUDA_HANDLE_BYTES = 64
 # Names that Triton's Python backend uses, which may run on the same machine.
 _RESERVED = "triton_python_backend_shm_region_"
 
 
-class RegionTable(Generic[R, T]):
+class RegionSlice(NamedTuple):
+    """The part of a region that holds a tensor, in bytes."""
+
+    region: str
+    offset: int
+    byte_size: int
+
+
+class RegionTable(Generic[Description, OpenedT]):
     """The registered regions of one `kind` of memory, "system" or "cuda"; safe in any thread."""
 
     def __init__(self, kind: str, allowed: bool) -> None:
@@ -51,7 +57,7 @@ class RegionTable(Generic[R, T]):
         self._allowed = allowed
         self._lock = threading.Lock()
         # By name: the description of a region, and the region opened.
-        self._regions: dict[str, tuple[R, T]] = {}
+        self._regions: dict[str, tuple[Description, OpenedT]] = {}
 
     def unregister(self, name: str | None = None) -> None:
         """Unregister a region, or all; an unknown name is ignored."""
@@ -61,7 +67,7 @@ class RegionTable(Generic[R, T]):
             else:
                 self._regions.pop(name, None)
 
-    def status(self, name: str | None = None) -> list[R]:
+    def status(self, name: str | None = None) -> list[Description]:
         """List one region, or all sorted by name; NotFound if there is none of that name."""
         regions = dict(self._regions)
         if name is None:
@@ -70,7 +76,7 @@ class RegionTable(Generic[R, T]):
             raise NotFound(f"Unable to find {self._kind} shared memory region: '{name}'")
         return [regions[name][0]]
 
-    def find(self, name: str) -> T | None:
+    def find(self, name: str) -> OpenedT | None:
         """Look up a region, which stays open while it is referenced; None if there is none."""
         found = self._regions.get(name)
         return None if found is None else found[1]
@@ -82,7 +88,7 @@ class RegionTable(Generic[R, T]):
                 "--allow-client-shm=true where all who can reach it are trusted"
             )
 
-    def _add(self, name: str, region: R, open_region: Callable[[], T]) -> None:
+    def _add(self, name: str, region: Description, open_region: Callable[[], OpenedT]) -> None:
         with self._lock:
             if name in self._regions:
                 raise AlreadyExists(f"shared memory region '{name}' already in manager")
@@ -90,7 +96,7 @@ class RegionTable(Generic[R, T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class SystemRegion:
     """A part of the shared memory object that `shm_open` calls `key`."""
 
     name: str
@@ -99,7 +105,7 @@ class Region:
     byte_size: int
 
 
-class SharedMemory(RegionTable[Region, "MappedRegion"]):
+class SystemSharedMemory(RegionTable[SystemRegion, "MappedRegion"]):
     """The registered regions of system memory.
 
     A region stays mapped after it is unregistered, until its last view is gone.
@@ -123,7 +129,7 @@ class SharedMemory(RegionTable[Region, "MappedRegion"]):
             InvalidRequest: the object is smaller than the region, or reserved.
         """
         self._check_allowed()
-        region = Region(name, key, offset, byte_size)
+        region = SystemRegion(name, key, offset, byte_size)
         self._add(name, region, lambda: MappedRegion(region, self._objects))
 
 
@@ -155,23 +161,23 @@ class MappedObjects:
 class MappedRegion:
     """A region in this process's address space, until its last reference is gone."""
 
-    def __init__(self, region: Region, objects: MappedObjects) -> None:
+    def __init__(self, region: SystemRegion, objects: MappedObjects) -> None:
         self.region = region
-        descriptor = _open(region)
+        descriptor = _open_object(region)
         try:
             room = os.fstat(descriptor).st_size - region.offset
             if region.offset < 0 or not 0 < region.byte_size <= room:
-                raise _invalid(region)
+                raise _invalid(region.name)
             self._map = objects.map(descriptor, region.offset + region.byte_size)
         except (OSError, ValueError) as error:
             log.debug("shared memory region %r: %s", region.name, error)
-            raise _invalid(region) from error
+            raise _invalid(region.name) from error
         finally:
             os.close(descriptor)
 
     def read(self, offset: int, byte_size: int) -> memoryview:
         """View a part of it; RegionFailed: the object was truncated."""
-        # Detects what was done before the request; see `SharedMemory` for later.
+        # Detects what was done before the request; see `SystemSharedMemory` for later.
         if self._map.size() < self.region.offset + self.region.byte_size:
             raise RegionFailed(f"Invalid shared memory region: '{self.region.key}'")
         begin = self.region.offset + offset
@@ -182,7 +188,7 @@ class MappedRegion:
         self.read(offset, data.nbytes)[:] = data
 
 
-def _open(region: Region) -> int:
+def _open_object(region: SystemRegion) -> int:
     name = region.key.lstrip("/")
     if name.startswith(_RESERVED):
         raise InvalidRequest(
@@ -206,8 +212,8 @@ def _open(region: Region) -> int:
     raise refused
 
 
-def _invalid(region: Region) -> InvalidRequest:
-    return InvalidRequest(f"failed to register shared memory region '{region.name}': invalid args")
+def _invalid(name: str) -> InvalidRequest:
+    return InvalidRequest(f"failed to register shared memory region '{name}': invalid args")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +225,7 @@ class CudaRegion:
     byte_size: int
 
 
-class CudaSharedMemory(RegionTable[CudaRegion, "OpenedRegion"]):
+class CudaSharedMemory(RegionTable[CudaRegion, "OpenedCudaRegion"]):
     """The registered regions of GPUs' memory, copied to and from the host's memory."""
 
     def __init__(self, allowed: bool, memory: Callable[[], GpuMemory] = open_gpu_memory) -> None:
@@ -227,7 +233,7 @@ class CudaSharedMemory(RegionTable[CudaRegion, "OpenedRegion"]):
         self._open_memory = memory
         self._memory: GpuMemory | None = None
         # Includes unregistered regions that are still in use.
-        self._open: weakref.WeakSet[OpenedRegion] = weakref.WeakSet()
+        self._still_open: WeakSet[OpenedCudaRegion] = WeakSet()
 
     def register(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
         """Open memory that another process has allocated, by its `cudaIpcMemHandle_t`.
@@ -238,40 +244,38 @@ class CudaSharedMemory(RegionTable[CudaRegion, "OpenedRegion"]):
             InvalidRequest: the handle is invalid, there is no such GPU, or its memory is smaller.
         """
         self._check_allowed()
-        if len(raw_handle) != _HANDLE_SIZE:
+        if len(raw_handle) != _CUDA_HANDLE_BYTES:
             raise InvalidRequest("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
         region = CudaRegion(name, device_id, byte_size)
         try:
-            self._add(name, region, lambda: self._opened(region, raw_handle))
+            self._add(name, region, lambda: self._open(region, raw_handle))
         except BackendError as error:
             log.warning("CUDA shared memory region %r: %s", name, error)
             raise InvalidRequest("failed to register shared memory region: invalid args") from error
 
-    def _opened(self, region: CudaRegion, handle: bytes) -> OpenedRegion:
+    def _open(self, region: CudaRegion, handle: bytes) -> OpenedCudaRegion:
         if self._memory is None:
             self._memory = self._open_memory()
         try:
             buffer = self._memory.open(region.device_id, handle, region.byte_size)
         except InvalidRequest as error:
             log.warning("CUDA shared memory region %r: %s", region.name, error)
-            raise InvalidRequest(
-                f"failed to register shared memory region '{region.name}': invalid args"
-            ) from error
-        opened = OpenedRegion(region, buffer)
-        self._open.add(opened)
+            raise _invalid(region.name) from error
+        opened = OpenedCudaRegion(region, buffer)
+        self._still_open.add(opened)
         return opened
 
     def close(self) -> None:
         """Unregister everything and release the GPUs. Calling it again does nothing."""
         self.unregister()
         with self._lock:
-            for region in list(self._open):
+            for region in list(self._still_open):
                 region.close()
             if self._memory is not None:
                 self._memory.close()
 
 
-class OpenedRegion:
+class OpenedCudaRegion:
     """An open region, which closes with its last reference; safe in any thread."""
 
     def __init__(self, region: CudaRegion, buffer: GpuBuffer) -> None:
@@ -300,21 +304,13 @@ class OpenedRegion:
             raise RegionFailed(f"shared memory region '{self.region.name}': {error}") from error
 
 
-class RegionSlice(NamedTuple):
-    """The place of a tensor in shared memory, in bytes."""
-
-    region: str
-    offset: int
-    byte_size: int
+OpenRegion = MappedRegion | OpenedCudaRegion
 
 
-Opened = MappedRegion | OpenedRegion
-
-
-class RegionPlace:
+class OutputPlace:
     """A place for an output, which stays valid after its region is unregistered."""
 
-    def __init__(self, target: Opened, offset: int, byte_size: int) -> None:
+    def __init__(self, target: OpenRegion, offset: int, byte_size: int) -> None:
         self._target = target
         self._offset = offset
         self._byte_size = byte_size
@@ -340,7 +336,7 @@ class SharedRegions:
         RegionFailed: its memory no longer exists.
     """
 
-    def __init__(self, system: SharedMemory, cuda: CudaSharedMemory) -> None:
+    def __init__(self, system: SystemSharedMemory, cuda: CudaSharedMemory) -> None:
         self._system = system
         self._cuda = cuda
 
@@ -348,12 +344,12 @@ class SharedRegions:
         """Read bytes of a region; system memory is not copied, so a client can still change it."""
         return self._find(region, offset, byte_size).read(offset, byte_size)
 
-    def output(self, region: str, offset: int, byte_size: int) -> RegionPlace:
+    def output(self, region: str, offset: int, byte_size: int) -> OutputPlace:
         """Find the place for an output, before the model runs."""
-        return RegionPlace(self._find(region, offset, byte_size), offset, byte_size)
+        return OutputPlace(self._find(region, offset, byte_size), offset, byte_size)
 
-    def _find(self, region: str, offset: int, byte_size: int) -> Opened:
-        found: Opened | None = self._system.find(region) or self._cuda.find(region)
+    def _find(self, region: str, offset: int, byte_size: int) -> OpenRegion:
+        found: OpenRegion | None = self._system.find(region) or self._cuda.find(region)
         if found is None:
             raise NotFound(f"Unable to find shared memory region: '{region}'")
         size = found.region.byte_size

@@ -11,7 +11,7 @@ from tests.engines.fake_device import fake_gpu
 from fovea_engines.backends.tensorrt.cuda.shared import CudaMemory
 from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
 from fovea_server.tensors.messages import OutputTensor
-from fovea_server.tensors.shared_memory import CudaSharedMemory, SharedMemory, SharedRegions
+from fovea_server.tensors.shared_memory import CudaSharedMemory, SharedRegions, SystemSharedMemory
 from fovea_server.tensors.wire import wire
 
 SIZE = 256
@@ -21,7 +21,7 @@ OUTPUT = OutputTensor("OUTPUT0", "INT32", np.arange(16, dtype=np.int32).reshape(
 @pytest.fixture(params=["system", "cuda"])
 def memories(request):
     """Both kinds of memory, a region "r" of 256 bytes in one, and a way to see what is in it."""
-    system = SharedMemory(allowed=True)
+    system = SystemSharedMemory(allowed=True)
     with fake_gpu() as device:
         cuda = CudaSharedMemory(allowed=True, memory=lambda: CudaMemory(lambda index: device))
         if request.param == "cuda":

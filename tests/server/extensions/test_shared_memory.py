@@ -17,14 +17,14 @@ from fovea_preprocess.errors import (
     RegionFailed,
     Unsupported,
 )
-from fovea_server.tensors.shared_memory import Region, SharedMemory
+from fovea_server.tensors.shared_memory import SystemRegion, SystemSharedMemory
 
 SIZE = 10_000
 
 
 @pytest.fixture
 def memory():
-    made = SharedMemory(allowed=True)
+    made = SystemSharedMemory(allowed=True)
     yield made
     made.unregister()
 
@@ -39,7 +39,7 @@ def key():
     client.destroy_shared_memory_region(made)
 
 
-def view(memory: SharedMemory, name: str) -> memoryview:
+def view(memory: SystemSharedMemory, name: str) -> memoryview:
     found = memory.find(name)
     return found.read(0, found.region.byte_size)
 
@@ -65,7 +65,7 @@ def test_a_region_begins_anywhere(memory, key, offset):
 def test_regions_are_listed_by_name(memory, key):
     memory.register("b", key, 0, 64)
     memory.register("a", key, 64, 32)
-    first, second = Region("a", key, 64, 32), Region("b", key, 0, 64)
+    first, second = SystemRegion("a", key, 64, 32), SystemRegion("b", key, 0, 64)
     assert memory.status() == [first, second]
     assert memory.status("b") == [second]
     with pytest.raises(NotFound, match=r"^Unable to find system shared memory region: 'c'$"):
@@ -185,7 +185,7 @@ def test_an_object_that_was_removed_can_be_used_on(memory):
 
 
 def test_nobody_may_where_it_is_not_allowed(key):
-    refusing = SharedMemory(allowed=False)
+    refusing = SystemSharedMemory(allowed=False)
     with pytest.raises(Unsupported, match="--allow-client-shm"):
         refusing.register("r", key, 0, 64)
     refusing.unregister()

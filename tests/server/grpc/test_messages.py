@@ -10,10 +10,10 @@ from fovea_server.grpc.infer_request import parse_infer, read_request
 from fovea_server.grpc.inference import response_bytes, streamed_bytes, streamed_error
 from fovea_server.grpc.models import version_of
 from fovea_server.tensors.messages import InferResponse, OutputTensor
-from fovea_server.tensors.shared_memory import CudaSharedMemory, SharedMemory, SharedRegions
+from fovea_server.tensors.shared_memory import CudaSharedMemory, SharedRegions, SystemSharedMemory
 from fovea_server.tensors.wire import encode_strings
 
-NO_REGIONS = SharedRegions(SharedMemory(False), CudaSharedMemory(False))
+NO_REGIONS = SharedRegions(SystemSharedMemory(False), CudaSharedMemory(False))
 
 
 def request_of(datatype="INT32", shape=(2,), **fields):

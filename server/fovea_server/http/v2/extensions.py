@@ -13,7 +13,7 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.base64_text import base64_bytes
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.v2.answers import json_answer
-from fovea_server.tensors.shared_memory import CudaSharedMemory, SharedMemory
+from fovea_server.tensors.shared_memory import CudaSharedMemory, SystemSharedMemory
 from fovea_server.tensors.triton_json import as_string, as_unsigned, find, member, parse_json
 
 
@@ -29,7 +29,7 @@ async def unregister(service: Service, request: Request) -> Response:
     return Response()
 
 
-def _memory(service: Service, request: Request) -> SharedMemory | CudaSharedMemory:
+def _memory(service: Service, request: Request) -> SystemSharedMemory | CudaSharedMemory:
     extensions = service.extensions
     cuda = request.name("memory") == "cuda"
     return extensions.cuda_shared_memory if cuda else extensions.system_shared_memory

@@ -11,7 +11,7 @@ from fovea_preprocess.errors import InvalidRequest, MalformedJson
 from fovea_server.http.v2.tensor_json import elements_of
 from fovea_server.json_text import MAX_OF_TENSORS
 from fovea_server.tensors.messages import InferRequest, InputTensor, Parameter, RequestedOutput
-from fovea_server.tensors.shared_memory import RegionPlace, RegionSlice, SharedRegions
+from fovea_server.tensors.shared_memory import OutputPlace, RegionSlice, SharedRegions
 from fovea_server.tensors.triton_json import (
     as_bool,
     as_list,
@@ -33,7 +33,7 @@ class OutputEncoding:
     """
 
     binary: dict[str, bool] = field(default_factory=dict)
-    shared: dict[str, RegionPlace] = field(default_factory=dict)
+    shared: dict[str, OutputPlace] = field(default_factory=dict)
     by_default: bool = False
 
 
