@@ -9,7 +9,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.drawing.tags import FONT, Tag, draw_tag, letter, place
+from fovea_engines.drawing.tags import FONT, Tag, draw_tag, letter
+from fovea_engines.drawing.tags import place as place_tags
 from fovea_engines.results.class_names import shown_name
 from fovea_engines.results.colours import Colour, colour, shades
 from fovea_engines.results.detections import Detections
@@ -23,6 +24,38 @@ from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import InvalidOption
 
+Pixels = NDArray[np.uint8]
+
+
+@singledispatch
+def draw(found: TaskResult, pixels: Pixels, words: Vocabulary) -> Pixels:
+    """Return a copy of an image, uint8 RGB [h, w, 3], with the results of a model drawn on it.
+
+    It is in pixels of this image. A picture that a network made of it is returned itself. A result
+    without a drawing of its own is listed in a corner.
+    Class ids beyond the labels are shown as numbers. A class has one colour in all images; lines
+    and letters scale with the image.
+    """
+    return _draw_lines(found.lines(words.labels), pixels)
+
+
+@draw.register
+def _draw_picture(found: NewImage, pixels: Pixels, words: Vocabulary) -> Pixels:
+    return found.rgb
+
+
+def annotated(
+    found: TaskResult,
+    pixels: Pixels,
+    words: Vocabulary,
+    media_type: MediaType,
+) -> bytes:
+    """Draw as `draw` does, and encode; of a `SoftMask`, PNG and WebP are the foreground alone."""
+    if isinstance(found, SoftMask) and media_type != "image/jpeg":
+        return encode(cut_out(found, pixels), media_type)
+    return encode(draw(found, pixels, words), media_type)
+
+
 # Share of a mask's colour over the image: an object stays recognisable under it.
 _MASK_OPACITY = 0.45
 _JOINT = (255, 255, 255)
@@ -31,45 +64,9 @@ _ARROW = 11
 # Half of its width over its length.
 _SPREAD = 0.38
 
-Pixels = NDArray[np.uint8]
 
-# Share of a class's colour over the image.
-_MAP_OPACITY = 0.55
-# A class of these names is not coloured: it is what all others are not. Without names it mostly is
-# the first.
-_BACKGROUND = ("background", "class 0")
-# More classes than these would hide the image.
-_MAX_NAMES = 10
-# A smaller share would be written as 0.0%.
-_MIN_SHARE = 0.0005
-# Brightness of the background of a foreground.
-_DIMMED = 0.25
-# A few depths far from all others would leave one colour to these.
-_RANGE = (1, 99)
-# Perceptually uniform: equal steps of depth look equal.
-_PALETTE = cv2.COLORMAP_INFERNO
-
-_QUALITY = 92
-_FORMS: Mapping[MediaType, tuple[str, Sequence[int], int]] = {
-    "image/jpeg": (".jpg", [cv2.IMWRITE_JPEG_QUALITY, _QUALITY], 65_535),
-    "image/png": (".png", [], 2**31 - 1),
-    "image/webp": (".webp", [cv2.IMWRITE_WEBP_QUALITY, _QUALITY], 16_383),
-}
-"""Suffix of a file, settings of OpenCV, and the longest side that the format holds, pixels."""
-
-# Of a caption, pixels; its letters by OpenCV's scale.
-_STRIP, _GAP, _LETTERS = 40, 16, 0.7
-# Letters of a list are this much of the image's shorter side, but legible.
-_SCALE, _SMALLEST = 0.0011, 0.35
-# More lines than these would hide the image.
-_LINES = 10
-
-
-def draw_objects(
-    found: Detections,
-    pixels: NDArray[np.uint8],
-    words: Vocabulary,
-) -> NDArray[np.uint8]:
+@draw.register
+def _draw_objects(found: Detections, pixels: Pixels, words: Vocabulary) -> Pixels:
     """Draw objects as `draw` does."""
     canvas = np.ascontiguousarray(pixels).copy()
     height, width = canvas.shape[:2]
@@ -98,7 +95,7 @@ def draw_objects(
         names = [", ".join([name, *(f.caption for f in more if f.caption)]) for name, more in said]
     reach = np.array([-(line // 2)] * 2 + [line // 2 + 1] * 2)
     edges = np.clip(corners + reach, 0, [width, height] * 2)
-    tags = place(
+    tags = place_tags(
         [(x1, y1, x2, y2) for x1, y1, x2, y2 in edges.tolist()],
         names,
         found.scores.tolist(),
@@ -111,7 +108,7 @@ def draw_objects(
 
 
 def _draw_rotated(
-    canvas: NDArray[np.uint8], rotated: NDArray[np.float32], colours: Sequence[Colour], line: int
+    canvas: Pixels, rotated: NDArray[np.float32], colours: Sequence[Colour], line: int
 ) -> None:
     """Draw rectangles [n, 5], the first last, with an arrowhead where the angle points."""
     outlines = rotated_corners(rotated)
@@ -121,17 +118,15 @@ def _draw_rotated(
         ahead = np.array([np.cos(row[4]), np.sin(row[4])]) * length
         aside = ahead[::-1] * [-_SPREAD, _SPREAD]
         arrow = np.stack([tip, tip - ahead + aside, tip - ahead - aside])
-        cv2.polylines(canvas, [_pixels(outline)], True, fill, line, cv2.LINE_AA)
-        cv2.fillPoly(canvas, [_pixels(arrow)], fill, cv2.LINE_AA)
+        cv2.polylines(canvas, [_rounded(outline)], True, fill, line, cv2.LINE_AA)
+        cv2.fillPoly(canvas, [_rounded(arrow)], fill, cv2.LINE_AA)
 
 
-def _pixels(points: NDArray[np.floating]) -> NDArray[np.int32]:
+def _rounded(points: NDArray[np.floating]) -> NDArray[np.int32]:
     return points.round().astype(np.int32)
 
 
-def _draw_masks(
-    canvas: NDArray[np.uint8], masks: Masks, colours: Sequence[Colour], line: int
-) -> None:
+def _draw_masks(canvas: Pixels, masks: Masks, colours: Sequence[Colour], line: int) -> None:
     """Tint each object, the best last, and outline it."""
     for bitmap, fill in reversed(list(zip(masks.bitmaps(), colours, strict=True))):
         if bitmap.pixels.any():
@@ -145,7 +140,7 @@ def _draw_masks(
             cv2.drawContours(canvas, outlines, -1, fill, line, cv2.LINE_AA)
 
 
-def _tint(canvas: NDArray[np.uint8], bitmap: Bitmap, fill: Colour) -> None:
+def _tint(canvas: Pixels, bitmap: Bitmap, fill: Colour) -> None:
     height, width = bitmap.pixels.shape
     part = canvas[bitmap.top : bitmap.top + height, bitmap.left : bitmap.left + width]
     inside = bitmap.pixels.view(np.bool_)
@@ -154,7 +149,7 @@ def _tint(canvas: NDArray[np.uint8], bitmap: Bitmap, fill: Colour) -> None:
 
 
 def _draw_keypoints(
-    canvas: NDArray[np.uint8],
+    canvas: Pixels,
     points: NDArray[np.float32],
     skeleton: Skeleton | None,
     fill: Colour,
@@ -169,13 +164,29 @@ def _draw_keypoints(
     # Small on a small object, such as a face, so that the points stay apart.
     span = int(np.ptp(points[seen, :2], axis=0).max()) if seen.any() else 0
     radius = max(2, min(2 * line + 1, span // 16))
-    for place_, visible in zip(places, seen, strict=True):
+    for at, visible in zip(places, seen, strict=True):
         if visible:
-            cv2.circle(canvas, place_, radius, fill, -1, cv2.LINE_AA)
-            cv2.circle(canvas, place_, radius // 2, _JOINT, -1, cv2.LINE_AA)
+            cv2.circle(canvas, at, radius, fill, -1, cv2.LINE_AA)
+            cv2.circle(canvas, at, radius // 2, _JOINT, -1, cv2.LINE_AA)
 
 
-def draw_class_map(found: ClassMap, pixels: Pixels, words: Vocabulary) -> Pixels:
+# Share of a class's colour over the image.
+_MAP_OPACITY = 0.55
+# A class of these names is not coloured: it is what all others are not. Without names it mostly is
+# the first.
+_BACKGROUND = ("background", "class 0")
+# A smaller share would be written as 0.0%.
+_MIN_SHARE = 0.0005
+# Brightness of the background of a foreground.
+_DIMMED = 0.25
+# A few depths far from all others would leave one colour to these.
+_RANGE = (1, 99)
+# Perceptually uniform: equal steps of depth look equal.
+_PALETTE = cv2.COLORMAP_INFERNO
+
+
+@draw.register
+def _draw_class_map(found: ClassMap, pixels: Pixels, words: Vocabulary) -> Pixels:
     """Draw classes as `draw` does, with their names and shares in the corner."""
     ids = found.pixels()
     counts = np.bincount(ids.ravel(), minlength=NOTHING + 1)[:NOTHING]
@@ -193,14 +204,15 @@ def draw_class_map(found: ClassMap, pixels: Pixels, words: Vocabulary) -> Pixels
     np.copyto(canvas, np.asarray(tinted, np.uint8), where=coloured[..., None])
     rows = [
         (f"{shown_name(words.labels, one)} {share:.1%}", colour(one))
-        for one in present[:_MAX_NAMES]
+        for one in present[:_MAX_LINES]
         if (share := counts[one] / ids.size) >= _MIN_SHARE
     ]
-    _draw_list(canvas, rows)
+    _draw_class_shares(canvas, rows)
     return canvas
 
 
-def draw_foreground(found: SoftMask, pixels: Pixels, words: Vocabulary) -> Pixels:
+@draw.register
+def _draw_foreground(found: SoftMask, pixels: Pixels, words: Vocabulary) -> Pixels:
     """Draw a foreground as `draw` does: the rest of the image is darkened."""
     light = _DIMMED + (1 - _DIMMED) * found.pixels()
     return (pixels * light[..., None]).round().astype(np.uint8)
@@ -212,7 +224,8 @@ def cut_out(found: SoftMask, pixels: Pixels) -> Pixels:
     return np.dstack([pixels, alpha])
 
 
-def draw_depth(found: DepthMap, pixels: Pixels, words: Vocabulary) -> Pixels:
+@draw.register
+def _draw_depth(found: DepthMap, pixels: Pixels, words: Vocabulary) -> Pixels:
     """Draw depths as `draw` does: near pixels are bright, and a scale is in the corner.
 
     Of a model without a unit, the greatest values are bright.
@@ -234,10 +247,10 @@ def _coloured(levels: Pixels) -> Pixels:
     return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
 
 
-def _draw_list(canvas: Pixels, rows: Sequence[tuple[str, Colour]]) -> None:
+def _draw_class_shares(canvas: Pixels, rows: Sequence[tuple[str, Colour]]) -> None:
     """Write lines on their colours from the top left down, as many as there is room for."""
     height, width = canvas.shape[:2]
-    scale = _letters(height, width)
+    scale = _map_letter_scale(height, width)
     margin = top = round(12 * scale)
     for text, fill in rows:
         lettering = letter(text, scale)
@@ -250,7 +263,7 @@ def _draw_list(canvas: Pixels, rows: Sequence[tuple[str, Colour]]) -> None:
 def _draw_scale(canvas: Pixels, colours: Pixels, low: str, high: str) -> None:
     """Draw a bar of colours [1, n, 3] at the bottom left between the values of its ends."""
     height, width = canvas.shape[:2]
-    scale = _letters(height, width)
+    scale = _map_letter_scale(height, width)
     margin, length = round(12 * scale), width // 4
     ends = letter(low, scale), letter(high, scale)
     top, across = height - margin - ends[0].height, sum(each.width for each in ends) + length
@@ -264,43 +277,18 @@ def _draw_scale(canvas: Pixels, colours: Pixels, low: str, high: str) -> None:
         draw_tag(canvas, Tag(lettering, at, top), (red, green, blue))
 
 
-def _letters(height: int, width: int) -> float:
+def _map_letter_scale(height: int, width: int) -> float:
     """Return the scale of OpenCV's font that suits the size of an image."""
     return max(0.4, (height + width) * 0.00036)
 
 
-@singledispatch
-def draw(
-    found: TaskResult,
-    pixels: NDArray[np.uint8],
-    words: Vocabulary,
-) -> NDArray[np.uint8]:
-    """Return a copy of an image, uint8 RGB [h, w, 3], with the results of a model drawn on it.
-
-    It is in pixels of this image. A picture that a network made of it is returned itself. A result
-    without a drawing of its own is listed in a corner.
-    Class ids beyond the labels are shown as numbers. A class has one colour in all images; lines
-    and letters scale with the image.
-    """
-    return draw_lines(found.lines(words.labels), pixels)
+# Letters of a list are this much of the image's shorter side, but legible.
+_SCALE, _SMALLEST = 0.0011, 0.35
+# More lines than these would hide the image.
+_MAX_LINES = 10
 
 
-draw.register(Detections, draw_objects)
-draw.register(ClassMap, draw_class_map)
-draw.register(SoftMask, draw_foreground)
-draw.register(DepthMap, draw_depth)
-
-
-@draw.register
-def _(
-    found: NewImage,
-    pixels: NDArray[np.uint8],
-    words: Vocabulary,
-) -> NDArray[np.uint8]:
-    return found.rgb
-
-
-def draw_lines(lines: Iterable[tuple[str, int]], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _draw_lines(lines: Iterable[tuple[str, int]], pixels: Pixels) -> Pixels:
     """Return a copy of an image, uint8 RGB [h, w, 3], with the first ten lines, as many as fit.
 
     Each has the number of its colour.
@@ -309,7 +297,7 @@ def draw_lines(lines: Iterable[tuple[str, int]], pixels: NDArray[np.uint8]) -> N
     height, width = canvas.shape[:2]
     scale = max(_SMALLEST, min(height, width) * _SCALE)
     top = 0
-    for text, number in list(lines)[:_LINES]:
+    for text, number in list(lines)[:_MAX_LINES]:
         line = letter(text, scale)
         if top + line.height > height:
             break
@@ -319,30 +307,31 @@ def draw_lines(lines: Iterable[tuple[str, int]], pixels: NDArray[np.uint8]) -> N
     return canvas
 
 
-def annotated(
-    found: TaskResult,
-    pixels: NDArray[np.uint8],
-    words: Vocabulary,
-    media_type: MediaType,
-) -> bytes:
-    """Draw as `draw` does, and encode; of a `SoftMask`, PNG and WebP are the foreground alone."""
-    if isinstance(found, SoftMask) and media_type != "image/jpeg":
-        return encode(cut_out(found, pixels), media_type)
-    return encode(draw(found, pixels, words), media_type)
+# Of a caption, pixels; its letters by OpenCV's scale.
+_STRIP, _GAP, _CAPTION_LETTERS = 40, 16, 0.7
 
 
-def captioned(image: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
+def captioned(image: Pixels, text: str) -> Pixels:
     """Put a caption above an image, and widen the image on the right where the text needs it."""
     height, width = image.shape[:2]
-    (text_width, text_height), _ = cv2.getTextSize(text, FONT, _LETTERS, 1)
+    (text_width, text_height), _ = cv2.getTextSize(text, FONT, _CAPTION_LETTERS, 1)
     pane = np.zeros((_STRIP + height, max(width, text_width + _GAP) + _GAP, 3), np.uint8)
     pane[_STRIP:, :width] = image
     origin = _GAP // 2, (_STRIP + text_height) // 2
-    cv2.putText(pane, text, origin, FONT, _LETTERS, (255, 255, 255), 1, cv2.LINE_AA)
+    cv2.putText(pane, text, origin, FONT, _CAPTION_LETTERS, (255, 255, 255), 1, cv2.LINE_AA)
     return pane
 
 
-def encode(pixels: NDArray[np.uint8], media_type: MediaType) -> bytes:
+_QUALITY = 92
+_FORMS: Mapping[MediaType, tuple[str, Sequence[int], int]] = {
+    "image/jpeg": (".jpg", [cv2.IMWRITE_JPEG_QUALITY, _QUALITY], 65_535),
+    "image/png": (".png", [], 2**31 - 1),
+    "image/webp": (".webp", [cv2.IMWRITE_WEBP_QUALITY, _QUALITY], 16_383),
+}
+"""Suffix of a file, settings of OpenCV, and the longest side that the format holds, pixels."""
+
+
+def encode(pixels: Pixels, media_type: MediaType) -> bytes:
     """Encode an image, uint8 RGB [h, w, 3], as a JPEG or WebP (quality 92) or a PNG file.
 
     A file may also have alpha, [h, w, 4], but for JPEG. InvalidOption: the format does not hold
