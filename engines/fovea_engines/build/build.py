@@ -22,11 +22,11 @@ from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.build.prompts import split_texts
 from fovea_engines.build.report import write_report
 from fovea_engines.engine import Engine
+from fovea_engines.evaluation.dataset import read_class_names
 from fovea_engines.evaluation.labels import (
     Labels,
     check_task,
-    described,
-    read_class_names,
+    images_text,
     read_labelled,
 )
 from fovea_engines.evaluation.samples import MAX_IMAGES, image_files, images_sha256
@@ -258,7 +258,7 @@ def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> Engin
 
 def _labelled(data: Path, images: Path | None, progress: Progress) -> Labels:
     labelled = read_labelled(data, images)
-    progress.note(f"accuracy is measured on {described(labelled)}")
+    progress.note(f"accuracy is measured on {images_text(labelled)}")
     return labelled
 
 

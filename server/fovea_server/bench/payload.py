@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from fovea_client import Client, FoveaClientError, Prediction, ServerError
-from fovea_engines.evaluation.labels import Labels, described, split_of
+from fovea_engines.evaluation.labels import Labels, images_text, split_of
 from fovea_engines.evaluation.samples import image_files
 from fovea_preprocess.errors import InvalidImage, NotFound, Unavailable
 from fovea_server.bench.requests import image_requests, tensor_request
@@ -47,7 +47,7 @@ class Payload:
     @property
     def judged_on(self) -> str:
         """Say what the accuracy is measured on, as the end of a title; empty without labels."""
-        return "" if self.labelled is None else f", accuracy on {described(self.labelled)}"
+        return "" if self.labelled is None else f", accuracy on {images_text(self.labelled)}"
 
 
 def image_payload(target: Target, images: Path | None, data: Path | None = None) -> Payload:

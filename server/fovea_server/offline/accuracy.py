@@ -30,17 +30,15 @@ from fovea_engines.evaluation.class_maps import (
 )
 from fovea_engines.evaluation.dataset import Dataset, LabelledImage
 from fovea_engines.evaluation.evaluate import EVALUATION, CompactDetections, detect_all, in_process
+from fovea_engines.evaluation.label_tables import AttributeLabels, Judged, TextLabels
 from fovea_engines.evaluation.labels import (
-    AttributeLabels,
-    Judged,
     Labels,
-    PicturePairs,
-    TextLabels,
     check_task,
     measure,
     read_labelled,
 )
 from fovea_engines.evaluation.mean_ap import mean_ap
+from fovea_engines.evaluation.pictures import PicturePairs
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.results.attributes import Attributes

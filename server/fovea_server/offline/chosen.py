@@ -12,7 +12,9 @@ import numpy as np
 from fovea_engines.evaluation.class_folders import ClassFolders
 from fovea_engines.evaluation.class_maps import ClassMaps
 from fovea_engines.evaluation.dataset import Dataset, numbered_alike
-from fovea_engines.evaluation.labels import AttributeLabels, Labels, PicturePairs, TextLabels
+from fovea_engines.evaluation.label_tables import AttributeLabels, TextLabels
+from fovea_engines.evaluation.labels import Labels
+from fovea_engines.evaluation.pictures import PicturePairs
 from fovea_engines.results.class_names import split_classes
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.text import counted

@@ -15,7 +15,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.build.report import table, worst_image, write_report
 from fovea_engines.engine import Engine
-from fovea_engines.evaluation.labels import read_class_names
+from fovea_engines.evaluation.dataset import read_class_names
 from fovea_engines.progress import Progress
 from fovea_engines.quantization.ranges import RANGES_FILE, Ranges
 from fovea_engines.repository.accuracy import Accuracy

@@ -13,7 +13,7 @@ from tests.serving import start_server
 
 from fovea_client import Client
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.evaluation.labels import MAX_PSNR, psnr, ssim
+from fovea_engines.evaluation.pictures import MAX_PSNR, psnr, ssim
 from fovea_engines.repository.accuracy import PictureAccuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import InvalidOption

@@ -1,0 +1,142 @@
+"""Measures models that make pictures of images on the right ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Self
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from fovea_engines.engine import Engine
+from fovea_engines.evaluation.class_maps import pairs_of
+from fovea_engines.evaluation.samples import Pixels, has_images, image_files, read_image
+from fovea_engines.progress import Progress
+from fovea_engines.repository.accuracy import PictureAccuracy
+from fovea_engines.repository.files import file_sha256, json_sha256
+from fovea_engines.results.new_image import NewImage
+from fovea_preprocess.errors import InvalidOption
+
+MAX_PSNR: Final = 100.0
+"""Stands for the ratio of pictures that are equal, which is infinite."""
+
+# Of Wang et al. 2004, whose window is 11 pixels wide.
+_WINDOW_RADIUS, _WINDOW_SIGMA = 5, 1.5
+_WHITE = 255
+_STABLE = (0.01 * _WHITE) ** 2, (0.03 * _WHITE) ** 2
+
+Floats = NDArray[np.float64]
+Paint = Callable[[Path], Pixels]
+"""Makes the picture of an image, [h, w, 3] RGB, or [h, w] of a grey one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PicturePairs:
+    """Images, each with the picture that a network should make of it."""
+
+    path: Path
+    images: tuple[tuple[Path, Path], ...]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files of the images."""
+        return tuple(image for image, _ in self.images)
+
+    def only(self, paths: Container[Path]) -> Self:
+        """Return the part with these images."""
+        return replace(self, images=tuple(each for each in self.images if each[0] in paths))
+
+    def for_model(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
+        """Return itself: pictures have no classes."""
+        return self
+
+    def sha256(self) -> str:
+        """Return a hex digest of all images and pictures."""
+        return json_sha256(
+            [(path.name, file_sha256(path)) for each in self.images for path in each]
+        )
+
+    def measure(self, paint: Paint, progress: Progress | None = None) -> PictureAccuracy:
+        """Measure how close the pictures are, in RGB; InvalidOption where sizes differ."""
+        progress = progress or Progress()
+        figures = []
+        with progress.phase("accuracy"):
+            for image, file in progress.each(self.images, len(self.images)):
+                wanted, found = read_image(file), paint(image)
+                if wanted.shape[:2] != found.shape[:2]:
+                    sizes = (f"{h}x{w}" for h, w, *_ in (wanted.shape, found.shape))
+                    raise InvalidOption(
+                        f"{file} is {next(sizes)}, and what the model makes of {image} is "
+                        f"{next(sizes)} (height x width): they must be as large"
+                    )
+                found = np.broadcast_to(found.reshape(*found.shape[:2], -1), wanted.shape)
+                figures.append((psnr(wanted, found), ssim(wanted, found)))
+        ratio, alike = np.mean(figures, axis=0).tolist()
+        return PictureAccuracy(len(figures), alike, ratio)
+
+
+def holds_pictures(data: Path, images: Path | None) -> bool:
+    """Return whether a folder has pictures in colours, or JPEG files, beside that of the images.
+
+    PNG files of one level or index a pixel are maps of classes.
+    """
+    folder = data.parent / "images" if images is None else images
+    if not has_images(data) or not folder.is_dir() or folder.resolve() == data.resolve():
+        return False
+    [first] = image_files(data, 1)
+    try:
+        with Image.open(first) as image:
+            return first.suffix.lower() != ".png" or image.mode.startswith("RGB")
+    except (OSError, UnidentifiedImageError):
+        return False
+
+
+def read_pictures(data: Path, images: Path | None = None) -> PicturePairs:
+    """Read a folder of pictures; the images are found as those of maps are."""
+    return PicturePairs(data, pairs_of(data, image_files(data, sys.maxsize), images))
+
+
+def paint_with(engine: Engine) -> Paint:
+    """Return a function that makes pictures with an engine."""
+
+    def paint(image: Path) -> Pixels:
+        found = engine.predict(read_image(image))
+        assert isinstance(found, NewImage), "the task was checked"
+        return found.rgb
+
+    return paint
+
+
+def psnr(want: Pixels, have: Pixels) -> float:
+    """Return the peak signal-to-noise ratio of two pictures, dB, `MAX_PSNR` at most."""
+    error = float(np.square(want.astype(np.float64) - have).mean())
+    return min(MAX_PSNR, 10 * float(np.log10(_WHITE**2 / error))) if error else MAX_PSNR
+
+
+def ssim(want: Pixels, have: Pixels) -> float:
+    """Return the structural similarity of two pictures, [h, w, c]: the mean of their channels.
+
+    It is that of Wang et al. 2004 (doi 10.1109/TIP.2003.819861) in windows that lie inside.
+    """
+    if min(want.shape[:2]) <= 2 * _WINDOW_RADIUS:
+        raise InvalidOption(
+            f"a picture has {2 * _WINDOW_RADIUS + 1} pixels a side or more to be compared"
+        )
+    x, y = want.astype(np.float64), have.astype(np.float64)
+    mean_x, mean_y = _gaussian_mean(x), _gaussian_mean(y)
+    spread = _gaussian_mean(x * x) - mean_x**2 + _gaussian_mean(y * y) - mean_y**2
+    shared = _gaussian_mean(x * y) - mean_x * mean_y
+    light = (2 * mean_x * mean_y + _STABLE[0]) / (mean_x**2 + mean_y**2 + _STABLE[0])
+    return float((light * (2 * shared + _STABLE[1]) / (spread + _STABLE[1])).mean())
+
+
+def _gaussian_mean(values: Floats) -> Floats:
+    """Return the mean under a Gaussian window, for each that lies inside."""
+    side = 2 * _WINDOW_RADIUS + 1
+    blurred = np.asarray(cv2.GaussianBlur(values, (side, side), _WINDOW_SIGMA), np.float64)
+    return blurred[_WINDOW_RADIUS:-_WINDOW_RADIUS, _WINDOW_RADIUS:-_WINDOW_RADIUS]
