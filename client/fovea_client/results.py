@@ -1,4 +1,4 @@
-"""Results of whole images as typed values."""
+"""Results as typed values, but for objects, which are in `answers.py`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from fovea_client._masks import Mask
 from fovea_client.png import read_grey, read_levels
 
-_LIKELY = 0.5
-
 
 class Value:
-    """A result of a whole image."""
+    """A result of a whole image that people read as `lines`."""
 
     __slots__ = ()
 
@@ -48,6 +46,23 @@ class ClassArea:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredClass:
+    """A class of the whole image; the scores of all classes add up to 1."""
+
+    class_id: int
+    class_name: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Character:
+    """One character of a text; its score is 0 to 1."""
+
+    character: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class Semantic:
     """The classes of an image, the largest first.
 
@@ -65,7 +80,7 @@ class Semantic:
         255 is a class that the request leaves out. With classes of 255 and over it is uint16, and
         65535. Raises `ValueError` if there is no file.
         """
-        return read_grey(_require_png(self.png, 'ask for mask="png"'))
+        return read_grey(_require_png(self.png, "map", 'ask for mask="png"'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +103,7 @@ class Saliency(Value):
     @property
     def alpha(self) -> NDArray[Any]:
         """Return the mask, uint8 [height, width]; raises `ValueError` after mask="none"."""
-        return read_grey(_require_png(self.png, 'leave mask="none" out'))
+        return read_grey(_require_png(self.png, "map", 'leave mask="none" out'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +135,8 @@ class Depth(Value):
     @property
     def values(self) -> NDArray[np.float32]:
         """Return the depths, float32 [height, width]; raises `ValueError` after mask="none"."""
-        levels = read_grey(_require_png(self.png, 'leave mask="none" out'))
+        levels = read_grey(_require_png(self.png, "map", 'leave mask="none" out'))
         return (levels * (self.scale or 1.0) + (self.offset or 0.0)).astype(np.float32)
-
-
-def _require_png(png: bytes | None, advice: str) -> bytes:
-    if png is None:
-        raise ValueError(f"the answer has no map: {advice}")
-    return png
-
-
-@dataclass(frozen=True, slots=True)
-class Character:
-    """One character of a text; its score is 0 to 1."""
-
-    character: str
-    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +178,8 @@ class NewPicture(Value):
 
         Raises `ValueError` after mask="none".
         """
-        if self.png is None:
-            raise ValueError('the answer has no picture: leave mask="none" out')
-        return read_levels(self.png).astype(np.uint8, copy=False)
+        levels = read_levels(_require_png(self.png, "picture", 'leave mask="none" out'))
+        return levels.astype(np.uint8, copy=False)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -216,26 +216,7 @@ class Embedding(Value):
         return (f"a vector of {len(self.vector)}, norm {self.norm:.3g}",)
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """An image of an index; the score is the cosine of both vectors, -1 to 1.
-
-    Attributes:
-        thumbnail: a small JPEG file; None unless it was requested and the index has it.
-    """
-
-    name: str
-    score: float
-    thumbnail: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredClass:
-    """A class of the whole image; the scores of all classes add up to 1."""
-
-    class_id: int
-    class_name: str
-    score: float
+_LIKELY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,3 +251,22 @@ class Attribute(Value):
         """Return the name with its likely classes."""
         named = ", ".join(f"{each.class_name} {each.score:.2f}" for each in self.likely)
         return (f"{self.name}: {named or 'none'}",)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """An image of an index; the score is the cosine of both vectors, -1 to 1.
+
+    Attributes:
+        thumbnail: a small JPEG file; None unless it was requested and the index has it.
+    """
+
+    name: str
+    score: float
+    thumbnail: bytes | None = None
+
+
+def _require_png(png: bytes | None, what: str, advice: str) -> bytes:
+    if png is None:
+        raise ValueError(f"the answer has no {what}: {advice}")
+    return png
