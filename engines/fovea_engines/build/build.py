@@ -23,12 +23,7 @@ from fovea_engines.build.prompts import split_texts
 from fovea_engines.build.report import write_report
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.dataset import read_class_names
-from fovea_engines.evaluation.labels import (
-    Labels,
-    check_task,
-    images_text,
-    read_labelled,
-)
+from fovea_engines.evaluation.labels import Labels, check_task, images_text, read_labelled
 from fovea_engines.evaluation.samples import MAX_IMAGES, image_files, images_sha256
 from fovea_engines.heads.base import Detector
 from fovea_engines.heads.head_file import head_in_file

@@ -44,12 +44,7 @@ def _draw_picture(found: NewImage, pixels: Pixels, words: Vocabulary) -> Pixels:
     return found.rgb
 
 
-def annotated(
-    found: TaskResult,
-    pixels: Pixels,
-    words: Vocabulary,
-    media_type: MediaType,
-) -> bytes:
+def annotated(found: TaskResult, pixels: Pixels, words: Vocabulary, media_type: MediaType) -> bytes:
     """Draw as `draw` does, and encode; of a `SoftMask`, PNG and WebP are the foreground alone."""
     if isinstance(found, SoftMask) and media_type != "image/jpeg":
         return encode(cut_out(found, pixels), media_type)
@@ -67,7 +62,6 @@ _SPREAD = 0.38
 
 @draw.register
 def _draw_objects(found: Detections, pixels: Pixels, words: Vocabulary) -> Pixels:
-    """Draw objects as `draw` does."""
     canvas = np.ascontiguousarray(pixels).copy()
     height, width = canvas.shape[:2]
     line = max(1, round((height + width) * 0.0016))
@@ -149,11 +143,7 @@ def _tint(canvas: Pixels, bitmap: Bitmap, fill: Colour) -> None:
 
 
 def _draw_keypoints(
-    canvas: Pixels,
-    points: NDArray[np.float32],
-    skeleton: Skeleton | None,
-    fill: Colour,
-    line: int,
+    canvas: Pixels, points: NDArray[np.float32], skeleton: Skeleton | None, fill: Colour, line: int
 ) -> None:
     """Draw the bones between keypoints that are seen, and white joints."""
     seen = (points[:, 2] >= SEEN) & (np.abs(points[:, :2]) < 1e6).all(axis=1)

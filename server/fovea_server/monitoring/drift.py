@@ -202,7 +202,6 @@ class Drift(Feature):
 
 
 def _drift_routes(watch: Drift) -> APIRouter:
-    """Make the route."""
     router = APIRouter(tags=["models"], dependencies=[restricted("statistics")])
 
     @router.get("/v1/models/{name}/drift", **described("model_drift", DriftReport, 403, 404, 503))

@@ -23,20 +23,11 @@ from fovea_engines.evaluation.class_folders import (
     measure_classes,
     measure_matches,
 )
-from fovea_engines.evaluation.class_maps import (
-    ClassMaps,
-    FoundMap,
-    measure_maps,
-)
+from fovea_engines.evaluation.class_maps import ClassMaps, FoundMap, measure_maps
 from fovea_engines.evaluation.dataset import Dataset, LabelledImage
 from fovea_engines.evaluation.evaluate import EVALUATION, CompactDetections, detect_all, in_process
 from fovea_engines.evaluation.label_tables import AttributeLabels, Judged, TextLabels
-from fovea_engines.evaluation.labels import (
-    Labels,
-    check_task,
-    measure,
-    read_labelled,
-)
+from fovea_engines.evaluation.labels import Labels, check_task, measure, read_labelled
 from fovea_engines.evaluation.mean_ap import mean_ap
 from fovea_engines.evaluation.pictures import PicturePairs
 from fovea_engines.progress import Progress

@@ -138,7 +138,6 @@ _EXAMPLE = {
 
 
 def _described_search(operation_id: str) -> dict[str, Any]:
-    """Describe a route for FastAPI."""
     errors = 400, 403, 404, 413, 422, 429, 503, 504
     made = described_images(
         operation_id, SearchAnswer, "application/octet-stream", _PARAMETERS, *errors

@@ -100,7 +100,6 @@ class Streams(Feature):
 
 
 def _stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
-    """Make the routes of streams, of their pictures and of their events."""
     router = APIRouter(tags=["streams"], prefix="/v1/streams")
 
     @router.get("", dependencies=INDEX, **described_stream("list_streams", StreamList))
@@ -177,11 +176,8 @@ def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
 
 
 def _picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRouter:
-    """Make the routes of a camera's pictures."""
     router = APIRouter(
-        tags=["streams"],
-        prefix="/{stream}",
-        dependencies=[*INDEX, restricted("cameras")],
+        tags=["streams"], prefix="/{stream}", dependencies=[*INDEX, restricted("cameras")]
     )
 
     @router.get("/image", **described_bytes("stream_image", "the newest frame", "image/jpeg"))
@@ -208,11 +204,8 @@ def _picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRou
 
 
 def _event_routes(logs: EventLogs) -> APIRouter:
-    """Make the routes of a stream's events."""
     router = APIRouter(
-        tags=["streams"],
-        prefix="/{stream}/events",
-        dependencies=[*INDEX, restricted("cameras")],
+        tags=["streams"], prefix="/{stream}/events", dependencies=[*INDEX, restricted("cameras")]
     )
 
     @router.get(
