@@ -184,7 +184,7 @@ class Sender:
     async def _ask(self, request: bytes) -> str:
         connection = self._idle.pop() if self._idle else None
         if connection is None or not connection.open:
-            connection = await Connection.to(self._address.host, self._address.port)
+            connection = await Connection.connect(self._address.host, self._address.port)
         reply = await connection.ask(request)
         self._idle.append(connection)
         return "" if reply.status == 200 else ": ".join(error_of(reply.body))

@@ -71,7 +71,7 @@ class Churn:
     async def _ask_what_goes(self) -> None:
         """Whoever asks for the model of `_unload` is answered rightly, or told why not."""
         request = binary_of_ones(UNLOADED)
-        connection = await Connection.to("127.0.0.1", self._port)
+        connection = await Connection.connect("127.0.0.1", self._port)
         while self._tally.more("of a model that goes"):
             status, answer, *_ = await connection.ask(request.sent)
             if status not in (404, 503):
@@ -118,7 +118,7 @@ class Churn:
         await asyncio.sleep(PAUSE_S)
 
     async def _ask(self, request: Request) -> None:
-        connection = await Connection.to("127.0.0.1", self._port)
+        connection = await Connection.connect("127.0.0.1", self._port)
         self._tally.expect(request, *(await connection.ask(request.sent))[:2])
         connection.close()
 

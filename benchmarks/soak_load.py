@@ -60,7 +60,7 @@ class MixedLoad:
                 group.create_task(deed())
 
     async def _http(self, seed: int) -> None:
-        connection = await Connection.to("127.0.0.1", self._http_port)
+        connection = await Connection.connect("127.0.0.1", self._http_port)
         chosen = random.Random(seed)
         while self._tally.more("http"):
             request = chosen.choice(self._requests)
@@ -92,7 +92,7 @@ class MixedLoad:
 
     async def _sequences(self, seed: int, length: int = 4) -> None:
         """Sequences one after the other, whose requests are sent one after the other."""
-        connection = await Connection.to("127.0.0.1", self._http_port)
+        connection = await Connection.connect("127.0.0.1", self._http_port)
         for number in itertools.count(1 + seed, 2):
             if not self._tally.more("in a sequence", length):
                 break

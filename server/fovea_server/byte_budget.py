@@ -53,7 +53,7 @@ class ByteBudget:
         """Count `size` more bytes as held; QueueFull if that and other bytes exceed the limit."""
         # A single body may exceed the limit: it could never be accepted otherwise.
         if self.held and self.held + size > self.limit:
-            raise self.full()
+            raise self.full_error()
         self.held += size
 
     def give_back(self, size: int) -> None:
@@ -89,7 +89,7 @@ class ByteBudget:
                     await self._room.wait()
                 self.count_answer(size)
         except TimeoutError:
-            raise self.full() from None
+            raise self.full_error() from None
 
     def count_answer(self, more: int) -> None:
         """Count bytes of answers, or a negative number of them."""
@@ -98,7 +98,7 @@ class ByteBudget:
         if more < 0:
             self._room.set()
 
-    def full(self) -> QueueFull:
+    def full_error(self) -> QueueFull:
         """Make the error for bytes that have no room."""
         return QueueFull(
             f"{size_text(self.held)} of requests and answers are held already, of at most "
@@ -190,7 +190,7 @@ class Reservation:
         """Correct the size, now that it is known; QueueFull if more bytes exceed the limit."""
         more = size - self.size
         if more > 0 and not self._budget.has_room(more, self.size):
-            raise self._budget.full()
+            raise self._budget.full_error()
         self._budget.count_answer(more)
         self.size = size
 

@@ -33,7 +33,7 @@ def cut(text: str, length: int = LONGEST_NAME) -> str:
     return text if len(text) <= length else f"{text[:length]}..."
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -66,9 +66,9 @@ class LineFormatter(logging.Formatter):
                 fields["exception"] = exception
             return self.json_line(record.created, record.levelname, name, message, fields)
         text = f"{message} id={request_id}" if request_id else message
-        line = self.text_line(record.created, record.levelname, name, _escaped(text))
+        line = self.text_line(record.created, record.levelname, name, _escape(text))
         below = exception.split("\n") if exception else ()
-        return "\n  ".join((line, *map(_escaped, below)))
+        return "\n  ".join((line, *map(_escape, below)))
 
     def text_line(self, created: float, level: str, logger: str, message: str) -> str:
         """Format a line of text."""

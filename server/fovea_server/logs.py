@@ -38,7 +38,7 @@ _MAX_WAITING = 8 << 20
 _PATIENCE_S = 2.0
 
 
-def _formatted(lines: Callable[[], str]) -> bytes:
+def _format(lines: Callable[[], str]) -> bytes:
     try:
         return lines().encode(errors="backslashreplace")
     except Exception:  # the thread must live: nobody else writes the log
@@ -94,7 +94,7 @@ class _Writer:
                 self._changed.wait_for(lambda: self._waiting)
                 # Nothing is held but what waits: the batch before has been written.
                 batch, self._waiting, size = self._waiting, [], self._held
-            self._write_out(b"".join(map(_formatted, batch)))
+            self._write_out(b"".join(map(_format, batch)))
             with self._changed:
                 self._held -= size
                 dropped = self._dropped

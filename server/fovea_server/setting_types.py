@@ -39,7 +39,7 @@ Place = Annotated[Path | InstanceOf[Address], BeforeValidator(_place)]
 Places = Annotated[tuple[Place, ...], BeforeValidator(_several), NoDecode]
 
 
-def _as_browsers_send(origins: tuple[str, ...]) -> tuple[str, ...]:
+def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what no browser sends: capitals, a path, the port that the scheme has anyway."""
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):
@@ -48,10 +48,10 @@ def _as_browsers_send(origins: tuple[str, ...]) -> tuple[str, ...]:
     return origins
 
 
-Origins = Annotated[Texts, AfterValidator(_as_browsers_send)]
+Origins = Annotated[Texts, AfterValidator(_check_origins)]
 
 
-def _as_names(names: tuple[str, ...]) -> tuple[str, ...]:
+def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what is more or less than a name: a scheme, a port, a part of a name."""
     for name in names:
         if not _HOST.fullmatch(name):
@@ -62,10 +62,10 @@ def _as_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.lower() for name in names)
 
 
-HostNames = Annotated[Texts, AfterValidator(_as_names)]
+HostNames = Annotated[Texts, AfterValidator(_check_names)]
 
 
-def _as_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+def _check_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what is neither a name, nor an address, nor a network."""
     for host in hosts:
         try:
@@ -79,16 +79,16 @@ def _as_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(host.lower() for host in hosts)
 
 
-Hosts = Annotated[Texts, AfterValidator(_as_hosts)]
+Hosts = Annotated[Texts, AfterValidator(_check_hosts)]
 
 
-def _as_path(path: str) -> str:
+def _check_path(path: str) -> str:
     if path and not ROOT_PATH.fullmatch(path):
         raise ValueError(f"'{path}' is no path: write it as /vision")
     return path
 
 
-RootPath = Annotated[str, AfterValidator(_as_path)]
+RootPath = Annotated[str, AfterValidator(_check_path)]
 
 
 def links_a_service(name: str, value: str) -> bool:

@@ -59,7 +59,7 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _above(port: int, by: int) -> int:
+def _port_above(port: int, by: int) -> int:
     """Return a port above another one; 0, any free one, has none above it."""
     return port + by if port else 0
 
@@ -84,7 +84,7 @@ class Listening(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FOVEA_", extra="forbid", frozen=True)
 
     @classmethod
-    def of_flags(cls, given: dict[str, Any]) -> Self:
+    def from_flags(cls, given: dict[str, Any]) -> Self:
         """Make settings of flags; InvalidOption names a wrong one. Others are the environment's."""
         try:
             return cls(**given)
@@ -142,7 +142,7 @@ class Listening(BaseSettings):
         description="address of gRPC; default that of HTTP",
     )
     grpc_port: int = Field(
-        default_factory=lambda data: _above(data["http_port"], 1),
+        default_factory=lambda data: _port_above(data["http_port"], 1),
         ge=0,
         le=65535,
         description="port of gRPC; default the HTTP port + 1: 8001",
@@ -288,7 +288,7 @@ class Settings(Listening):
         description="address of the metrics; default that of HTTP",
     )
     metrics_port: int = Field(
-        default_factory=lambda data: _above(data["http_port"], 2),
+        default_factory=lambda data: _port_above(data["http_port"], 2),
         ge=0,
         le=65535,
         description="port of the metrics; default the HTTP port + 2: 8002",

@@ -26,10 +26,10 @@ def check_grpc_files(settings: Settings) -> None:
     mutual = settings.grpc_use_ssl_mutual
     if not (settings.grpc_use_ssl or mutual):
         return
-    key = _named("--grpc-server-key", settings.grpc_server_key)
-    certificate = _named("--grpc-server-cert", settings.grpc_server_cert)
+    key = _require_path("--grpc-server-key", settings.grpc_server_key)
+    certificate = _require_path("--grpc-server-cert", settings.grpc_server_cert)
     if mutual:
-        _named("--grpc-root-cert", settings.grpc_root_cert)
+        _require_path("--grpc-root-cert", settings.grpc_root_cert)
     # gRPC itself would only report that it cannot listen.
     _check_pair("TLS for gRPC", certificate, key)
     if (root := settings.grpc_root_cert) is not None:
@@ -41,7 +41,7 @@ def check_grpc_files(settings: Settings) -> None:
             ) from error
 
 
-def _named(flag: str, path: Path | None) -> Path:
+def _require_path(flag: str, path: Path | None) -> Path:
     if path is None:
         raise InvalidOption(f"gRPC over TLS needs {flag}: the path of a PEM file")
     return path

@@ -80,7 +80,7 @@ def read_keys(file: Path) -> Keys:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[None]:
+def _lock_file(file: Path) -> Iterator[None]:
     """Let one program at a time change a file of keys."""
     path = file.with_name(f".{file.name}.lock")
     try:
@@ -114,7 +114,7 @@ def change_keys(file: Path, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]
     """
     # A link stays one, and what it leads to is changed.
     file = file.resolve()
-    with _locked(file):
+    with _lock_file(file):
         before: tuple[Key, ...] = ()
         mode, owner, group = _MODE, -1, -1
         try:

@@ -89,20 +89,20 @@ class Meter:
         used: _Count | None = None,
     ) -> None:
         self.quota, self._now, self._ends = quota, now, datetime.min.replace(tzinfo=UTC)
-        self.count = self._of_now()
+        self.count = self._current_count()
         if used is not None and used.period == self.count.period:
             self.count = used
 
     @property
     def left(self) -> int:
         """The images that it has room for in this period."""
-        count = self._of_now()
+        count = self._current_count()
         return max(0, self.quota.images - count.taken - count.others)
 
     @property
     def ends(self) -> datetime:
         """The time at which the next period begins."""
-        self._of_now()
+        self._current_count()
         return self._ends
 
     def take(self, images: int) -> None:
@@ -117,7 +117,7 @@ class Meter:
             )
         self.count.taken += images
 
-    def _of_now(self) -> _Count:
+    def _current_count(self) -> _Count:
         if (now := self._now()) >= self._ends:
             self._ends = self.quota.end(now)
             self.count = _Count(self.quota.period(now))

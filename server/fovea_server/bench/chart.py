@@ -68,7 +68,7 @@ def chart(
         parts.append(f'<line x1="{at}" x2="{at}" y1="{_TOP}" y2="{bottom}" {dashed}/>')
         parts.append(text(at, _TOP - 4, f"{limit:g}", 'text-anchor="middle"'))
     for number, each in enumerate(series):
-        parts += _drawn(x, y, each, _COLOURS[number % len(_COLOURS)], number)
+        parts += _draw_series(x, y, each, _COLOURS[number % len(_COLOURS)], number)
     return document(title, _WIDTH, _HEIGHT, parts)
 
 
@@ -96,7 +96,7 @@ def _axes(x: Axis, y: Axis) -> Iterator[str]:
     yield text(20, middle, y.label, f'text-anchor="middle" transform="rotate(-90 20 {middle})"')
 
 
-def _drawn(x: Axis, y: Axis, series: Series, colour: str, number: int) -> Iterator[str]:
+def _draw_series(x: Axis, y: Axis, series: Series, colour: str, number: int) -> Iterator[str]:
     places = [(_x(x, one), _y(y, other)) for one, other in series.points]
     if series.joined:
         joined = " ".join(f"{left},{top}" for left, top in places)

@@ -163,19 +163,19 @@ class Level:
             "answers": len(latencies),
             "rate": round(self.rate, 3),
             "latency_ms": {
-                "mean": _rounded(1e3 * sum(latencies) / len(latencies) if latencies else None),
-                **{f"p{p}": _rounded(self.telling_ms(p)) for p in PERCENTILES},
-                "max": _rounded(self.latency_ms(100)),
+                "mean": _round(1e3 * sum(latencies) / len(latencies) if latencies else None),
+                **{f"p{p}": _round(self.telling_ms(p)) for p in PERCENTILES},
+                "max": _round(self.latency_ms(100)),
             },
             "errors": [
                 {"status": status or None, "code": code, "count": count, "message": message}
                 for (status, code), (count, message) in self.sample.errors.items()
             ],
             "stages_ms": {stage: round(ms, 3) for stage, ms in self.stages.items()},
-            "batch": _rounded(self.batch),
-            "server_cpu": _rounded(self.server_cpu),
+            "batch": _round(self.batch),
+            "server_cpu": _round(self.server_cpu),
             "generator_cpu": round(self.generator_cpu, 3),
-            "late_p99_ms": _rounded(self.late_p99_ms),
+            "late_p99_ms": _round(self.late_p99_ms),
             "accuracy": None if self.accuracy is None else asdict(self.accuracy),
             "accuracy_missing": self.accuracy_missing,
             "complete": self.complete,
@@ -199,7 +199,7 @@ def measured_levels(
         for burst in bursts:
             level = Level(burst.load)
             levels.append(level)
-            for _ in _timed(level, generator, burst, target, server):
+            for _ in _apply_timed(level, generator, burst, target, server):
                 yield levels
             if judge is not None and payload.labelled is not None:
                 answers: dict[int, bytes] = {}
@@ -212,7 +212,7 @@ def measured_levels(
             yield levels
 
 
-def _timed(
+def _apply_timed(
     level: Level, generator: Generator, burst: Burst, target: Target, server: ServerProcess | None
 ) -> Iterator[None]:
     before: Counters | None = None
@@ -246,5 +246,5 @@ def _stages(level: Level, before: Counters | None, after: Counters | None) -> di
     return stages
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 3)

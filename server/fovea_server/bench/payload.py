@@ -68,11 +68,11 @@ def image_payload(target: Target, images: Path | None, data: Path | None = None)
     if data is None:
         assert images is not None, "images or labels are given"
         bodies = [file.read_bytes() for file in image_files(images, MAX_IMAGES)]
-        answer = _answered(target, bodies)
+        answer = _send_until_answered(target, bodies)
         return Payload("images", image_requests(target, bodies), int(answer.version))
     labelled = read_labels(data, images)
     bodies = [path.read_bytes() for path in labelled.paths]
-    answer = _answered(target, bodies)
+    answer = _send_until_answered(target, bodies)
     check_answer(labelled, answer.model, answer.task)
     timed = image_requests(target, bodies[:MAX_IMAGES])
     judged = image_requests(target, bodies, request_options(labelled))
@@ -86,7 +86,7 @@ def tensor_payload(target: Target, shapes: Mapping[str, tuple[int, ...]]) -> Pay
     return Payload("requests", [tensor_request(target, metadata, shapes)], version)
 
 
-def _answered(target: Target, bodies: Sequence[bytes]) -> Prediction:
+def _send_until_answered(target: Target, bodies: Sequence[bytes]) -> Prediction:
     """Send images until one is answered, so that a mistake is an error and no measurement."""
     failure = ""
     with Client(target.url) as client:

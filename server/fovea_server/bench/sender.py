@@ -42,7 +42,7 @@ class Connection(asyncio.Protocol):
         self.open = True
 
     @classmethod
-    async def to(cls, host: str, port: int, tls: ssl.SSLContext | None = None) -> Self:
+    async def connect(cls, host: str, port: int, tls: ssl.SSLContext | None = None) -> Self:
         """Connect; OSError where nobody listens."""
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(cls, host, port, ssl=tls)
@@ -151,7 +151,7 @@ class _Sender:
             case ClosedLoop(clients):
                 await asyncio.gather(*(self._client() for _ in range(clients)))
             case OpenLoop() as load:
-                await self._on_time(load)
+                await self._run_open_loop(load)
                 while self._under_way:
                     await asyncio.wait(self._under_way)
         ticking.cancel()
@@ -169,7 +169,7 @@ class _Sender:
                 free = time.perf_counter() + pause_s
                 await asyncio.sleep(min(free, self._end) - time.perf_counter())
 
-    async def _on_time(self, load: OpenLoop) -> None:
+    async def _run_open_loop(self, load: OpenLoop) -> None:
         gaps = random.Random(_SEED)
         due = time.perf_counter()
         while self._more(due):
@@ -220,7 +220,7 @@ class _Sender:
         address, timeout_s = self._address, self._burst.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                return await Connection.to(address.host, address.port, self._tls)
+                return await Connection.connect(address.host, address.port, self._tls)
         except TimeoutError as error:
             raise OSError(f"no connection within {timeout_s:g} s") from error
 

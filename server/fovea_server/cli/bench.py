@@ -157,7 +157,7 @@ def bench(
         live = stack.enter_context(LiveLevels("requests" if tensors else "images"))
         server = None
         if url is None:
-            model, repository, version = _located(context, stack, repository, model, version)
+            model, repository, version = _locate(context, stack, repository, model, version)
             live.say(f"starting `fovea serve` with {model}")
             server = stack.enter_context(ServerProcess(repository, model, serve_flags or ()))
             url = server.url
@@ -198,7 +198,7 @@ def bench(
         raise Unavailable("no request got an answer")
 
 
-def _located(
+def _locate(
     context: typer.Context, stack: ExitStack, repository: Path, model: str, version: int | None
 ) -> tuple[str, Path, int | None]:
     """Return the model's name, and a repository that serves the version, or the usual one."""

@@ -65,7 +65,7 @@ def ls(
 
     Example: fovea capture ls captures --since 2026-11-20
     """
-    found = list(_chosen(folder, model, rule, since))
+    found = list(_choose(folder, model, rule, since))
     if as_json:
         rows = [_row(one, about) for one, about in found]
         typer.echo(json.dumps({"captures": rows}, indent=2))
@@ -116,7 +116,7 @@ def export_(
     if form not in FORMATS:
         raise InvalidOption(f"--format {form!r} is none of {', '.join(FORMATS)}")
     check_options(context, {"images_at": {"form": ("label-studio",)}})
-    chosen = list(_chosen(folder, model, rule, since))
+    chosen = list(_choose(folder, model, rule, since))
     found = [one for one, about in chosen if about["task"] != DAMAGED]
     if damaged := len(chosen) - len(found):
         typer.echo(f"left out: {counted(damaged, 'image')} whose files are damaged", err=True)
@@ -156,7 +156,7 @@ def purge(
         raise InvalidOption("purge asks before it deletes, which takes a terminal: add --yes")
     leaving = [
         one
-        for one, about in _chosen(folder, model, rule, None)
+        for one, about in _choose(folder, model, rule, None)
         if (request_id is None or about["request_id"] == request_id)
         and (before is None or one.taken < before.replace(tzinfo=UTC))
     ]
@@ -177,7 +177,7 @@ def purge(
         typer.echo(f"deleted {counted(len(leaving), 'image')}")
 
 
-def _chosen(
+def _choose(
     folder: Path, model: str | None, rule: str | None, since: datetime | None
 ) -> Iterator[tuple[Captured, dict[str, Any]]]:
     """Find captures, the oldest first, each with what is known of it."""

@@ -36,7 +36,7 @@ class Command(TyperCommand):
             title = getattr(param, "rich_help_panel", None)
             if record := param.get_help_record(ctx):
                 usual = f"{param.param_type_name.capitalize()}s"
-                sections.setdefault(title or usual, []).append(_written(record, usual))
+                sections.setdefault(title or usual, []).append(_format_option(record, usual))
         sections["Options"] = sections.pop("Options")
         for title, rows in sections.items():
             if rows:
@@ -51,7 +51,7 @@ def program_of(name: str, function: Callable[..., None], kind: type[Command] = C
     return program
 
 
-def _written(record: tuple[str, str], kind: str) -> tuple[str, str]:
+def _format_option(record: tuple[str, str], kind: str) -> tuple[str, str]:
     """Write a type as a metavar, none for an argument, and a default without parentheses."""
     name, text = record
     if kind == "Arguments":

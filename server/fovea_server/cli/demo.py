@@ -80,7 +80,7 @@ def demo(
         shutil.copyfile(assets / scene.name, scene)
     set_up_logging("warning")
     only_http = {"http_address": host, "http_port": port, "allow_grpc": False}
-    settings = Settings.of_flags(
+    settings = Settings.from_flags(
         only_http | {"allow_metrics": False, "model_repository": repository}
     )
     app = build_app(settings)

@@ -136,7 +136,7 @@ def _table(found: Diff, *, everything: bool, values: bool) -> Table:
     if values:
         table.add_column("first values of A\nand of B", overflow="fold")
     last = -1
-    for position in range(len(found.layers)) if everything else _chosen(found):
+    for position in range(len(found.layers)) if everything else _choose_layers(found):
         one = found.layers[position]
         if position > last + 1:
             table.add_section()
@@ -149,7 +149,7 @@ def _table(found: Diff, *, everything: bool, values: bool) -> Table:
     return table
 
 
-def _chosen(found: Diff) -> list[int]:
+def _choose_layers(found: Diff) -> list[int]:
     outputs = {i for i, one in enumerate(found.layers) if one.a.is_output}
     if found.first is not None:
         first = found.layers.index(found.first)

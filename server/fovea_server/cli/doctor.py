@@ -264,7 +264,7 @@ def gpu_findings(
             f"TensorRT for RTX: {install_extra('rtx')}."
         )
     elif gpus:
-        yield from _to_run(packages, toolkit)
+        yield from _list_missing_packages(packages, toolkit)
     if {"tensorrt-cu12", "tensorrt-cu13"} <= packages.keys():
         yield (
             "tensorrt-cu12 and tensorrt-cu13 are both installed, and overwrite each other's "
@@ -305,7 +305,7 @@ def _driver(
         )
 
 
-def _to_run(packages: Mapping[str, str], toolkit: str | None) -> Iterator[str]:
+def _list_missing_packages(packages: Mapping[str, str], toolkit: str | None) -> Iterator[str]:
     if "cuda-bindings" not in packages:
         yield f"TensorRT engines do not run without cuda-bindings: {install('cuda-bindings')}."
     if "pycuda" not in packages:

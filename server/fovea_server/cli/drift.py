@@ -61,7 +61,7 @@ def _show(report: DriftReport) -> None:
     table = Table("quantity", "distance", "verdict", "images", "changed most")
     for each in report.quantities:
         distance = "-" if each.distance is None else f"{each.distance:.2f}"
-        most = "" if each.distance is None else _changed_most(each)
+        most = "" if each.distance is None else _describe_largest_change(each)
         table.add_row(each.quantity, distance, _verdict(each), str(each.images), most)
     Console().print(table)
     typer.echo(
@@ -78,7 +78,7 @@ def _verdict(of: DriftQuantity) -> str:
     return "changed" if of.distance < _DRIFTED else "drifted"
 
 
-def _changed_most(of: DriftQuantity) -> str:
+def _describe_largest_change(of: DriftQuantity) -> str:
     def part(one: DriftBin) -> float:
         """Return about what it adds to the index."""
         least = 0.5 / max(1, of.images)

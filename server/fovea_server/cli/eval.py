@@ -135,9 +135,9 @@ def evaluate(
     # A wrong name is reported before labels are read, which may take long.
     if url is None:
         [path] = find_models(context, repository, model)
-        measure = partial(_here, version_folder(path, version), allow_code)
+        measure = partial(_evaluate_locally, version_folder(path, version), allow_code)
     else:
-        measure = partial(_through, url, model, version)
+        measure = partial(_evaluate_server, url, model, version)
     labelled = _labels(context, data, images)
     usual = EVALUATION if isinstance(labelled, Dataset) else PredictOptions()
     options = replace(usual, **read_options(given))
@@ -166,7 +166,7 @@ def _labels(context: typer.Context, data: Path, images: Path | None) -> Labels:
     return labelled
 
 
-def _here(
+def _evaluate_locally(
     folder: Path,
     allow_code: bool,
     labelled: Labels,
@@ -193,7 +193,7 @@ def _here(
     )
 
 
-def _through(
+def _evaluate_server(
     url: str,
     model: str,
     version: int | None,

@@ -71,7 +71,7 @@ class HealthCommand(SwitchCommand):
             raise
 
 
-def _unless_described(context: typer.Context, url: str | None) -> str | None:
+def _drop_url_if_described(context: typer.Context, url: str | None) -> str | None:
     """Leave FOVEA_URL out if flags say which server is meant: those were typed, and win."""
     source = context.get_parameter_source("url")
     described = (name for name in _SETTINGS if name != _SECRET and context.params.get(name))
@@ -85,7 +85,7 @@ def health(
         typer.Option(
             metavar="URL",
             envvar="FOVEA_URL",
-            callback=_unless_described,
+            callback=_drop_url_if_described,
             help="Ask the server at this address over HTTP, e.g. http://10.0.0.5:8000.",
             show_default="the server on this machine",
         ),
@@ -113,7 +113,7 @@ def health(
     check = "live" if live else "ready"
     try:
         typed = translated(given)
-        settings = Listening.of_flags(typed)
+        settings = Listening.from_flags(typed)
         if url is None:
             found = _health(settings, check, timeout)
         elif other := next((name for name in typed if name != _SECRET), None):
@@ -248,19 +248,19 @@ def _over_grpc(
     options: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
     try:
         if settings.grpc_use_ssl or settings.grpc_use_ssl_mutual:
-            credentials, name = _trusting(settings, (host, port), deadline)
+            credentials, name = _make_credentials(settings, (host, port), deadline)
             options.append(("grpc.ssl_target_name_override", name))
             channel = grpc.secure_channel(target, credentials, options)
         else:
             channel = grpc.insecure_channel(target, options)
         with channel:
-            answer = channel.unary_unary(_METHODS[check])(b"", _left(deadline), metadata)
+            answer = channel.unary_unary(_METHODS[check])(b"", _remaining_s(deadline), metadata)
     except grpc.RpcError as error:
         return f"it does not answer: {error.details()}"
     return None if answer == _HEALTHY else "its log says why"
 
 
-def _trusting(
+def _make_credentials(
     settings: Listening, address: tuple[str, int], deadline: float
 ) -> tuple[grpc.ChannelCredentials, str]:
     """Make credentials that trust the certificate which the server shows, and find a name in it.
@@ -277,26 +277,26 @@ def _trusting(
         # The server asks for a certificate, and there is no other here than its own.
         context.load_cert_chain(certificate, key, password="")
         files = [key.read_bytes(), certificate.read_bytes()]
-    with _connected(context, address, deadline) as connection:
+    with _connect(context, address, deadline) as connection:
         shown = ssl.DER_cert_to_PEM_cert(connection.getpeercert(binary_form=True) or b"")
     # `ssl` reads the names in a certificate only after verifying it.
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cadata=shown)
-    with _connected(context, address, deadline) as connection:
+    with _connect(context, address, deadline) as connection:
         fields: dict[str, Any] = connection.getpeercert() or {}
     subject = [p for part in fields.get("subject", ()) for p in part if p[0] == "commonName"]
     names = [name for _, name in (*fields.get("subjectAltName", ()), *subject)]
     return grpc.ssl_channel_credentials(shown.encode(), *files), names[0] if names else address[0]
 
 
-def _connected(context: ssl.SSLContext, address: tuple[str, int], deadline: float) -> ssl.SSLSocket:
-    connection = socket.create_connection(address, _left(deadline))
-    connection.settimeout(_left(deadline))
+def _connect(context: ssl.SSLContext, address: tuple[str, int], deadline: float) -> ssl.SSLSocket:
+    connection = socket.create_connection(address, _remaining_s(deadline))
+    connection.settimeout(_remaining_s(deadline))
     return context.wrap_socket(connection)
 
 
-def _left(deadline: float) -> float:
+def _remaining_s(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("timed out")

@@ -66,7 +66,7 @@ def read_folder(path: Path) -> list[InspectedModel]:
     if _is_version(path):
         version = int(path.name) if path.name.isdecimal() else 0
         standing = ModelRepository(path.parent.parent).standing(path.parent.name, version)
-        return [_inspected(path, path.parent.name, version, standing)]
+        return [_inspect_version(path, path.parent.name, version, standing)]
     if is_pipeline(path):
         return [_pipeline(path)]
     repository = ModelRepository(path)
@@ -74,11 +74,11 @@ def read_folder(path: Path) -> list[InspectedModel]:
     made = [name for name in repository.folders() if is_pipeline(path / name)]
     if any(p.name.isdecimal() for p in path.iterdir()):
         repository, names, made = ModelRepository(path.parent), (path.name,), []
-    denied = [_denied(path / name) for name in repository.unreadable()]
+    denied = [_describe_unreadable(path / name) for name in repository.unreadable()]
     if not names and not made and not denied:
         raise NotFound(_refusals(path) or f"{path} has no model: make one with `fovea build`")
     engines = [
-        _inspected(
+        _inspect_version(
             repository.folder(name, version), name, version, repository.standing(name, version)
         )
         for name in names
@@ -89,13 +89,13 @@ def read_folder(path: Path) -> list[InspectedModel]:
     return sorted([*engines, *others], key=lambda model: model.name)
 
 
-def _denied(folder: Path) -> InspectedModel:
+def _describe_unreadable(folder: Path) -> InspectedModel:
     """Describe a model whose folder may not be read, which has no version to show."""
     error = InvalidModel(f"{folder} may not be read: mend its permissions")
     return InspectedModel(folder.name, 1, error, "not served", ())
 
 
-def _inspected(folder: Path, name: str, version: int, standing: Standing) -> InspectedModel:
+def _inspect_version(folder: Path, name: str, version: int, standing: Standing) -> InspectedModel:
     engine = _read(folder)
     labels = engine.labels if isinstance(engine, EngineCard) else None
     return InspectedModel(name, version, engine, standing, (*faults_beside(folder.parent, labels),))
@@ -107,7 +107,7 @@ def _pipeline(folder: Path) -> InspectedModel:
         read = Pipeline.read(folder)
         cards = {name: _card(folder.parent, name, (folder.name,)) for name in read.models}
         labels = cards[read.models[0]].labels
-        stages: tuple[StageRow, ...] | FoveaError = read.described(cards)
+        stages: tuple[StageRow, ...] | FoveaError = read.describe(cards)
         reference = read.reference
     except FoveaError as error:
         stages = error

@@ -108,8 +108,8 @@ def add(
     """
     token = new_token()
     about = {"name": name, "secrets": [{"sha256": digest_of(token)}], "created": _now()}
-    given = _given(scope or ["predict"], model, rate, quota, expires)
-    made = _validated({**about, **given})
+    given = _given_fields(scope or ["predict"], model, rate, quota, expires)
+    made = _make_key({**about, **given})
 
     def with_it(keys: tuple[Key, ...]) -> tuple[Key, ...]:
         if any(each.name == name for each in keys):
@@ -139,12 +139,12 @@ def set_(
 
     Example: fovea key set gate-camera --rate 50/s --expires 90d
     """
-    given = _given(scope, model, rate, quota, expires)
+    given = _given_fields(scope, model, rate, quota, expires)
     if model == [""]:
         given["models"] = ()
     if not given:
         raise InvalidOption("say what to change: --scope, --model, --rate, --quota or --expires")
-    changed = _replaced(file, name, lambda found: _validated({**dict(found), **given}))
+    changed = _replace_key(file, name, lambda found: _make_key({**dict(found), **given}))
     assert changed is not None
     typer.echo(_json(changed) if as_json else f"{name} is changed in {file}.")
 
@@ -166,7 +166,7 @@ def rotate(
     Example: fovea key rotate gate-camera --grace 2h
     """
     token, now = new_token(), _now()
-    until, given = now + _span(grace, least=0), _given(None, None, None, None, expires)
+    until, given = now + _span(grace, least=0), _given_fields(None, None, None, None, expires)
 
     def rotated(found: Key) -> Key:
         before = tuple(
@@ -175,12 +175,12 @@ def rotate(
             if secret.until is None or secret.until > now
         )
         secrets = (Secret(sha256=digest_of(token)), *before)
-        made = _validated({**dict(found), "secrets": secrets, **given})
+        made = _make_key({**dict(found), "secrets": secrets, **given})
         if made.is_expired(now):
             raise InvalidOption(f"the time of {name!r} is over: say for how long with --expires")
         return made
 
-    _replaced(file, name, rotated)
+    _replace_key(file, name, rotated)
     _show_token(file, name, token, as_json)
 
 
@@ -192,7 +192,7 @@ def rm(name: _Name, file: _File = _FILE, as_json: _Json = False) -> None:
 
     Example: fovea key rm gate-camera
     """
-    _replaced(file, name, lambda _: None)
+    _replace_key(file, name, lambda _: None)
     typer.echo(json.dumps({"removed": name}) if as_json else f"{name} is removed from {file}.")
 
 
@@ -242,7 +242,7 @@ def _json(key: Key) -> str:
     return json.dumps(about | {"previous_until": until})
 
 
-def _given(
+def _given_fields(
     scope: list[str] | None,
     model: list[str] | None,
     rate: str | None,
@@ -269,7 +269,7 @@ def _parts(texts: list[str]) -> list[str]:
     return [part.strip() for text in texts for part in text.split(",")]
 
 
-def _validated(fields: dict[str, object]) -> Key:
+def _make_key(fields: dict[str, object]) -> Key:
     try:
         return Key.model_validate(fields)
     except ValidationError as error:
@@ -287,7 +287,7 @@ def _check_there(file: Path) -> None:
         )
 
 
-def _replaced(file: Path, name: str, make: Callable[[Key], Key | None]) -> Key | None:
+def _replace_key(file: Path, name: str, make: Callable[[Key], Key | None]) -> Key | None:
     """Put what `make` returns in the place of a key, and return it; None removes the key."""
     _check_there(file)
     made: list[Key] = []

@@ -99,7 +99,7 @@ class NewHead:
             )
         if model is None:
             return cls(file.stem, "model.onnx", *_USUAL, _SIZE)
-        outputs, size = _seen(model)
+        outputs, size = _run_samples(model)
         chosen = [one for one in outputs if one.floats and one.one] or outputs
         boxes = next((one for one in chosen if one.columns == 4), None)
         scores = next(
@@ -224,7 +224,7 @@ def test_an_object_is_found():
 {expected}'''
 
 
-def _seen(model: Path) -> tuple[Sequence[HeadOutput], tuple[int, int]]:
+def _run_samples(model: Path) -> tuple[Sequence[HeadOutput], tuple[int, int]]:
     """Return the outputs of a model, as it has them for sample images, and the size of those."""
     from fovea_engines.evaluation.observe import Observer
     from fovea_engines.heads.signature import image_layout, image_sides

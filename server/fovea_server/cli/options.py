@@ -73,7 +73,7 @@ def _local(context: typer.Context, folder: Path) -> Path:
     return folder
 
 
-def _unless_local(context: typer.Context, url: str | None) -> str | None:
+def _drop_url_if_local(context: typer.Context, url: str | None) -> str | None:
     """Leave FOVEA_URL out where options were typed that only work without a server."""
     typed = (is_typed(context, name) for name in ("repository", "serve_flags", "over"))
     return None if not is_typed(context, "url") and any(typed) else url
@@ -127,7 +127,7 @@ UrlOption = Annotated[
         show_envvar=True,
         help="Ask this server, e.g. http://127.0.0.1:8000; FOVEA_API_KEY may have its key.",
         show_default="none",
-        callback=_unless_local,
+        callback=_drop_url_if_local,
     ),
 ]
 AllowCodeOption = Annotated[

@@ -63,7 +63,7 @@ def print_json(predictor: Predictor, model: str, sources: Sources) -> Counts:
                 timings.append(prediction.timing_ms)
             counts.add(answer.entry)
             progress.add(counts, answer.entry)
-    document |= {"images": images, "timing_ms": _joined(timings)}
+    document |= {"images": images, "timing_ms": _join_timings(timings)}
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
     return counts
 
@@ -130,7 +130,7 @@ def complain(text: str) -> None:
     typer.secho(text, fg="red", err=True)
 
 
-def _joined(timings: Sequence[Timing]) -> dict[str, Any]:
+def _join_timings(timings: Sequence[Timing]) -> dict[str, Any]:
     """Return the longest duration of each stage, and the sum of all requests."""
     rows = [asdict(each) for each in timings]
     of_pipeline = [row.pop("stages") or {} for row in rows]

@@ -24,7 +24,7 @@ def with_request_options(
     *names: str, panel: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare these options to typer, which passes them as `**given`; None was not given."""
-    options = [_declared(each, panel) for each in fields(PredictOptions) if each.name in names]
+    options = [_declare(each, panel) for each in fields(PredictOptions) if each.name in names]
     return partial(with_parameters, parameters=options)
 
 
@@ -35,7 +35,7 @@ def read_options(given: Mapping[str, object]) -> dict[str, Any]:
     return {name: getattr(options, name) for name in texts}
 
 
-def _declared(option: Field[Any], panel: str | None) -> inspect.Parameter:
+def _declare(option: Field[Any], panel: str | None) -> inspect.Parameter:
     name, kind = option.name, _TYPES[option.name]
     text = CLASSES_AS_TEXT if name == "classes" else option.metadata["description"]
     # Options are named as they are typed here.

@@ -190,9 +190,9 @@ def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
         raise InvalidOption("give the repository as an argument or as an option, not both")
     if repository is not None:
         typed["model_repository"] = [repository]
-    settings = Settings.of_flags(typed)
+    settings = Settings.from_flags(typed)
     for name in typed:
-        needed = _needed(settings, name)
+        needed = _find_needed_flag(settings, name)
         if needed is None:
             continue
         if name in _TLS_FILES or name.startswith(_MEANT):
@@ -241,7 +241,7 @@ def _has_api(settings: Settings, name: str) -> bool:
     return name in parse_apis(settings.api)
 
 
-def _needed(settings: Settings, name: str) -> str | None:
+def _find_needed_flag(settings: Settings, name: str) -> str | None:
     """Name the flag without which another has no effect; None where it has one."""
     has_effect, needed = _NEEDED.get(name, (None, ""))
     if has_effect is not None and not has_effect(settings):

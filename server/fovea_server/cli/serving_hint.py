@@ -35,7 +35,7 @@ def serving_notes(
             replaced = _engine(repository, name, before[-1])
             former = f"{replaced[0].lower()}{replaced[1:]}"
             yield f"Version {version} replaces {former}. To go back: fovea rollback {name}"
-            if accuracy := _against(repository, card, before[-1]):
+            if accuracy := _compare_accuracy(repository, card, before[-1]):
                 yield f"Version {version} has {accuracy}."
         elif (current := repository.history(name).current) not in (None, version):
             yield f"Version {current} was promoted and stays current, for requests that name none."
@@ -57,7 +57,7 @@ def serving_notes(
         yield f"To serve version {version}, write there: {policy}. Without one the newest is."
 
 
-def _against(repository: ModelRepository, card: EngineCard, version: int) -> str:
+def _compare_accuracy(repository: ModelRepository, card: EngineCard, version: int) -> str:
     """Compare the accuracy of an engine with that of the version which it replaces.
 
     Speeds of two builds are those of two moments of a machine, and are not compared.

@@ -129,8 +129,8 @@ def tune(
         settings = grid(candidates, cores)
         if start not in settings:
             settings.append(start)
-        measure = _shown(trials.measure, titles, cores, progress)
-        search = _begun(settings, start, loads, limit_ms, measure, trials.lasts, progress)
+        measure = _show_runs(trials.measure, titles, cores, progress)
+        search = _begin_search(settings, start, loads, limit_ms, measure, trials.lasts, progress)
         with progress.phase("tuning"):
             best, now = search.descend(start)
         met = best.failure is None and best.within(search.limit_ms)
@@ -162,7 +162,7 @@ def tune(
     raise typer.Exit(0 if met or p99 is None else 1)
 
 
-def _begun(
+def _begin_search(
     settings: Sequence[Setting],
     start: Setting,
     loads: Sequence[int],
@@ -226,7 +226,9 @@ def _parse_milliseconds(text: str) -> float:
     return float(match[1]) * (1e3 if match[2] == "s" else 1.0)
 
 
-def _shown(measure: Measure, titles: Mapping[int, str], cores: int, progress: Progress) -> Measure:
+def _show_runs(
+    measure: Measure, titles: Mapping[int, str], cores: int, progress: Progress
+) -> Measure:
     """Show each run that a function measures, and warn at the first on a busy machine."""
     count, warned = 0, False
 

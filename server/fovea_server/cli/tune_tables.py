@@ -131,8 +131,8 @@ def table(
         if run.within(search.limit_ms):
             remark = "" if run.rate <= best.rate else "not each time" if run.long else "in one run"
         cells = {
-            "images/s (range)": _ranged(run.rate, run.rates),
-            "p99 ms (range)": _ranged(run.p99_ms, run.p99s_ms),
+            "images/s (range)": _format_range(run.rate, run.rates),
+            "p99 ms (range)": _format_range(run.p99_ms, run.p99s_ms),
             "clients": str(run.clients),
             "version": f"{setting.version}: {candidate.title}",
             decides: "-" if figure is None else f"{figure:.3f}",
@@ -163,7 +163,7 @@ def busy_note(runs: Sequence[Run], cores: int) -> str:
     )
 
 
-def _ranged(value: float, ends: tuple[float, float]) -> str:
+def _format_range(value: float, ends: tuple[float, float]) -> str:
     """Return a median, with its range where there were several."""
     text, (low, high) = f"{value:.1f}", (f"{end:.1f}" for end in ends)
     return text if low == high else f"{text} ({low}-{high})"

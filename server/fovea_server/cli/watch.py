@@ -183,7 +183,7 @@ def watch(
         _check_free(show)
     with (
         TemporaryDirectory() as folder,
-        _running(path.parent, path.name, allow_code=allow_code) as plane,
+        _load_model(path.parent, path.name, allow_code=allow_code) as plane,
     ):
         for config in configs:
             config.check(plane.models)
@@ -221,7 +221,7 @@ def _feed(config: StreamConfig, folder: Path) -> EventFeed | None:
 
 
 @contextmanager
-def _running(repository: Path, model: str, *, allow_code: bool) -> Iterator[DataPlane]:
+def _load_model(repository: Path, model: str, *, allow_code: bool) -> Iterator[DataPlane]:
     """Load a model as a server does, and give what answers for it."""
     from fovea_server.app import build_app
     from fovea_server.settings import ModelControlMode, Settings

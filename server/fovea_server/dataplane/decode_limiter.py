@@ -123,7 +123,7 @@ class Place:
         self._decoded = False
         self.admitted: asyncio.Future[None]
 
-    def decoded(self, left: int) -> None:
+    def end_decoding(self, left: int) -> None:
         """End its turn: `left` of the bytes that decoding took are still held."""
         self._decoded = True
         self._decode_limiter.resize(self, left, decoded=True)

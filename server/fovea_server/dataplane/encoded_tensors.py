@@ -84,7 +84,9 @@ async def _vectors(
 def _response(
     model: ServedModel, request: InferRequest, tensors: list[OutputTensor]
 ) -> InferResponse:
-    return InferResponse(model.name, str(model.version), _wanted(request, tensors), request.id)
+    return InferResponse(
+        model.name, str(model.version), _select_tensors(request, tensors), request.id
+    )
 
 
 def _encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | None:
@@ -150,7 +152,7 @@ def _prediction_tensors(prediction: Prediction, options: PredictOptions) -> list
     return output_tensors({name: np.stack([row[name] for row in rows]) for name in rows[0]})
 
 
-def _wanted(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
+def _select_tensors(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
     """Select the tensors that the request asks for; InvalidRequest if it asks for others."""
     requested = {output.name for output in request.outputs}
     known = {tensor.name for tensor in tensors}

@@ -74,9 +74,9 @@ class Fetcher:
     async def _follow(
         self, address: str, authorization: str | None, hold: Callable[[int], None]
     ) -> bytes:
-        first = _parsed(address)
+        first = _parse_url(address)
         for _ in range(MAX_REDIRECTS + 1):
-            url = _parsed(address)
+            url = _parse_url(address)
             # The name as it is looked up: `url.host` decodes it, which an ill-formed one fails.
             host = url.raw_host.decode("ascii")
             pinned = url.copy_with(host=await self._checked_address(host))
@@ -99,12 +99,12 @@ class Fetcher:
                     continue
                 if response.status_code != httpx.codes.OK:
                     raise FetchRefused(f"the url answered with status {response.status_code}")
-                return await self._limited(response, hold)
+                return await self._read_body(response, hold)
             finally:
                 await response.aclose()
         raise FetchRefused(f"the url redirects more than {MAX_REDIRECTS} times")
 
-    async def _limited(self, response: httpx.Response, hold: Callable[[int], None]) -> bytes:
+    async def _read_body(self, response: httpx.Response, hold: Callable[[int], None]) -> bytes:
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
             raise FetchRefused("the url answered compressed, though asked not to")
@@ -133,7 +133,7 @@ class Fetcher:
         return addresses[0]
 
 
-def _parsed(address: str) -> httpx.URL:
+def _parse_url(address: str) -> httpx.URL:
     try:
         url = httpx.URL(address)
     except (httpx.InvalidURL, UnicodeError):

@@ -222,7 +222,7 @@ def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
                 reason=_NOT_LOADED.format(name=model.name, version=version),
                 current=False,
             )
-            for version in registry.unloaded(model.name)
+            for version in registry.list_unloaded(model.name)
         ],
         "task": model.task if ready else None,
         "accepts_images": model.takes_images,

@@ -104,7 +104,7 @@ class Models:
 
     def current_version(self, model: ServedModel) -> dict[str, str]:
         """Tell which version was promoted; empty where the newest answers."""
-        promoted = self._registry.promoted(model.name)
+        promoted = self._registry.promoted_version(model.name)
         return {} if promoted is None else {"current_version": str(promoted)}
 
     def image_outputs(self, model: ServedModel) -> dict[str, Any]:
@@ -128,25 +128,25 @@ class Models:
                     _check_composing(principal, config)
             self._registry.load(name, config=config, files=files)
 
-        await self._in_thread(work)
+        await self._run_in_thread(work)
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model in a thread; raises as `Registry.unload`."""
-        await self._in_thread(partial(self._registry.unload, name, dependents=dependents))
+        await self._run_in_thread(partial(self._registry.unload, name, dependents=dependents))
 
     async def load_version(self, name: str, version: int) -> None:
         """Load a version beside those that are served; raises as `Registry.load_version`."""
-        await self._in_thread(partial(self._registry.load_version, name, version))
+        await self._run_in_thread(partial(self._registry.load_version, name, version))
 
     async def unload_version(self, name: str, version: int) -> None:
         """Unload a version beside the others; raises as `Registry.unload_version`."""
-        await self._in_thread(partial(self._registry.unload_version, name, version))
+        await self._run_in_thread(partial(self._registry.unload_version, name, version))
 
     async def follow(self, name: str, beside: int | None = None) -> bool:
         """Take over what has happened in a model's history, in a thread; as `Registry.follow`."""
-        return await self._in_thread(partial(self._registry.follow, name, beside))
+        return await self._run_in_thread(partial(self._registry.follow, name, beside))
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._load_threads, work)
 
     def check_ready(self, name: str | None = None) -> None:

@@ -72,11 +72,11 @@ class Prediction:
     def timing_ms(self) -> dict[str, float | dict[str, float]]:
         """Return milliseconds by stage, as /v1 answers them."""
         timing: dict[str, float | dict[str, float]] = {}
-        timing |= _in_ms(self.times.of_image() | {"total": self.total_ns})
+        timing |= _to_ms(self.times.of_image() | {"total": self.total_ns})
         if self.stages:
-            timing["stages"] = _in_ms(self.stages)
+            timing["stages"] = _to_ms(self.stages)
         return timing
 
 
-def _in_ms(times: Mapping[str, int]) -> dict[str, float]:
+def _to_ms(times: Mapping[str, int]) -> dict[str, float]:
     return {stage: round(ns / 1e6, 3) for stage, ns in times.items()}

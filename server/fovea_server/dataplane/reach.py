@@ -49,7 +49,7 @@ class Reach:
         if self.everywhere or host.lower() in self.named:
             return
         for text in addresses:
-            if is_public(text) or self._is_named(ip := _unwrapped(text)):
+            if is_public(text) or self._is_named(ip := _unwrap(text)):
                 continue
             if not is_within(ip):
                 raise FetchRefused(
@@ -98,7 +98,7 @@ def is_within(ip: _Address) -> bool:
     return not odd and not ip.is_reserved and ip not in _METADATA
 
 
-def _unwrapped(address: str) -> _Address:
+def _unwrap(address: str) -> _Address:
     """Return the IPv4 address that one of IPv6 stands for, or itself."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and (ip.ipv4_mapped or ip in _NAT64):

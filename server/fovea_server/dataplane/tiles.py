@@ -55,20 +55,20 @@ class Tiles:
     def cut_of(self, model: str, engine: Engine, options: PredictOptions) -> Cut:
         """Return the way in which a model answers requests with tiles, or makes pictures."""
         if options.tile is not None:
-            return partial(self._by_tiles, model)
-        return partial(self._by_pictures, model, engine)
+            return partial(self._answer_by_tiles, model)
+        return partial(self._answer_by_pictures, model, engine)
 
-    async def _by_tiles(
+    async def _answer_by_tiles(
         self, model: str, request: ImageRequest, run: RunParts
     ) -> list[ImageResult | FoveaError]:
-        with self._counted(model, _MAX_TILED, "requests with tiles are being answered"):
-            return [await self._on_tiles(request, run, sent) for sent in request.images]
+        with self._count_request(model, _MAX_TILED, "requests with tiles are being answered"):
+            return [await self._answer_image(request, run, sent) for sent in request.images]
 
-    async def _on_tiles(
+    async def _answer_image(
         self, request: ImageRequest, run: RunParts, sent: SentImage
     ) -> ImageResult | FoveaError:
         """Find the objects on all tiles of an image."""
-        async with self._decoded(request, sent) as (image, began):
+        async with self._decode_image(request, sent) as (image, began):
             if isinstance(image, FoveaError):
                 return image
             size = image.height, image.width
@@ -78,13 +78,13 @@ class Tiles:
                 return error
             decode_ns, times = time.monotonic_ns() - began, list[StageTimes]()
             crops = [crop(image.pixels, tile) for tile in tiles]
-            found = await _found(Detections, request, run, image, crops, times)
+            found = await _run_parts(Detections, request, run, image, crops, times)
             if isinstance(found, FoveaError):
                 return found
             join = partial(joined, list(zip(tiles, found, strict=True)), size, request.options)
             return await in_thread(partial(_answer, request, image, decode_ns, times, join))
 
-    async def _by_pictures(
+    async def _answer_by_pictures(
         self, model: str, engine: Engine, request: ImageRequest, run: RunParts
     ) -> list[ImageResult | FoveaError]:
         return [await self._picture(model, engine, request, run, sent) for sent in request.images]
@@ -93,17 +93,19 @@ class Tiles:
         self, model: str, engine: Engine, request: ImageRequest, run: RunParts, sent: SentImage
     ) -> ImageResult | FoveaError:
         """Make a picture of an image."""
-        async with self._decoded(request, sent) as (image, began):
+        async with self._decode_image(request, sent) as (image, began):
             if isinstance(image, FoveaError):
                 return image
             mosaic = engine.mosaic((image.height, image.width))
             decode_ns, times = time.monotonic_ns() - began, list[StageTimes]()
             found = list[NewImage]()
-            counting = self._counted(model, _MAX_PICTURES, "pictures of many tiles are being made")
+            counting = self._count_request(
+                model, _MAX_PICTURES, "pictures of many tiles are being made"
+            )
             with counting if mosaic.tiled else nullcontext():
                 for number, tiles in enumerate(mosaic.rows):
                     parts = [mosaic.cut(image.pixels, tile) for tile in tiles]
-                    row = await _found(NewImage, request, run, image, parts, times)
+                    row = await _run_parts(NewImage, request, run, image, parts, times)
                     if isinstance(row, FoveaError):
                         return row
                     found = row
@@ -115,7 +117,7 @@ class Tiles:
                 return await in_thread(partial(_answer, request, image, decode_ns, times, join))
 
     @contextmanager
-    def _counted(self, model: str, most: int, what: str) -> Iterator[None]:
+    def _count_request(self, model: str, most: int, what: str) -> Iterator[None]:
         """Hold a place among the `most` requests of a model that are answered at a time."""
         if self._open[model] >= most:
             raise QueueFull(f"{most} {what}; send again later", retry_after_s=1.0)
@@ -126,7 +128,7 @@ class Tiles:
             self._open[model] -= 1
 
     @asynccontextmanager
-    async def _decoded(
+    async def _decode_image(
         self, request: ImageRequest, sent: SentImage
     ) -> AsyncIterator[tuple[DecodedImage | FoveaError, int]]:
         """Decode an image once there is room, which is held until it is answered.
@@ -142,7 +144,7 @@ class Tiles:
                 image = error
             else:
                 if place is not None:
-                    place.decoded(image.pixels.nbytes)
+                    place.end_decoding(image.pixels.nbytes)
             yield image, began
 
     def _decode(self, sent: SentImage) -> DecodedImage:
@@ -157,7 +159,7 @@ class Tiles:
         )
 
 
-async def _found(
+async def _run_parts(
     kind: type[Part],
     request: ImageRequest,
     run: RunParts,

@@ -49,11 +49,11 @@ def classify(
     rows = tensor.array.reshape(shape[0], math.prod(shape[1:]))
     classes = np.empty((len(rows), min(k, rows.shape[1])), object)
     for row, best in zip(rows, classes, strict=True):
-        best[:] = [_text(row, index, labels) for index in _descending(row, len(best)).tolist()]
+        best[:] = [_text(row, index, labels) for index in _find_largest(row, len(best)).tolist()]
     return OutputTensor(tensor.name, "BYTES", classes if batched else classes[0])
 
 
-def _descending(row: Array, k: int) -> Array:
+def _find_largest(row: Array, k: int) -> Array:
     """Find the indices of the largest `k`; equal ones in order, NaN last."""
     keys = np.where(np.isnan(row), -np.inf, row) if row.dtype.kind == "f" else row
     if k == 0:

@@ -121,7 +121,7 @@ class Arrivals:
             if isinstance(data, bytes):
                 self._hand_over(connection, len(data), reader.since)
         except TimeoutError:
-            raise reader.error or self._late() from None
+            raise reader.error or self._timeout_error() from None
         finally:
             self._end(connection, reader)
         if not isinstance(data, bytes):
@@ -178,7 +178,7 @@ class Arrivals:
         self._charge(connection, 0)
         if connection.descriptor is None:
             return
-        total = _received(connection.descriptor, connection.peer)
+        total = _count_received(connection.descriptor, connection.peer)
         if total is None:
             connection.descriptor = None
         connection.before, connection.handed_over = total or 0, 0
@@ -214,7 +214,7 @@ class Arrivals:
 
     def _look_at(self, connection: _Connection, now: float) -> None:
         descriptor = _NONE if connection.descriptor is None else connection.descriptor
-        if (total := _received(descriptor, connection.peer)) is None:
+        if (total := _count_received(descriptor, connection.peer)) is None:
             # It is closed, and its calls are about to end; or another process has it.
             return
         size = max(0, total - connection.before - connection.handed_over)
@@ -237,7 +237,7 @@ class Arrivals:
             return
         until = now - self._timeout_s
         if connection.whole_at <= until:
-            _stop([each for each in waiting if (each.since or now) <= until], self._late())
+            _stop([each for each in waiting if (each.since or now) <= until], self._timeout_error())
 
     def _forget(self) -> None:
         sockets = _open_sockets()
@@ -246,7 +246,7 @@ class Arrivals:
                 del self._connections[peer]
         self._most = max(_REMEMBERED, 2 * len(self._connections))
 
-    def _late(self) -> BodyTimeout:
+    def _timeout_error(self) -> BodyTimeout:
         return too_slow(self._timeout_s, "message")
 
 
@@ -268,7 +268,7 @@ def _open_sockets() -> dict[str, int]:
     found = {}
     for entry in os.scandir("/proc/self/fd"):
         try:
-            with _borrowed(int(entry.name)) as borrowed:
+            with _borrow_socket(int(entry.name)) as borrowed:
                 found[_peer(borrowed)] = int(entry.name)
         except (OSError, ValueError):
             # No socket, not connected, or not of IP.
@@ -276,10 +276,10 @@ def _open_sockets() -> dict[str, int]:
     return found
 
 
-def _received(descriptor: int, peer: str) -> int | None:
+def _count_received(descriptor: int, peer: str) -> int | None:
     """Count the bytes that a connection has received; None if it is closed."""
     try:
-        with _borrowed(descriptor) as borrowed:
+        with _borrow_socket(descriptor) as borrowed:
             if _peer(borrowed) != peer:
                 return None
             info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _AT + _RECEIVED.size)
@@ -289,7 +289,7 @@ def _received(descriptor: int, peer: str) -> int | None:
 
 
 @contextmanager
-def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+def _borrow_socket(descriptor: int) -> Iterator[socket.socket]:
     borrowed = socket.socket(fileno=descriptor)
     try:
         yield borrowed

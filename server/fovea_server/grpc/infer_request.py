@@ -72,7 +72,7 @@ class InferMessage(NamedTuple):
 def parse_infer(data: bytes) -> InferMessage:
     """Parse a message, or raise InvalidRequest."""
     if len(data) > _SMALL:
-        found = _taken_apart(memoryview(data))
+        found = _split_raw(memoryview(data))
         if found is not None:
             rest, raw = found
             return InferMessage(parse(messages.ModelInferRequest, rest), raw, len(rest))
@@ -80,7 +80,7 @@ def parse_infer(data: bytes) -> InferMessage:
     return InferMessage(fields, fields.raw_input_contents, len(data))
 
 
-def _taken_apart(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
+def _split_raw(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
     """Split raw contents from the rest; None if it is damaged, as protobuf will say.
 
     Raises InvalidRequest for more fields than there may be.
@@ -96,7 +96,7 @@ def _taken_apart(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
             if tag in (_INPUT, _OUTPUT):
                 for inner, _, begin_of_inner, end_of_inner in _fields(data[begin_of_value:end]):
                     if inner == _SHAPE and end_of_inner - begin_of_inner > _MAX_FIELDS:
-                        raise _too_many()
+                        raise _too_many_error()
     except IndexError:
         return None
     return b"".join(rest), raw
@@ -126,10 +126,10 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
             raise IndexError("it has no end")
         yield tag, begin, begin_of_value, at
     if at < len(data):
-        raise _too_many()
+        raise _too_many_error()
 
 
-def _too_many() -> InvalidRequest:
+def _too_many_error() -> InvalidRequest:
     return InvalidRequest(
         f"a request has at most {_MAX_FIELDS} inputs, outputs and parameters together, and an "
         "input as many dimensions and parameters: send fewer"

@@ -187,7 +187,7 @@ class Inference:
             self._under_way -= 1
 
     @asynccontextmanager
-    async def answers_held(self) -> AsyncIterator[None]:
+    async def hold_answers(self) -> AsyncIterator[None]:
         """Hold answers while the server closes its connections, and until clients know of it.
 
         gRPC cancels calls that arrive meanwhile. Most clients send nothing while they wait for an
@@ -218,7 +218,7 @@ class Inference:
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
         """Answer a stream of requests; an error of one is in its answer."""
-        stream = InferStream(self.streamed, self._most_streamed, self._budget)
+        stream = InferStream(self.answer_streamed, self._most_streamed, self._budget)
         self._streams.add(stream)
         try:
             await stream.run(requests, context, rpc)
@@ -230,7 +230,7 @@ class Inference:
         for stream in self._streams:
             stream.close()
 
-    async def streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
+    async def answer_streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
         """Answer one request of a stream; its answer stays counted in `reservation`."""
         request_id, model, large = "", "", len(data) >= LARGE
         try:

@@ -112,7 +112,7 @@ class GrpcServer:
         """Refuse new calls, and finish accepted ones within the grace period."""
         if self._server is None:
             return
-        async with self._inference.answers_held():
+        async with self._inference.hold_answers():
             self._inference.close()
             self._health.close()
             stopping = asyncio.create_task(self._server.stop(grace_s))

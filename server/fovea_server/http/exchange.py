@@ -93,7 +93,7 @@ class Exchange:
         try:
             self._budget.take(len(piece))
         except QueueFull:
-            self.fail(self._budget.full)
+            self.fail(self._budget.full_error)
             return
         self._held += len(piece)
         self._untaken += len(piece)

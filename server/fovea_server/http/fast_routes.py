@@ -65,18 +65,18 @@ class FastRoute(ABC):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or nothing where its client has left."""
-        request = self._admitted(scope)
+        request = self._admit(scope)
         answer = request.answer
         if answer is None:
             try:
-                answer = await self._answered(request, receive)
+                answer = await self._answer(request, receive)
             except ClientLeft:
                 return
         elif not self.keeps_refused:
             _close(answer)
         await self._send(answer, request, scope, send)
 
-    def _admitted(self, scope: Scope) -> Request:
+    def _admit(self, scope: Scope) -> Request:
         """Route a request by its head, or refuse it."""
         state = scope["state"]
         request = Request(state["call"], state["headers"], Reservation(self.budget))
@@ -90,7 +90,7 @@ class FastRoute(ABC):
         request.call.enter()
         return request
 
-    async def _answered(self, request: Request, receive: Receive) -> Response:
+    async def _answer(self, request: Request, receive: Receive) -> Response:
         """Receive the body, and answer; ClientLeft: nobody waits for the answer any more."""
         assert request.endpoint is not None
         watch = Watch(receive, request.timeout_s, request.call.began)
@@ -134,7 +134,7 @@ class FastRoute(ABC):
         size = sum(map(len, answer.body))
         if large := size >= _LARGE_ANSWER:
             if not self.budget.has_room(size):
-                await self._send(self.error_answer(self.budget.full()), request, scope, send)
+                await self._send(self.error_answer(self.budget.full_error()), request, scope, send)
                 return
             self.budget.count_answer(size)
         try:

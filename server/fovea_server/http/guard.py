@@ -54,7 +54,7 @@ class Guard:
         """Raise ForeignRequest for one that a page of another site has caused."""
         error = self.refusal(method, headers)
         if error is not None:
-            self._traffic.refused("", error)
+            self._traffic.count_refusal("", error)
             raise error
 
     def refusal(self, method: str, headers: Headers) -> ForeignRequest | None:
@@ -62,7 +62,7 @@ class Guard:
         host = headers.get(b"host", b"")
         if not self._is_ours(host):
             return ForeignRequest(
-                f"this server does not go by the name {_shown(host)}: ask it by its address, or "
+                f"this server does not go by the name {_quote(host)}: ask it by its address, or "
                 "start it with --allowed-host NAME, which may be repeated"
             )
         if method in _SAFE:
@@ -73,7 +73,7 @@ class Guard:
         if site not in _ELSEWHERE and (origin is None or _authority(origin) == host.lower() != b""):
             return None
         return ForeignRequest(
-            f"the page of another site ({_shown(origin or site or b'')}) sent this request: start "
+            f"the page of another site ({_quote(origin or site or b'')}) sent this request: start "
             "the server with --cors-origin ORIGIN if its pages may use it"
         )
 
@@ -122,5 +122,5 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _shown(given: bytes) -> str:
+def _quote(given: bytes) -> str:
     return repr(given[:80].decode("latin-1"))

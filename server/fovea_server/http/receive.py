@@ -66,7 +66,7 @@ class Watch:
         """Begin."""
         worker = asyncio.current_task()
         assert worker is not None
-        self._worker, left = worker, self._left()
+        self._worker, left = worker, self._remaining_s()
         begin_s = _QUICK_S if left is None else min(_QUICK_S, left)
         self._looking = worker.get_loop().call_later(begin_s, self._begin)
         return self
@@ -111,7 +111,7 @@ class Watch:
             self._whole.set()
         return body
 
-    def _left(self) -> float | None:
+    def _remaining_s(self) -> float | None:
         if self._timeout_s is None:
             return None
         return self._began + self._timeout_s - time.monotonic()
@@ -121,7 +121,7 @@ class Watch:
 
     async def _look(self) -> None:
         try:
-            async with asyncio.timeout(self._left()):
+            async with asyncio.timeout(self._remaining_s()):
                 if not self.is_whole:
                     self._whole = asyncio.Event()
                     await self._whole.wait()

@@ -88,7 +88,7 @@ async def detection(request: Request) -> Response:
     instead = "name one in the address, POST /v1/vision/custom/MODEL"
     caller = service_of(request), call_of(request)
     find = partial(default_model, *caller, "deepstack", BOXES, instead)
-    return await _detected(request, find, "detect")
+    return await _detect(request, find, "detect")
 
 
 @router.get("/vision/custom/list", operation_id="deepstack_models", dependencies=INDEX)
@@ -122,7 +122,7 @@ async def posted_list(request: Request) -> Response:
 )
 async def custom(request: Request, name: str) -> Response:
     """Find objects with the newest version of a model."""
-    return await _detected(request, partial(models_of(request).get, name), "custom")
+    return await _detect(request, partial(models_of(request).get, name), "custom")
 
 
 @router.post("/vision/{rest:path}", include_in_schema=False)
@@ -140,7 +140,7 @@ async def ping() -> Response:
     return Response(_answer(success=True), media_type="application/json")
 
 
-async def _detected(request: Request, find: Callable[[], ServedModel], command: str) -> Response:
+async def _detect(request: Request, find: Callable[[], ServedModel], command: str) -> Response:
     if request.state.admit is None:
         # A model that cannot answer is reported before a large body is read.
         check_task(find(), BOXES)
@@ -155,7 +155,7 @@ async def _detected(request: Request, find: Callable[[], ServedModel], command: 
         least = fields.get("min_confidence", [str(_DEFAULT_CONFIDENCE)])[-1]
         options = PredictOptions(conf=share("min_confidence", least), mask="none")
         prediction = await predicted(request, model, None, [*images], options, _predictions)
-        return Response(_found(prediction, command), media_type="application/json")
+        return Response(_write_objects(prediction, command), media_type="application/json")
 
     return await answered(request, answer, deadline(request))
 
@@ -169,7 +169,7 @@ def _key_in(body: bytes, kind: str) -> str:
     return fields.get("api_key", [""])[-1]
 
 
-def _found(prediction: Prediction, command: str) -> bytes:
+def _write_objects(prediction: Prediction, command: str) -> bytes:
     result = result_of(prediction.images[0])
     assert isinstance(result.found, Detections), "the task of the model has boxes"
     count = len(result.found)

@@ -46,7 +46,7 @@ class MetricsServer:
         )
         connection = partial(Connection, traffic=service.traffic, bounds=bounds)
         self._config = Config(
-            CallMiddleware(Guarded(self._answer, guard, _refused), service.traffic),
+            CallMiddleware(Guarded(self._answer, guard, _make_refusal), service.traffic),
             # uvicorn calls it like a class.
             http=cast("type[asyncio.Protocol]", connection),
             ws="none",
@@ -93,7 +93,7 @@ class MetricsServer:
             answer = Response('{"error":"Method Not Allowed"}', 405, headers)
         elif scope["path"] != "/metrics":
             answer = PlainTextResponse()
-        elif (error := self._refused(scope["state"]["call"])) is not None:
+        elif (error := self._find_refusal(scope["state"]["call"])) is not None:
             refusal = error_answer(error)
             headers = {name.decode(): value.decode() for name, value in refusal.headers}
             answer = PlainTextResponse(str(error), refusal.status, headers)
@@ -106,7 +106,7 @@ class MetricsServer:
             answer = PlainTextResponse(text)
         await answer(scope, receive, send)
 
-    def _refused(self, call: Call) -> FoveaError | None:
+    def _find_refusal(self, call: Call) -> FoveaError | None:
         """Return why a client may not read the metrics; None if it may."""
         try:
             self._service.authenticator.admit(call, "metrics")
@@ -115,5 +115,5 @@ class MetricsServer:
         return None
 
 
-def _refused(error: FoveaError, path: str) -> Response:
+def _make_refusal(error: FoveaError, path: str) -> Response:
     return PlainTextResponse(str(error), 403)

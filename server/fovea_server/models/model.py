@@ -263,10 +263,10 @@ class ServedModel:
         self.signature = ModelSignature.of(self.config)
         self.answer_size = AnswerSize(self.signature)
         if composite:
-            self._scheduler = self._of_pipeline(Pipeline.read(self.folder.parent))
+            self._scheduler = self._make_pipeline_scheduler(Pipeline.read(self.folder.parent))
         else:
             self._labels |= read_output_labels(self.config, self.folder.parent)
-            self._scheduler = self._of_engine()
+            self._scheduler = self._make_engine_scheduler()
         self._reason, self._state = "", State.READY
         log.info(
             "model %s version %d is ready: %s, %.2f s",
@@ -279,7 +279,7 @@ class ServedModel:
         for fault in faults_beside(self.folder.parent, labels):
             log.warning("model %s: %s", self.name, fault)
 
-    def _of_engine(self) -> Scheduler:
+    def _make_engine_scheduler(self) -> Scheduler:
         engine, settings = self.engine, self._settings
         return make_scheduler(
             version=self.version,
@@ -293,7 +293,7 @@ class ServedModel:
             find=lambda name, version: self._find(name, version).scheduler,
         )
 
-    def _of_pipeline(self, pipeline: Pipeline) -> Scheduler:
+    def _make_pipeline_scheduler(self, pipeline: Pipeline) -> Scheduler:
         engines = {each.name: each.engine for each in self._members if each.engine is not None}
         most = self._settings.max_queue
         predict = pipeline.bind(engines, self._ask, most)

@@ -68,7 +68,7 @@ def open_engine(
     allowed = settings.allow_code
     engine = Engine.open(folder, choice, threads=threads, streams=streams, allow_code=allowed)
     try:
-        config = _for_version(engine.card, config, folder)
+        config = _adapt_to_version(engine.card, config, folder)
         _check_batch(engine, config.max_batch_size)
         config = complete(config, engine, fill_in=not settings.disable_auto_complete_config)
         if engine.preprocessor is not None:
@@ -122,7 +122,7 @@ def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
     return 1 if built else settings.default_max_batch_size
 
 
-def _for_version(card: EngineCard, config: ModelConfig, folder: Path) -> ModelConfig:
+def _adapt_to_version(card: EngineCard, config: ModelConfig, folder: Path) -> ModelConfig:
     """Return the configuration of a version, where a build wrote it for another one.
 
     A model has one config.pbtxt, and each build writes it: an older version may take smaller
@@ -168,7 +168,7 @@ def warm_up_images(engine: Engine) -> None:
     """Run an empty image through all stages, alone and in a batch."""
     assert engine.preprocessor is not None, "the model takes images"
     image = engine.session.inputs[0]
-    feeds = {spec.name: _zero(spec) for spec in _sized(engine.session.inputs, 1)}
+    feeds = {spec.name: _zero(spec) for spec in _size_inputs(engine.session.inputs, 1)}
     row = engine.preprocessor.spec.row_shape
     taken = tuple(n if m == -1 else m for n, m in zip(row, image.shape[1:], strict=False))
     if len(image.shape) != 1 + len(row) or taken != row:
@@ -194,7 +194,7 @@ def run_samples(
                 f"max_batch_size {config.max_batch_size}"
             )
         # Inputs that the sample does not set, such as the flags of sequences, are zero.
-        specs = {spec.name: spec for spec in _sized(engine.session.inputs, sample.batch_size)}
+        specs = {spec.name: spec for spec in _size_inputs(engine.session.inputs, sample.batch_size)}
         specs |= {name: _spec(config, sample, name) for name in sample.inputs}
         # Random numbers have eight bytes before they are converted.
         size = sum(prod(spec.shape) * max(8, spec.numpy_dtype.itemsize) for spec in specs.values())
@@ -212,7 +212,7 @@ def run_samples(
             engine.session.infer(feeds)
 
 
-def _sized(specs: Iterable[TensorSpec], rows: int) -> Iterator[TensorSpec]:
+def _size_inputs(specs: Iterable[TensorSpec], rows: int) -> Iterator[TensorSpec]:
     for spec in specs:
         shape = tuple(abs(n) for n in spec.shape)
         if spec.shape[:1] == (-1,):
@@ -253,7 +253,7 @@ def _input(sample: ModelWarmup, spec: TensorSpec, folder: Path) -> Array:
     if given.random_data is not None:
         return _random(shape, dtype, about)
     if given.input_data_file is not None:
-        return _from_file(inside(folder / _SAMPLES, given.input_data_file), shape, dtype, about)
+        return _read_sample(inside(folder / _SAMPLES, given.input_data_file), shape, dtype, about)
     return _zero(spec)
 
 
@@ -266,7 +266,7 @@ def _random(shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:
     return generator.random(shape).astype(dtype)
 
 
-def _from_file(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:
+def _read_sample(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:
     try:
         data = file.read_bytes()
     except OSError as error:

@@ -189,7 +189,7 @@ class Registry:
             return slot.current or slot.versions[max(slot.versions)]
         if version not in slot.versions:
             served = ", ".join(map(str, slot.ready)) or "none"
-            if version in self.unloaded(name):
+            if version in self.list_unloaded(name):
                 raise NotFound(
                     f"version {version} of model '{name}' is there, but not served; served "
                     f"versions: {served}. POST /v1/models/{name}/versions/{version}/load serves it "
@@ -240,7 +240,7 @@ class Registry:
         if not scanned:
             raise ModelNotReady(f"model '{name}': {self._not_scanned}")
 
-    def promoted(self, name: str) -> int | None:
+    def promoted_version(self, name: str) -> int | None:
         """Return the version of a model that was promoted; None where its newest one answers."""
         slot = self._slots.get(name)
         return None if slot is None else slot.promoted
@@ -265,7 +265,7 @@ class Registry:
         """Take over what has happened in a model's history, as `Loader.follow`; blocks."""
         return self._loader.follow(name, beside)
 
-    def unloaded(self, name: str) -> list[int]:
+    def list_unloaded(self, name: str) -> list[int]:
         """List the versions in the folder of a model that are not loaded, ascending."""
         slot = self._slots.get(name)
         if slot is None or slot.tried is None:
@@ -329,7 +329,7 @@ class Registry:
                 "there is no model in the repository (NAME/VERSION/model.*): "
                 f"{self._repositories.advice()}"
             )
-        unserved = self._unserved()
+        unserved = self._list_unserved()
         reasons = [text for name, text in unserved if self.sees(name)]
         if hidden := {name for name, _ in unserved if not self.sees(name)}:
             models = counted(len(hidden), "model")
@@ -343,9 +343,9 @@ class Registry:
     @property
     def unserved(self) -> list[str]:
         """Models that the start could not load, and those that have died, each with its reason."""
-        return [text for _, text in self._unserved()]
+        return [text for _, text in self._list_unserved()]
 
-    def _unserved(self) -> list[tuple[str, str]]:
+    def _list_unserved(self) -> list[tuple[str, str]]:
         """List the names of `unserved`, each with its text; "" for what a store does not have."""
         died = [(m.name, f"{m.name}: {m.reason}") for m in self if m.state is State.UNAVAILABLE]
         slots = [(n, text) for n, slot in sorted(self._slots.items()) for text in slot.unserved()]

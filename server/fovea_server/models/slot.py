@@ -46,7 +46,7 @@ class _Replacement:
     def versions(self) -> dict[int, ServedModel]:
         return self.kept | self.fresh
 
-    def without(self, broken: Collection[int], *, answers: bool) -> _Replacement | None:
+    def leave_out(self, broken: Collection[int], *, answers: bool) -> _Replacement | None:
         """Leave broken versions out; None: nothing is to be replaced since they are broken.
 
         Where one was promoted, no other is needed; nor is that one while no version `answers` yet.
@@ -222,11 +222,11 @@ class ModelSlot:
         """
         with self._lock:
             if self._closing.is_set():
-                raise _stopping()
+                raise _stopping_error()
             if self._next is not None and self._next.source is source:
                 self._load_next(self._next, rebuild=rebuild)
                 if self.fault and self._closing.is_set():
-                    raise _stopping()
+                    raise _stopping_error()
 
     def _load_next(self, replacement: _Replacement, *, rebuild: bool) -> None:
         if replacement.fresh:
@@ -239,7 +239,7 @@ class ModelSlot:
                 f"version {v} is at {m.state} state: {m.reason};" for v, m in broken.items()
             )
             before = [v for v in self.ready if self.versions[v] is not replacement.fresh.get(v)]
-            if (usable := replacement.without(broken, answers=bool(before))) is None:
+            if (usable := replacement.leave_out(broken, answers=bool(before))) is None:
                 self._give_up(replacement)
                 return
             replacement = usable
@@ -321,7 +321,7 @@ class ModelSlot:
                 trim()
 
 
-def _stopping() -> ShuttingDown:
+def _stopping_error() -> ShuttingDown:
     return ShuttingDown("the server is stopping; load it when it runs again")
 
 

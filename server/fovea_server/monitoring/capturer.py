@@ -93,7 +93,7 @@ class Capture(Feature):
             if (found := result.found) is None:
                 continue
             rule = next((one for one in rules.rules if one.takes(found, prediction.words)), None)
-            if rule is None or not self._in_this_minute(model.name, rules.per_minute):
+            if rule is None or not self._is_within_rate(model.name, rules.per_minute):
                 continue
             request_id, now = "" if call is None else call.id, datetime.now(UTC)
             one = Record(prediction, image, result, rule.text, request_id, now, rules.blur)
@@ -123,7 +123,7 @@ class Capture(Feature):
                 self._rules[model] = None
         return self._rules[model]
 
-    def _in_this_minute(self, model: str, most: int) -> bool:
+    def _is_within_rate(self, model: str, most: int) -> bool:
         minute = int(time.monotonic() // 60)
         began, number = self._taken.get(model, (minute, 0))
         number = number if began == minute else 0
@@ -162,7 +162,7 @@ class Capture(Feature):
 
     def _write(self, record: Record) -> None:
         try:
-            blurred = None if record.blur is None else self._blurred(record, record.blur)
+            blurred = None if record.blur is None else self._blur(record, record.blur)
             self._store.add(record.model, lambda folder: record.write(folder, blurred))
             self._written[record.model, record.rule] += 1
         except OSError as error:
@@ -182,7 +182,7 @@ class Capture(Feature):
             self._warned = time.monotonic()
             log.warning(text, error)
 
-    def _blurred(self, record: Record, blur: str) -> NDArray[np.uint8]:
+    def _blur(self, record: Record, blur: str) -> NDArray[np.uint8]:
         """Return the image with the objects of another model as coarse blocks."""
         model = self._models.get(blur)
         if (engine := model.engine) is None or engine.preprocessor is None:

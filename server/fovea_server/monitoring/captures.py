@@ -90,7 +90,7 @@ class Record:
 
     def upright(self) -> NDArray[np.uint8]:
         """Return the pixels of the upright image, RGB [h, w, 3]."""
-        return _decoded(self.image).pixels
+        return _decode(self.image).pixels
 
     def write(self, folder: Path, blurred: NDArray[np.uint8] | None = None) -> None:
         """Write its files into a folder, with other pixels than those that were sent, if given.
@@ -154,7 +154,7 @@ def entry_of(image: Path, about: Mapping[str, Any], name: str | None = None) -> 
     return Entry(Source(image, name, Path(name).stem, 1), None, result, None)
 
 
-def _decoded(image: SentImage) -> DecodedImage:
+def _decode(image: SentImage) -> DecodedImage:
     return image if isinstance(image, DecodedImage) else decode_image(image)
 
 

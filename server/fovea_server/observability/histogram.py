@@ -60,11 +60,11 @@ def label_name(text: str) -> str:
 def _braces(labels: Labels) -> str:
     if not labels:
         return ""
-    pairs = (f'{name}="{_escaped(value)}"' for name, value in sorted(labels.items()))
+    pairs = (f'{name}="{_escape(value)}"' for name, value in sorted(labels.items()))
     return "{" + ",".join(pairs) + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 

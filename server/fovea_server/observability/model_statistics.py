@@ -145,7 +145,7 @@ class ModelStatistics:
         self.failures: Counter[FailureReason] = Counter()
         self.stages = Stages()
 
-    def executed(self, rows: int, times: StageTimes) -> None:
+    def count_execution(self, rows: int, times: StageTimes) -> None:
         """Count one execution of a batch of `rows`."""
         with self._lock:
             self.execution_count += 1
@@ -154,12 +154,12 @@ class ModelStatistics:
             batch.compute_infer.add(times.infer)
             batch.compute_output.add(times.output)
 
-    def computed(self, rows: int) -> None:
-        """Count parts of an image, which is counted by `succeeded` once all are there."""
+    def count_parts(self, rows: int) -> None:
+        """Count parts of an image, which is counted by `count_success` once all are there."""
         with self._lock:
             self.inference_count += rows
 
-    def succeeded(self, rows: int, total_ns: int, times: StageTimes) -> None:
+    def count_success(self, rows: int, total_ns: int, times: StageTimes) -> None:
         """Count a request of `rows` that the engine answered."""
         with self._lock:
             self.last_inference_ms = time.time_ns() // 1_000_000
@@ -170,13 +170,13 @@ class ModelStatistics:
             self.compute_infer.add(times.infer)
             self.compute_output.add(times.output)
 
-    def failed(self, total_ns: int, reason: FailureReason) -> None:
+    def count_failure(self, total_ns: int, reason: FailureReason) -> None:
         """Count a request that failed."""
         with self._lock:
             self.fail.add(total_ns)
             self.failures[reason] += 1
 
-    def hit(self, total_ns: int, queue_ns: int, lookup_ns: int) -> None:
+    def count_cache_hit(self, total_ns: int, queue_ns: int, lookup_ns: int) -> None:
         """Count a request that the response cache answered."""
         with self._lock:
             self.last_inference_ms = time.time_ns() // 1_000_000
@@ -189,7 +189,7 @@ class ModelStatistics:
         with self._lock:
             return {rows: batch.compute_infer.count for rows, batch in self.batches.items()}
 
-    def missed(self, ns: int) -> None:
+    def count_cache_miss(self, ns: int) -> None:
         """Count a cache miss; `ns` is the time of lookup and insertion."""
         with self._lock:
             self.cache_miss.add(ns)

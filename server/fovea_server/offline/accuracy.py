@@ -126,9 +126,9 @@ def measure_engine(
     """Measure an engine whose classes are those of the labels; `options` are a detector's."""
     match labelled:
         case ClassFolders() if engine.card.task == "embed":
-            return _of_matches(embed_with(engine), labelled, progress)
+            return _measure_matches(embed_with(engine), labelled, progress)
         case ClassFolders():
-            return _of_images(classify_with(engine), labelled, progress)
+            return _measure_images(classify_with(engine), labelled, progress)
         case Dataset():
             answers = detect_all(in_process(engine, options), labelled, progress)
             return MeasuredAnswers(mean_ap(labelled, answers), labelled, answers)
@@ -149,7 +149,7 @@ def measure_answers(
             labels', or the model has not the classes: none of those of folders or maps, as an
             answer names only a few, and any of those of objects.
     """
-    task, again = _begun(labelled, ask)
+    task, again = _ask_first(labelled, ask)
 
     def answer(path: Path) -> Result:
         prediction = again(path)
@@ -158,41 +158,45 @@ def measure_answers(
 
     match labelled:
         case ClassFolders():
-            return _of_folders(task, answer, labelled, progress)
+            return _measure_folders(task, answer, labelled, progress)
         case ClassMaps():
-            return _of_maps(answer, labelled, progress)
+            return _measure_maps(answer, labelled, progress)
         case TextLabels():
             return MeasuredAnswers(labelled.measure(lambda path: _text(answer(path)), progress))
         case AttributeLabels():
-            return MeasuredAnswers(labelled.measure(lambda path: _judged(answer(path)), progress))
+            return MeasuredAnswers(labelled.measure(lambda path: _judge(answer(path)), progress))
         case PicturePairs():
             return MeasuredAnswers(labelled.measure(lambda path: _levels(answer(path)), progress))
         case Dataset():
-            return _of_objects(answer, labelled, progress)
+            return _measure_objects(answer, labelled, progress)
 
 
-def _of_maps(answer: Answer, labelled: ClassMaps, progress: Progress | None) -> MeasuredAnswers:
+def _measure_maps(
+    answer: Answer, labelled: ClassMaps, progress: Progress | None
+) -> MeasuredAnswers:
     """Measure a server's maps."""
     heard: set[str] = set()
 
     def segment(path: Path) -> FoundMap:
         result = answer(path)
-        found, labels = _of(ClassMap, result), result.words.labels
+        found, labels = _get_found(ClassMap, result), result.words.labels
         own = {each.class_id: class_name(labels, each.class_id) for each in found.areas}
         heard.update(own.values())
         return FoundMap(found.pixels(), own)
 
-    return _known(labelled, MeasuredAnswers(measure_maps(segment, labelled, progress)), heard)
+    return _check_known(labelled, MeasuredAnswers(measure_maps(segment, labelled, progress)), heard)
 
 
-def _of_objects(answer: Answer, labelled: Dataset, progress: Progress | None) -> MeasuredAnswers:
+def _measure_objects(
+    answer: Answer, labelled: Dataset, progress: Progress | None
+) -> MeasuredAnswers:
     """Measure a server's objects."""
     names: dict[int, str] = {}
 
     def detect(image: LabelledImage) -> CompactDetections:
         result = answer(image.path)
         image.check_size(*result.size)
-        found = _of(Detections, result)
+        found = _get_found(Detections, result)
         for class_id in set(found.class_ids.tolist()):
             if (name := class_name(result.words.labels, class_id)) != str(class_id):
                 names[class_id] = name
@@ -203,7 +207,7 @@ def _of_objects(answer: Answer, labelled: Dataset, progress: Progress | None) ->
     return MeasuredAnswers(mean_ap(dataset, answers), dataset, answers)
 
 
-def _of_folders(
+def _measure_folders(
     task: str,
     answer: Answer,
     labelled: ClassFolders,
@@ -211,20 +215,22 @@ def _of_folders(
 ) -> MeasuredAnswers:
     """Measure a server's embeddings, or the classes that it answers."""
     if task == "embed":
-        return _of_matches(lambda path: _of(Embedding, answer(path)).vector, labelled, progress)
+        return _measure_matches(
+            lambda path: _get_found(Embedding, answer(path)).vector, labelled, progress
+        )
     heard: set[str] = set()
 
     def classify(path: Path) -> list[str]:
         result = answer(path)
-        ids = _of(Classes, result).class_ids[:FIRST].tolist()
+        ids = _get_found(Classes, result).class_ids[:FIRST].tolist()
         found = [class_name(result.words.labels, each) for each in ids]
         heard.update(found)
         return found
 
-    return _known(labelled, _of_images(classify, labelled, progress), heard)
+    return _check_known(labelled, _measure_images(classify, labelled, progress), heard)
 
 
-def _of_images(
+def _measure_images(
     classify: Classify, labelled: ClassFolders, progress: Progress | None = None
 ) -> MeasuredAnswers:
     """Measure a classifier, and keep what it finds first."""
@@ -238,14 +244,14 @@ def _of_images(
     return MeasuredAnswers(measure_classes(kept, labelled, progress), pairs=pairs)
 
 
-def _begun(labelled: Labels, ask: Ask) -> tuple[str, Ask]:
+def _ask_first(labelled: Labels, ask: Ask) -> tuple[str, Ask]:
     """Ask about the first image; return the task that answers it, and `ask` with this answer."""
     first = labelled.paths[0]
     known = {first: ask(first)}
     return known[first].task, lambda path: known.pop(path, None) or ask(path)
 
 
-def _of(kind: type[Found], result: Result) -> Found:
+def _get_found(kind: type[Found], result: Result) -> Found:
     """Return what was found; InvalidResult where the answer is not what its task says."""
     if not isinstance(result.found, kind):
         raise InvalidResult(f"an answer lacks {kind.field}, which its task has: ask a Fovea server")
@@ -254,25 +260,25 @@ def _of(kind: type[Found], result: Result) -> Found:
 
 def _levels(result: Result) -> NDArray[np.uint8]:
     """Return the levels of a picture, [h, w, 3], or [h, w] of one channel."""
-    levels = _of(NewImage, result).levels
+    levels = _get_found(NewImage, result).levels
     return levels if levels.shape[2] == 3 else levels[..., 0]
 
 
 def _text(result: Result) -> str:
-    return _of(ReadText, result).caption(result.words.labels)
+    return _get_found(ReadText, result).caption(result.words.labels)
 
 
-def _judged(result: Result) -> dict[str, Judged]:
+def _judge(result: Result) -> dict[str, Judged]:
     def names(class_ids: Sequence[int]) -> frozenset[str]:
         return frozenset(class_name(result.words.labels, each) for each in class_ids)
 
     return {
         each.name: Judged(names(each.class_ids.tolist()), names(each.likely))
-        for each in _of(Attributes, result).found
+        for each in _get_found(Attributes, result).found
     }
 
 
-def _of_matches(
+def _measure_matches(
     embed: Embed, labelled: ClassFolders, progress: Progress | None = None
 ) -> MeasuredAnswers:
     """Measure embeddings, and keep the best match of each image."""
@@ -280,7 +286,7 @@ def _of_matches(
     return MeasuredAnswers(accuracy, pairs=pairs)
 
 
-def _known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -> MeasuredAnswers:
+def _check_known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -> MeasuredAnswers:
     """Return the figures; an InvalidOption if no answer has a class of the labels."""
     numbered = isinstance(labelled, ClassMaps) and labelled.names is None
     if not numbered and heard.isdisjoint(measured.accuracy.per_class):

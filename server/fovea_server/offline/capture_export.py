@@ -59,12 +59,12 @@ def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -
     models = sorted({one.model for one in captured})
     if len(models) > 1:
         raise InvalidOption(f"the captures are of {', '.join(models)}: name one with --model")
-    with _named(captured[-1]):
+    with _name_damaged(captured[-1]):
         model = predicting(rows[-1][1])
     if model.task not in (_CONTROLS if form == "label-studio" else Detections.tasks):
         raise InvalidOption(f"--format {form} does not hold results of the task {model.task}")
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
-    entries = list(_copied(rows, out / IMAGES))
+    entries = list(_copy_images(rows, out / IMAGES))
     sources = [each.source for each in entries]
     match form:
         case "label-studio":
@@ -80,19 +80,21 @@ def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -
         (out / coco.FILE).unlink()
 
 
-def _copied(rows: Sequence[tuple[Captured, Mapping[str, Any]]], images: Path) -> Iterator[Entry]:
+def _copy_images(
+    rows: Sequence[tuple[Captured, Mapping[str, Any]]], images: Path
+) -> Iterator[Entry]:
     for one, about in rows:
         image = one.image()
         name = f"{one.folder.name}{image.suffix}"
         shutil.copyfile(image, images / name)
-        with _named(one):
+        with _name_damaged(one):
             entry = entry_of(images / name, about, name)
             _ = entry.checked
         yield entry
 
 
 @contextmanager
-def _named(one: Captured) -> Iterator[None]:
+def _name_damaged(one: Captured) -> Iterator[None]:
     """Name a capture that is damaged."""
     try:
         yield
@@ -103,7 +105,7 @@ def _named(one: Captured) -> Iterator[None]:
 def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
     """Write tasks.json with predictions, and config.xml, the labelling that they are made for."""
     results = [result for each in entries if (result := each.checked) is not None]
-    seen = {class_id for each in results for class_id in _seen(each)}
+    seen = {class_id for each in results for class_id in _list_class_ids(each)}
     names = class_names(model.words.labels, seen)
     controls = [
         Control(kind, kind.lower(), "image", "image", labels, 0.0, False)
@@ -127,7 +129,7 @@ def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images
     (out / "config.xml").write_text(_config(controls), "utf-8")
 
 
-def _seen(result: Result) -> list[int]:
+def _list_class_ids(result: Result) -> list[int]:
     found = result.found
     ids: list[int] = found.class_ids.tolist() if isinstance(found, Detections | Classes) else []
     return ids

@@ -43,7 +43,9 @@ class Chosen:
             things = _things(self.labelled, sum(self.left_out[name] for name in others))
             parts.append(f"{counted(len(others), 'other class')} ({things})")
         if self.lacking:
-            named = _listed({name: self.left_out[name] for name in self.lacking}, self.labelled)
+            named = _format_counts(
+                {name: self.left_out[name] for name in self.lacking}, self.labelled
+            )
             parts.append(f"{named}, which the model lacks")
         return f"not measured: {'; '.join(parts)}" if parts else ""
 
@@ -76,19 +78,19 @@ def choose(
             )
         return Chosen(labelled, {})
     counts = _counts(labelled)
-    known = _known(labelled, counts, labels, num_classes)
+    known = _map_known(labelled, counts, labels, num_classes)
     lacking = [name for name in counts if name not in known]
     if classes is None:
         if lacking and known:
-            named = _listed({name: counts[name] for name in lacking}, labelled)
-            shared = ",".join(map(_typed, known.values()))
+            named = _format_counts({name: counts[name] for name in lacking}, labelled)
+            shared = ",".join(map(_normalise, known.values()))
             raise InvalidOption(
                 f"{labelled.path} has classes that the model lacks: {named}. Call them as the "
                 "model does, as --labels of a build can, or measure the other classes alone: "
                 f"--classes {shared}"
             )
         return Chosen(labelled, {})
-    wanted = _wanted(classes, labelled, counts, known, labels)
+    wanted = _match_typed(classes, labelled, counts, known, labels)
     if wanted.isdisjoint(known):
         raise InvalidOption(f"--classes {classes}: the model has none of these classes")
     left_out = {
@@ -114,7 +116,7 @@ def _counts(labelled: Dataset | ClassFolders) -> Counter[str]:
     return found
 
 
-def _known(
+def _map_known(
     labelled: Dataset | ClassFolders,
     counts: Mapping[str, int],
     labels: Sequence[str] | None,
@@ -135,7 +137,7 @@ def _known(
     return {name: name for name in counts if name in labels}
 
 
-def _wanted(
+def _match_typed(
     classes: str,
     labelled: Labels,
     counts: Mapping[str, int],
@@ -163,7 +165,9 @@ def _wanted(
             close = difflib.get_close_matches(name.casefold(), spelt, n=1)
             named = {known.get(own, own): count for own, count in counts.items()}
             advice = (
-                f"did you mean {close[0]!r}?" if close else f"it has {_listed(named, labelled)}"
+                f"did you mean {close[0]!r}?"
+                if close
+                else f"it has {_format_counts(named, labelled)}"
             )
             raise InvalidOption(f"--classes: {labelled.path} has no object of {name!r}; {advice}")
         wanted |= spelt[name.casefold()]
@@ -182,7 +186,7 @@ def _only(labelled: Dataset | ClassFolders, kept: Container[str]) -> Labels:
     return replace(labelled, images=tuple(images))
 
 
-def _listed(counts: Mapping[str, int], labelled: Labels) -> str:
+def _format_counts(counts: Mapping[str, int], labelled: Labels) -> str:
     """Return names with how many there are, of the first "(12 objects)", then "(3)"."""
     most = sorted(counts, key=lambda name: -counts[name])
     texts = [f"{name} ({counts[name]})" for name in most[:_SHOWN]]
@@ -194,7 +198,7 @@ def _things(labelled: Labels, count: int) -> str:
     return counted(count, "image" if isinstance(labelled, ClassFolders) else "object")
 
 
-def _typed(name: str) -> str:
+def _normalise(name: str) -> str:
     """Return a name as `split_classes` reads it."""
     quote = '"' if name.isdigit() or "," in name or name.strip() != name else ""
     return f"{quote}{name}{quote}"

@@ -93,7 +93,7 @@ class Confusion:
 
 def image_confusion(pairs: Iterable[tuple[str, str]]) -> Confusion:
     """Count the classes of images, and the first class that a classifier finds on each."""
-    return Confusion("image", _nested(Counter(pairs)))
+    return Confusion("image", _nest_counts(Counter(pairs)))
 
 
 def object_confusion(
@@ -151,7 +151,7 @@ def object_confusion(
         pairs[label, class_name(names, one["category_id"])] += 1
     for one in objects.values():
         pairs[class_name(names, one["category_id"]), background] += 1
-    return Confusion("object", _nested(pairs), background, conf)
+    return Confusion("object", _nest_counts(pairs), background, conf)
 
 
 def _matches(judge: Any) -> dict[int, int]:
@@ -183,19 +183,19 @@ def _best_confidence(
                 right[class_id].append(one["score"])
     # 2 PR / (P + R), with P = hits / found and R = hits / labelled.
     curves = [
-        2 * _reaching(right[class_id]) / (_reaching(scores[class_id]) + count)
+        2 * _count_reaching(right[class_id]) / (_count_reaching(scores[class_id]) + count)
         for class_id, count in labelled.items()
     ]
     return float(_CONFIDENCES[np.argmax(sum(curves, np.zeros(len(_CONFIDENCES))))])
 
 
-def _reaching(scores: list[float]) -> NDArray[np.float64]:
+def _count_reaching(scores: list[float]) -> NDArray[np.float64]:
     """Return how many scores reach each confidence."""
     below = np.searchsorted(np.sort(scores), _CONFIDENCES)
     return np.asarray(len(scores) - below, np.float64)
 
 
-def _nested(pairs: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
+def _nest_counts(pairs: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
     """Return the counts by label and by what was found, in order."""
     nested: dict[str, dict[str, int]] = {}
     for (label, found), count in sorted(pairs.items()):

@@ -26,7 +26,7 @@ def draw(title: str, found: Confusion) -> str:
     parts = [
         "<style>.count{font-size:11px;text-anchor:middle}</style>",
         text(_EDGE, 28, title, 'class="title"'),
-        text(left, top - margin + 18, f"found as ({_counted(found)})"),
+        text(left, top - margin + 18, f"found as ({_describe_unit(found)})"),
         text(16, top + 4, "labelled as", f'transform="rotate(-90 16 {top + 4})" text-anchor="end"'),
     ]
     for place, name in enumerate(shown):
@@ -57,7 +57,7 @@ def draw(title: str, found: Confusion) -> str:
     return document(title, width, top + side + _EDGE, parts)
 
 
-def _counted(found: Confusion) -> str:
+def _describe_unit(found: Confusion) -> str:
     if found.confidence is None:
         return f"{found.unit}s"
     return f"{found.unit}s, confidence {found.confidence:g} and more, overlap .50"

@@ -44,7 +44,7 @@ _CODECS: Mapping[str, _Codec] = {
 
 def choose_codec(wanted: CodecName) -> str:
     """Return the codec, for "auto" the best; InvalidOption if no encoder of it is here."""
-    there = [name for name, codec in _CODECS.items() if codec.opencv or _by_pyav(codec)]
+    there = [name for name, codec in _CODECS.items() if codec.opencv or _can_use_pyav(codec)]
     if wanted == "auto":
         return there[0]
     if wanted not in there:
@@ -57,7 +57,7 @@ def choose_codec(wanted: CodecName) -> str:
 
 def slowness(codec: str) -> str | None:
     """Return what to do where a codec is slow; None where it is not."""
-    if codec != "vp9" or _by_pyav(_CODECS[codec]):
+    if codec != "vp9" or _can_use_pyav(_CODECS[codec]):
         return None
     return (
         "OpenCV encodes VP9 slowly, a few frames a second. For H.264, which is fast, install PyAV: "
@@ -65,7 +65,7 @@ def slowness(codec: str) -> str | None:
     )
 
 
-def _by_pyav(codec: _Codec) -> bool:
+def _can_use_pyav(codec: _Codec) -> bool:
     if codec.pyav is None or find_spec("av") is None:
         return False
     import av
@@ -82,7 +82,7 @@ class VideoFile:
         digest = sha256(path.name.encode("utf-8", "surrogateescape")).hexdigest()
         self._part = path.with_name(f".{digest[:16]}{path.suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        encoder = _PyAV if _by_pyav(_CODECS[codec]) else _OpenCV
+        encoder = _PyAV if _can_use_pyav(_CODECS[codec]) else _OpenCV
         # No codec has a side of one pixel.
         self._size = max(2, size[0]), max(2, size[1])
         self._encoder: _Encoder = encoder(self._part.absolute(), _CODECS[codec], rate, self._size)

@@ -35,7 +35,7 @@ def result_table(result: Result) -> Table | Text:
             )
             return _table(("class", "pixels", "share"), areas)
         case Classes() as found if len(found):
-            return _table(("class", "score"), _scored(found, words, 3))
+            return _table(("class", "score"), _list_scores(found, words, 3))
         case Detections() as found if len(found):
             return _objects(found, words)
         case Classes() | Detections():
@@ -53,7 +53,7 @@ def _objects(found: Detections, words: Vocabulary) -> Table:
         "stages say": found.findings is not None,
     }
     header = ("class", "score", *place, *(name for name, there in more.items() if there))
-    rows = zip(_scored(found, words, 2), _places(found), _more(found), strict=True)
+    rows = zip(_list_scores(found, words, 2), _places(found), _more(found), strict=True)
     return _table(header, ((*name, *at, *rest) for name, at, rest in rows))
 
 
@@ -66,7 +66,7 @@ def _table(header: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
     return table
 
 
-def _scored(
+def _list_scores(
     found: Classes | Detections, words: Vocabulary, digits: int
 ) -> Iterator[tuple[str, str]]:
     for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True):
@@ -107,7 +107,7 @@ def result_line(result: Result) -> str:
             counts = Counter(class_name(labels, each) for each in found.class_ids.tolist())
             return ", ".join(f"{count} {name}" for name, count in counts.most_common())
         case Classes() as found:
-            return ", ".join(map(" ".join, _scored(found, result.words, 3))) or _NOTHING
+            return ", ".join(map(" ".join, _list_scores(found, result.words, 3))) or _NOTHING
         case ClassMap() as found:
             named = ((class_name(labels, one.class_id), one.share) for one in found.areas)
             return ", ".join(f"{name} {share:.1%}" for name, share in named)

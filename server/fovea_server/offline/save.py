@@ -100,20 +100,22 @@ def save(
         if ANNOTATED in formats:
             annotated = stack.enter_context(Annotated(folder, codec, tracks))
         for some in _shares(before.changed):
-            again = stack.enter_context(closing(_drawn(predictor, some, annotated, tracks)))
+            again = stack.enter_context(
+                closing(_draw_and_yield(predictor, some, annotated, tracks))
+            )
             journal.replace(_count_entries(again, counts, done))
         if before.changed:
             before = Resumed.read(journal, sources)
         left = before.left
         # The journal grows meanwhile: only the entries that it had at first are known.
         first = (entry for entry in journal.read(sources) if entry.source is left[0])
-        found = _drawn(predictor, left, annotated, tracks, islice(first, before.of_first))
+        found = _draw_and_yield(predictor, left, annotated, tracks, islice(first, before.of_first))
         for answer in stack.enter_context(closing(found)):
             if answer.is_new:
                 journal.add(answer.entry)
                 counts.add(answer.entry)
                 done(counts, answer.entry)
-    model = _with_skeleton(model, journal.read(sources))
+    model = _complete_skeleton(model, journal.read(sources))
     for name in formats:
         if name in WRITERS:
             WRITERS[name](journal.read(sources), sources, model, folder)
@@ -140,7 +142,7 @@ def _count_entries(again: Iterable[Outcome], counts: Counts, done: Done) -> Iter
         yield answer.entry
 
 
-def _drawn(
+def _draw_and_yield(
     predictor: Predictor,
     sources: Sequence[Source],
     annotated: Annotated | None,
@@ -164,7 +166,7 @@ def _drawn(
         annotated.finish()
 
 
-def _with_skeleton(model: Predicting, entries: Iterable[Entry]) -> Predicting:
+def _complete_skeleton(model: Predicting, entries: Iterable[Entry]) -> Predicting:
     """Complete the model by the answers: a server may know no more than the number of points."""
     if model.task != "pose" or model.words.skeleton is not None:
         return model

@@ -119,7 +119,7 @@ def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = N
     if not listed and not any(path.exists() for path in paths.values()):
         raise NotFound(f"{given[0]}: there is no such file{similar_path(Path(given[0]))}")
     top = os.path.commonpath([_absolute(_top(text)) for text in given])
-    return Sources(tuple(_named(paths.values(), top, every)), skipped, listed)
+    return Sources(tuple(_name_sources(paths.values(), top, every)), skipped, listed)
 
 
 def printable(name: str) -> str:
@@ -132,11 +132,11 @@ def _matches(text: str) -> tuple[Iterable[Path], frozenset[str] | None]:
     if Path(text).is_dir():
         return _below(Path(text)), IMAGE_SUFFIXES
     if _is_glob(text):
-        return filter(Path.is_file, _expanded(Path(text))), SUFFIXES
+        return filter(Path.is_file, _expand(Path(text))), SUFFIXES
     return [Path(text)], None
 
 
-def _expanded(pattern: Path) -> Iterator[Path]:
+def _expand(pattern: Path) -> Iterator[Path]:
     """Expand a glob as a shell does: without hidden files, and ** follows no links to folders.
 
     Such a link may lead in a circle.
@@ -146,9 +146,9 @@ def _expanded(pattern: Path) -> Iterator[Path]:
         return
     at = pattern.parts.index("**")
     rest = pattern.parts[at + 1 :] or ("*",)
-    for top in filter(Path.is_dir, _expanded(Path(*pattern.parts[:at]))):
+    for top in filter(Path.is_dir, _expand(Path(*pattern.parts[:at]))):
         for folder, _ in _walk(top):
-            yield from _expanded(Path(escape(str(folder)), *rest))
+            yield from _expand(Path(escape(str(folder)), *rest))
 
 
 def _absolute(path: Path) -> Path:
@@ -206,7 +206,7 @@ def _natural(path: Path) -> list[list[tuple[int, str]]]:
     ]
 
 
-def _named(paths: Iterable[Path], top: str, every: int) -> Iterator[Source]:
+def _name_sources(paths: Iterable[Path], top: str, every: int) -> Iterator[Source]:
     names = {path: Path(os.path.relpath(path, top)) for path in paths}
     stems = {path: name.with_suffix("").as_posix() for path, name in names.items()}
     # An image may be called as a frame of a video is.

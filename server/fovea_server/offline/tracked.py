@@ -63,9 +63,9 @@ class VideoTracks:
         self._scene.see(tracked, self._words.labels, size, time_s)
         self._trails.see(tracked, entry.frame)
         self.counts[entry.source.name] = self._scene.counts
-        return replace(entry, result=self._with_ids(entry.result, tracked))
+        return replace(entry, result=self._add_ids(entry.result, tracked))
 
-    def _with_ids(self, result: Result, tracked: Detections) -> Result:
+    def _add_ids(self, result: Result, tracked: Detections) -> Result:
         assert tracked.track_ids is not None
         rows = zip(tracked.track_ids.tolist(), tracked.class_ids.tolist(), strict=True)
         found = result.json[Detections.field]

@@ -97,7 +97,7 @@ class PipelineRun:
             if any(crops.values()):
                 cut[id(result)] = _Image(crops, found.masks is not None)
                 return b""
-            return _encoded(request, result, None)
+            return _encode(request, result, None)
 
         _, results = await self._predict(
             name, model, replace(request, keep_pixels=True, encode=keep_crops)
@@ -107,24 +107,24 @@ class PipelineRun:
         if cut:
             for stage in self._stages:
                 began = time.monotonic_ns()
-                await self._look(stage, list(cut.values()), request)
+                await self._run_stage(stage, list(cut.values()), request)
                 stages[stage.name] = time.monotonic_ns() - began
             for key, image in cut.items():
-                write = partial(_encoded, request, images[key], image)
+                write = partial(_encode, request, images[key], image)
                 # Masks are written in milliseconds, and all else in microseconds.
                 images[key].encoded = await asyncio.to_thread(write) if image.masked else write()
         for result in images.values():
             result.stages = stages
         return results
 
-    async def _look(
+    async def _run_stage(
         self, stage: BoundStage, images: Sequence[_Image], request: ImageRequest
     ) -> None:
         """Have a stage look at all crops that it is for, of all images of a request."""
         seen: list[tuple[_Image, int, Pixels]] = []
         for image in images:
             if stage.base:
-                image.crops[stage.name] = _of_base(stage, image)
+                image.crops[stage.name] = _choose_crops(stage, image)
             seen += [(image, *item) for item in image.crops.get(stage.name, {}).items()]
         for start in range(0, len(seen), self._wave):
             wave = seen[start : start + self._wave]
@@ -140,10 +140,10 @@ class PipelineRun:
                 engine, answers = await self._predict(stage.name, stage.table.model, crops)
             for (image, index, _), answer in zip(wave, answers, strict=True):
                 if isinstance(answer, FoveaError):
-                    finding = stage.failed(answer)
+                    finding = stage.make_failed_finding(answer)
                 else:
                     assert answer.found is not None, "its head is known"
-                    finding = stage.finding(engine, answer.found)
+                    finding = stage.make_finding(engine, answer.found)
                 image.findings[index].append(finding)
 
     async def _predict(
@@ -160,17 +160,17 @@ def _options(stage: BoundStage) -> PredictOptions:
     return PredictOptions() if top_k is None else PredictOptions(top_k=top_k)
 
 
-def _of_base(stage: BoundStage, image: _Image) -> dict[int, Pixels]:
+def _choose_crops(stage: BoundStage, image: _Image) -> dict[int, Pixels]:
     """Choose from the crops of its base by what that has found."""
     chosen: dict[int, Pixels] = {}
     for index, crop in image.crops[stage.base].items():
         finding = next(each for each in image.findings[index] if each.stage == stage.base)
-        if (mine := stage.of_base(crop, finding)) is not None:
+        if (mine := stage.cut_from_crop(crop, finding)) is not None:
             chosen[index] = mine
     return chosen
 
 
-def _encoded(request: ImageRequest, result: ImageResult, image: _Image | None) -> bytes:
+def _encode(request: ImageRequest, result: ImageResult, image: _Image | None) -> bytes:
     """Give the objects of a result their findings, and write it."""
     found = result.found
     assert isinstance(found, Detections), "it was checked"
@@ -295,12 +295,12 @@ class Pipeline(BaseModel):
         self, engines: Mapping[str, Engine], ask: Ask, most: int
     ) -> Callable[[ImageRequest], Results]:
         """Check that the models fit, and return the call that answers images; raises as `bound`."""
-        first, stages = self.stages[0], self._bound({n: e.card for n, e in engines.items()})
+        first, stages = self.stages[0], self._bind_stages({n: e.card for n, e in engines.items()})
         return PipelineRun((first.title, first.model), stages, ask, most)
 
-    def described(self, cards: Mapping[str, EngineCard]) -> tuple[StageRow, ...]:
+    def describe(self, cards: Mapping[str, EngineCard]) -> tuple[StageRow, ...]:
         """Return the stages for people; raises as `bound`."""
-        first, stages = self.stages[0], self._bound(cards)
+        first, stages = self.stages[0], self._bind_stages(cards)
         rows = [(first, "the image", cards[first.model].task)]
         rows += [(each.table, each.sees, each.field) for each in stages]
         return tuple(
@@ -325,7 +325,7 @@ class Pipeline(BaseModel):
         for stage in later:
             yield stage.title, _engine(ModelRepository(root), stage.model)
 
-    def _bound(self, cards: Mapping[str, EngineCard]) -> tuple[BoundStage, ...]:
+    def _bind_stages(self, cards: Mapping[str, EngineCard]) -> tuple[BoundStage, ...]:
         first, *later = self.stages
         stages: dict[str, BoundStage] = {}
         for stage in later:

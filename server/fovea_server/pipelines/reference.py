@@ -86,10 +86,10 @@ class StageOutput(BaseModel):
         kind = "" if found is None else type(found).__name__
         return cls(kind=kind, arrays=arrays, caption=finding.caption)
 
-    def compared(self, finding: Finding, image: str) -> _Comparison:
+    def compare(self, finding: Finding, image: str) -> _Comparison:
         """Measure how far a stage finds the same now."""
         try:
-            agreement, words = self._shared(finding.found, finding.words.labels)
+            agreement, words = self._measure_shared(finding.found, finding.words.labels)
         except (ValueError, IndexError, OverflowError):  # of a network with other arrays
             agreement, words = 0.0, self.caption
         change = f"{self.caption!r}, now {finding.caption!r}, on {image}"
@@ -98,7 +98,9 @@ class StageOutput(BaseModel):
             return _Comparison(agreement, f"{agreement:.3f}, on {image}", renamed)
         return _Comparison(agreement, change, "")
 
-    def _shared(self, found: TaskResult | None, labels: Sequence[str] | None) -> tuple[float, str]:
+    def _measure_shared(
+        self, found: TaskResult | None, labels: Sequence[str] | None
+    ) -> tuple[float, str]:
         """Return the agreement, 0 to 1, and what this would be called by the names of now."""
         if found is None or type(found).__name__ != self.kind:
             return 0.0, self.caption
@@ -247,7 +249,7 @@ class PipelineCard(BaseModel):
                     before = image.said[i].get(name)
                     after = next((f for f in (now.findings or ())[j] if f.stage == name), None)
                     if before is not None and after is not None:
-                        comparisons.append(before.compared(after, image.name))
+                        comparisons.append(before.compare(after, image.name))
                     else:
                         alone += before is not after
             worst = min(comparisons, default=_Comparison(1.0, "", ""))

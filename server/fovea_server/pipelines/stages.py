@@ -102,7 +102,7 @@ def rotated_crop(
     outline = _top_first(corners(row)[0])
     wide = max(1, round(scale * float(np.hypot(*(outline[1] - outline[0])))))
     high = max(1, round(scale * float(np.hypot(*(outline[3] - outline[0])))))
-    crop = _warped(pixels, outline, (wide, high))
+    crop = _warp(pixels, outline, (wide, high))
     return np.ascontiguousarray(np.rot90(crop)) if high >= _UPRIGHT * wide else crop
 
 
@@ -133,7 +133,7 @@ def point_crop(
     points = found.keypoints[index, :, :2].astype(np.float64)
     if len(points) == 4:
         outline = _top_first(_clockwise(points)) if order is None else points[list(order)]
-        return _warped(pixels, outline, size)
+        return _warp(pixels, outline, size)
     wanted = _FACE * np.divide(size, _FACE_SIDE)
     matrix = _similarity(points, wanted)
     return cv2.warpAffine(pixels, matrix, size).astype(np.uint8, copy=False)
@@ -153,7 +153,7 @@ def _top_first(outline: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.roll(outline, -int(np.argmax(sides[:, 0] / lengths)), axis=0)
 
 
-def _warped(pixels: Pixels, outline: NDArray[np.float64], size: tuple[int, int]) -> Pixels:
+def _warp(pixels: Pixels, outline: NDArray[np.float64], size: tuple[int, int]) -> Pixels:
     wide, high = size
     target = np.array([[0, 0], [wide, 0], [wide, high], [0, high]], np.float32)
     matrix = cv2.getPerspectiveTransform(outline.astype(np.float32), target)
@@ -265,7 +265,7 @@ class BoundStage:
             coarser[index] = box_crop(coarse[times], boxes, index, self.table.padding)
         return coarser
 
-    def of_base(self, crop: Pixels, finding: Finding) -> Pixels | None:
+    def cut_from_crop(self, crop: Pixels, finding: Finding) -> Pixels | None:
         """Return the crop of its base as it sees it; None if it is not for such an object."""
         likely = {} if finding.found is None else finding.found.likely
         if any(likely.get(each, -1.0) >= least for each, least in self.turn.items()):
@@ -275,12 +275,12 @@ class BoundStage:
         chosen = [likely[each] for each in likely if self.classes is None or each in self.classes]
         return crop if max(chosen, default=-1.0) >= self.table.least_score else None
 
-    def finding(self, engine: Engine, answer: TaskResult) -> Finding:
+    def make_finding(self, engine: Engine, answer: TaskResult) -> Finding:
         """Make the finding of an object."""
         words = engine.vocabulary()
         return Finding(self.name, self.field, answer, words, answer.caption(words.labels))
 
-    def failed(self, error: FoveaError) -> Finding:
+    def make_failed_finding(self, error: FoveaError) -> Finding:
         """Make the finding of an object whose crop failed."""
         text = f"stage '{self.name}': {error}"
         return Finding(self.name, self.field, caption=FAILED, error=(error.code, text))

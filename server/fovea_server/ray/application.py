@@ -90,7 +90,7 @@ class Plan:
     def application(self) -> serve.Application:
         """Build the application."""
         replicas = {
-            name: self._deployment(name).bind(name, self._given(name), each.below)
+            name: self._deployment(name).bind(name, self._replica_settings(name), each.below)
             for name, each in self.needs.items()
         }
         models = {name: each.keeps_state for name, each in self.needs.items()}
@@ -100,7 +100,7 @@ class Plan:
         )(Roster)
         return roster.bind(metadata, replicas)
 
-    def _given(self, name: str) -> dict[str, Any]:
+    def _replica_settings(self, name: str) -> dict[str, Any]:
         # Of a GPU's engine they are the threads that decode.
         cores = int(self.resources(name)["CPU"])
         decoding = self.settings.decode_threads or cores

@@ -112,14 +112,14 @@ class ForwardedInference(Inference):
             return await super()._infer(message.message)
         return await self._forward(forwarder, lambda link, sent: link.infer(message.data, sent))
 
-    async def streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
+    async def answer_streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
         """Answer one request of a stream; its answer stays counted in `reservation`."""
         request_id, model = "", ""
         try:
             fields = parse_infer(data).fields
             request_id, model = fields.id, fields.model_name
             if (forwarder := self._forwarders.get(model)) is None:
-                return await super().streamed(data, reservation)
+                return await super().answer_streamed(data, reservation)
             answer = await self._forward(
                 forwarder, lambda link, sent: link.infer_streamed(data, sent)
             )

@@ -46,12 +46,12 @@ class _Forwarding(FastRoute):
 
     def takes(self, method: str, target: str) -> bool:
         """Return True for a request that replicas answer."""
-        found = self._found(method, target.partition("?")[0])
+        found = self._match_path(method, target.partition("?")[0])
         if found is None:
             return False
         return found["model"] is None or self._model(found) in self.forwarders
 
-    def _found(self, method: str, path: str) -> re.Match[str] | None:
+    def _match_path(self, method: str, path: str) -> re.Match[str] | None:
         if method == "POST":
             return self._INFERENCE.fullmatch(path)
         return self._STATISTICS.fullmatch(path) if method == "GET" else None
@@ -63,7 +63,7 @@ class _Forwarding(FastRoute):
     def route(self, request: Request) -> None:
         """Find the model of a request, or refuse it; a body of a stranger is not even received."""
         call = request.call
-        found = self._found(call.method, call.path.partition("?")[0])
+        found = self._match_path(call.method, call.path.partition("?")[0])
         assert found is not None, "it was taken"
         call.model = self._model(found)
         if call.method == "GET":

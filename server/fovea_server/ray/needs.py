@@ -104,7 +104,7 @@ class _Reading:
 
     def _needs_of(self, name: str) -> Needs:
         config = self._configs[name]
-        below = tuple(sorted(self._below(name, ())))
+        below = tuple(sorted(self._list_composing(name, ())))
         if config.composing:
             parts = [self._needs_of(part) for part in below if not self._configs[part].composing]
             cores = max((part.cores for part in parts), default=1)
@@ -117,14 +117,14 @@ class _Reading:
         keeps_state = config.sequence_batching is not None
         return Needs(cores, int(on_gpu), rows if on_gpu else cores, below, keeps_state)
 
-    def _below(self, name: str, above: tuple[str, ...]) -> set[str]:
+    def _list_composing(self, name: str, above: tuple[str, ...]) -> set[str]:
         found: set[str] = set()
         for part in self._configs[name].composing:
             if part not in self._configs or part in (name, *above):
                 raise InvalidModel(
                     f"ensemble {name} runs {part}, which is not in the repository or runs {name}"
                 )
-            found |= {part, *self._below(part, (name, *above))}
+            found |= {part, *self._list_composing(part, (name, *above))}
         return found
 
     def _engine(self, name: str, config: ModelConfig) -> tuple[bool, int]:

@@ -144,7 +144,7 @@ class RunningCanary:
 
     async def ask(self, model: ServedModel, answer: Callable[[ServedModel], Awaitable[T]]) -> T:
         """Choose a version for a request, and await its answer."""
-        chosen = self._chosen(model)
+        chosen = self._choose(model)
         figures = self.others if chosen is model else self.own
         call, began = CALL.get(), time.monotonic()
         charged = 0 if call is None else call.images
@@ -157,7 +157,7 @@ class RunningCanary:
                 if chosen is model or not _may_do_elsewhere(error):
                     raise
         else:
-            failed = _lost(found)
+            failed = _has_fault(found)
             figures.add(time.monotonic() - began, failed=failed)
             if not failed or chosen is model:
                 return found
@@ -165,10 +165,10 @@ class RunningCanary:
             call.paid += call.images - charged
         began = time.monotonic()
         found = await answer(self._models.get(model.name))
-        self.others.add(time.monotonic() - began, failed=_lost(found))
+        self.others.add(time.monotonic() - began, failed=_has_fault(found))
         return found
 
-    def _chosen(self, model: ServedModel) -> ServedModel:
+    def _choose(self, model: ServedModel) -> ServedModel:
         """Return the canary as often as its share says, and where it can answer."""
         self._due += self._plan.share
         if self._due < 1 or model.version == self.version:
@@ -249,7 +249,7 @@ def _may_do_elsewhere(error: FoveaError) -> bool:
     return full or (_is_fault(error) and not isinstance(error, DeadlineExceeded))
 
 
-def _lost(found: object) -> bool:
+def _has_fault(found: object) -> bool:
     """Return True if an image of an answer has an error that is not the client's."""
     images = found.images if isinstance(found, Prediction) else ()
     return any(isinstance(one, FoveaError) and _is_fault(one) for one in images)

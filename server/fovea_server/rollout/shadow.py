@@ -167,7 +167,7 @@ class Shadow:
                         "or to begin: it hangs, or nothing is idle on this machine",
                     )
                 except (EOFError, OSError):
-                    self._end("failed", self._death(process))
+                    self._end("failed", self._explain_death(process))
                 finally:
                     process.kill()
 
@@ -224,7 +224,7 @@ class Shadow:
             text = f"the disagreement, {low:.1%} to {high:.1%}, is {side} the limit of {limit:.1%}"
             self._end("decided", text)
 
-    def _death(self, process: subprocess.Popen[bytes]) -> str:
+    def _explain_death(self, process: subprocess.Popen[bytes]) -> str:
         code = process.wait()
         with_what = f"status {code}"
         if code < 0:

@@ -122,10 +122,10 @@ class _Comparison:
         if live.keep and self._figures.is_worst(compared):
             self._number += 1
             name = f"{self._number}.jpg"
-            self._pictures[name] = self._drawn(pixels, live.found, found)
+            self._pictures[name] = self._draw(pixels, live.found, found)
             self._figures.keep(compared, self._number, name, live.request_id)
 
-    def _drawn(self, pixels: NDArray[np.uint8], live: TaskResult, candidate: TaskResult) -> bytes:
+    def _draw(self, pixels: NDArray[np.uint8], live: TaskResult, candidate: TaskResult) -> bytes:
         """Draw both results side by side."""
         words = self._candidate.words
         versions = self._candidate.against, self._candidate.version

@@ -35,13 +35,13 @@ class InflightGate:
     def open_for(self, request: Request) -> InflightGate:
         """Admit a request, in a `with` statement; ShuttingDown if the gate is closed."""
         if self._closed:
-            raise _stopped(request)
+            raise _stopped_error(request)
         return self
 
     def check(self, request: Request) -> None:
         """Raise ShuttingDown if the time for requests in flight is over."""
         if self.locked:
-            raise _stopped(request)
+            raise _stopped_error(request)
 
     def __enter__(self) -> None:
         self.inside += 1
@@ -192,7 +192,7 @@ class OrderedScheduler(SchedulerWrapper):
                         before.add_done_callback(lambda _: mine.set_result(None))
 
 
-def _stopped(request: Request) -> ShuttingDown:
+def _stopped_error(request: Request) -> ShuttingDown:
     if isinstance(request, ImageRequest):
         return ShuttingDown("the model is being unloaded; send again later")
     return ShuttingDown(

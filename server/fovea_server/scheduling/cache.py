@@ -106,7 +106,7 @@ class ResponseCache:
                     _, oldest = self._answers.popitem(last=False)
                     self.used -= oldest.size
                     self.statistics.evictions += 1
-                self._answers[key] = _Kept(owner, size, _own(answer))
+                self._answers[key] = _Kept(owner, size, _copy_answer(answer))
                 self.used += size
             self.statistics.insertions.add(time.monotonic_ns() - began_ns)
 
@@ -136,7 +136,7 @@ def _bytes(array: Array) -> int:
     return array.nbytes
 
 
-def _own(answer: InferResponse | ImageResult) -> InferResponse | ImageResult:
+def _copy_answer(answer: InferResponse | ImageResult) -> InferResponse | ImageResult:
     """Return an answer with memory of its own: a row must not keep its whole batch alive."""
     if isinstance(answer, ImageResult):
         # The results for an image are no views, and how it was requested is no part of them.
@@ -199,9 +199,9 @@ class CachedScheduler(SchedulerWrapper):
 
     async def _answer(self, request: InferRequest) -> InferResponse:
         arrived_ns = time.monotonic_ns()
-        await self._model_io.checked(request)
+        await self._model_io.check_request(request)
         size = sum(tensor.data.nbytes for tensor in request.inputs)
-        key = await _digested(partial(_key, self._inside.identity, request), size)
+        key = await _compute_digest(partial(_key, self._inside.identity, request), size)
         found, lookup_ns = self._look_up(key, arrived_ns)
         if isinstance(found, InferResponse):
             return replace(found, outputs=list(found.outputs), id=request.id)
@@ -218,13 +218,15 @@ class CachedScheduler(SchedulerWrapper):
         found_ns = time.monotonic_ns()
         lookup_ns = found_ns - looking_ns
         if found is not None:
-            self._statistics.hit(found_ns - arrived_ns, looking_ns - arrived_ns, lookup_ns)
+            self._statistics.count_cache_hit(
+                found_ns - arrived_ns, looking_ns - arrived_ns, lookup_ns
+            )
         return found, lookup_ns
 
     def _keep(self, key: bytes, answer: InferResponse | ImageResult, lookup_ns: int) -> None:
         keeping_ns = time.monotonic_ns()
         self._cache.keep(self._model_io.identity, key, answer)
-        self._statistics.missed(lookup_ns + time.monotonic_ns() - keeping_ns)
+        self._statistics.count_cache_miss(lookup_ns + time.monotonic_ns() - keeping_ns)
 
 
 async def _again(
@@ -242,13 +244,13 @@ async def _again(
     return answer
 
 
-async def _digested(digest: Callable[[], bytes], size: int) -> bytes:
+async def _compute_digest(digest: Callable[[], bytes], size: int) -> bytes:
     return digest() if size < _LARGE else await asyncio.to_thread(digest)
 
 
 async def _image_digest(about: bytes, image: SentImage) -> bytes:
     size = image.pixels.nbytes if isinstance(image, DecodedImage) else len(image)
-    return await _digested(partial(_image_key, about, image), size)
+    return await _compute_digest(partial(_image_key, about, image), size)
 
 
 def _image_key(about: bytes, image: SentImage) -> bytes:

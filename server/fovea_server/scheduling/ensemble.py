@@ -68,7 +68,7 @@ class EnsembleScheduler(Scheduler):
         """Answer a request by running all steps."""
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
-            checked = await self._model_io.checked(request)
+            checked = await self._model_io.check_request(request)
             began_ns = time.monotonic_ns()
             parts: list[StageTimes] = []
             try:
@@ -76,13 +76,13 @@ class EnsembleScheduler(Scheduler):
             except (FoveaError, asyncio.CancelledError) as error:
                 known = isinstance(error, FoveaError)
                 reason = FailureReason.OTHER if known else FailureReason.CANCELED
-                self._statistics.failed(time.monotonic_ns() - arrived_ns, reason)
+                self._statistics.count_failure(time.monotonic_ns() - arrived_ns, reason)
                 raise
         # The times of the models, without their queues, as in Triton's core.
         _, *stages = map(sum, zip(StageTimes(), *parts, strict=True))
         times = StageTimes(began_ns - arrived_ns, *stages)
-        self._statistics.executed(checked.rows, times)
-        self._statistics.succeeded(checked.rows, time.monotonic_ns() - arrived_ns, times)
+        self._statistics.count_execution(checked.rows, times)
+        self._statistics.count_success(checked.rows, time.monotonic_ns() - arrived_ns, times)
         if request.times is not None:
             request.times.append(times)
         return self._model_io.respond(request, outputs)
@@ -196,7 +196,7 @@ class CompositeScheduler(Scheduler):
         arrived_ns, count = time.monotonic_ns(), len(request.images)
         with self.gate.open_for(request):
             if self._inside and self._inside + count > self._most:
-                self._statistics.failed(0, FailureReason.REJECTED)
+                self._statistics.count_failure(0, FailureReason.REJECTED)
                 raise QueueFull(
                     f"{counted(self._inside, 'image')} accepted and not yet answered, and no room "
                     f"for {count} more (--max-queue); send again after the time in Retry-After",
@@ -206,21 +206,21 @@ class CompositeScheduler(Scheduler):
             try:
                 results = await self._predict(request)
             except (FoveaError, asyncio.CancelledError) as error:
-                self._statistics.failed(time.monotonic_ns() - arrived_ns, _reason(error))
+                self._statistics.count_failure(time.monotonic_ns() - arrived_ns, _reason(error))
                 raise
             finally:
                 self._inside -= count
         total_ns = time.monotonic_ns() - arrived_ns
         for result in results:
             if isinstance(result, FoveaError):
-                self._statistics.failed(total_ns, _reason(result))
+                self._statistics.count_failure(total_ns, _reason(result))
                 continue
             stages = result.times
             # The time of the other models counts as output.
             output_ns = max(0, total_ns - stages.queue - stages.input - stages.infer)
             times = stages._replace(output=output_ns)
-            self._statistics.executed(1, times)
-            self._statistics.succeeded(1, total_ns, times)
+            self._statistics.count_execution(1, times)
+            self._statistics.count_success(1, total_ns, times)
             self._statistics.stages.observe(stages)
         return results
 

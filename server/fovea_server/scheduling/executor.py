@@ -248,7 +248,7 @@ class Executor:
                 inline = batch.ran[0].source.inline
                 inline.learn(batch.cpu_ns, sum(batch.times) if here else None)
             if batch.ran and batch.error is None:
-                self._statistics.executed(batch.rows, batch.times)
+                self._statistics.count_execution(batch.rows, batch.times)
             for job in batch.jobs:
                 self.answer(job)
 
@@ -260,31 +260,33 @@ class Executor:
         cancelled = False
         if job.future is not None:
             cancelled = job.future.done()
-            self._queue.answered(served=job.error is None and not cancelled)
+            self._queue.count_answer(served=job.error is None and not cancelled)
             if job.given_up is not None and not job.given_up.done():
                 job.given_up.set_result(None)
             if not cancelled:
                 job.future.set_result(None)
         if job.is_part:
             if job.error is None and not cancelled:
-                self._statistics.computed(job.rows)
+                self._statistics.count_parts(job.rows)
         elif cancelled:
             self.count_failure(job.arrived_ns, FailureReason.CANCELED)
         elif job.error is not None:
             self.count_failure(job.arrived_ns, reason_of(job.error))
         else:
-            self._statistics.succeeded(job.rows, time.monotonic_ns() - job.arrived_ns, job.times)
+            self._statistics.count_success(
+                job.rows, time.monotonic_ns() - job.arrived_ns, job.times
+            )
             if isinstance(job.request, ImageRequest):
                 self._statistics.stages.observe(job.times)
 
     def count_joined(self, arrived_ns: int, times: StageTimes) -> None:
         """Count an image whose parts are counted."""
-        self._statistics.succeeded(0, time.monotonic_ns() - arrived_ns, times)
+        self._statistics.count_success(0, time.monotonic_ns() - arrived_ns, times)
         self._statistics.stages.observe(times)
 
     def count_failure(self, arrived_ns: int, reason: FailureReason) -> None:
         """Count a request for tensors, or an image, that has no answer."""
-        self._statistics.failed(time.monotonic_ns() - arrived_ns, reason)
+        self._statistics.count_failure(time.monotonic_ns() - arrived_ns, reason)
 
 
 def reason_of(error: FoveaError) -> FailureReason:

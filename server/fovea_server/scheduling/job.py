@@ -112,7 +112,7 @@ class Job:
         """True for a part of an image, such as a tile: it is counted as an inference alone."""
         return isinstance(self.request, ImageRequest) and self.request.cut is not None
 
-    def too_many(self, count: int, limit: int) -> InvalidRequest:
+    def too_many_error(self, count: int, limit: int) -> InvalidRequest:
         """Make the error for a request, or an image of parts, for which there never is room."""
         text = f"the limit is {limit} (--max-queue, or max_queue_size in config.pbtxt)"
         request = self.request
@@ -127,7 +127,7 @@ class Job:
             f"{text}: ask for larger tiles"
         )
 
-    def queue_full(self, waiting: int, retry_after_s: float) -> QueueFull:
+    def queue_full_error(self, waiting: int, retry_after_s: float) -> QueueFull:
         """Make the error for a request that finds no room behind `waiting` others."""
         if isinstance(self.request, InferRequest):
             text = f"{request_prefix(self.request)}Exceeds maximum queue size"
@@ -139,7 +139,7 @@ class Job:
             )
         return QueueFull(text, retry_after_s=retry_after_s)
 
-    def expired(self) -> DeadlineExceeded:
+    def expired_error(self) -> DeadlineExceeded:
         """Make the error for a request that waited longer than its policy allows."""
         if isinstance(self.request, InferRequest):
             return DeadlineExceeded("Request timeout expired")

@@ -103,9 +103,9 @@ class JobQueue:
             level = self._level_of(jobs[0])
             waiting, most = len(level.jobs) + len(level.delayed), level.policy.max_queue_size
             if count > self._limit or 0 < most < count:
-                raise jobs[0].too_many(count, min(self._limit, most or self._limit))
+                raise jobs[0].too_many_error(count, min(self._limit, most or self._limit))
             if self.accepted + count > self._limit or 0 < most < waiting + count:
-                raise jobs[0].queue_full(self.accepted, self.accepted * self._interval_s)
+                raise jobs[0].queue_full_error(self.accepted, self.accepted * self._interval_s)
             if not self.accepted:
                 # Idle time says nothing about speed.
                 self._last_answer = time.monotonic()
@@ -152,7 +152,7 @@ class JobQueue:
         with self._lock:
             self.running -= 1
 
-    def answered(self, *, served: bool) -> None:
+    def count_answer(self, *, served: bool) -> None:
         """Forget a job; one that is not `served` failed or was cancelled."""
         now = time.monotonic()
         with self._lock:

@@ -72,7 +72,7 @@ def make_scheduler(
             preparing=(decoders or usable_cores()) if images is not None and images.ahead else 0,
             offloads=session.offloads,
         )
-        made = _wrapped(rows, config)
+        made = _wrap(rows, config)
     # The answers of a sequence depend on more than one request.
     if cache is not None and config.response_cache.enable and config.sequence_batching is None:
         made = CachedScheduler(made, model_io, cache, statistics)
@@ -89,7 +89,7 @@ def _sides(images: ImageSource | None) -> dict[str, ImageSides]:
     return {card.inputs[0].name: ImageSides(card.preprocess.row_shape, card.preprocess.step)}
 
 
-def _wrapped(rows: QueueScheduler, config: ModelConfig) -> Scheduler:
+def _wrap(rows: QueueScheduler, config: ModelConfig) -> Scheduler:
     made: Scheduler = rows
     ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering
     if (sequences := config.sequence_batching) is not None:

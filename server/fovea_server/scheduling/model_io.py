@@ -33,7 +33,7 @@ class ModelIO:
         self._has_strings = any(tensor.datatype == "BYTES" for tensor in signature.inputs)
         self._batched = signature.max_batch_size > 0
 
-    async def checked(self, request: InferRequest) -> Checked:
+    async def check_request(self, request: InferRequest) -> Checked:
         """Check a request, in a thread if it holds many strings."""
         if self._has_strings and sum(tensor.data.nbytes for tensor in request.inputs) > _MANY:
             return await asyncio.to_thread(self.check, request)
@@ -46,12 +46,12 @@ class ModelIO:
             requested = {output.name for output in request.outputs}
             wanted = tuple(tensor for tensor in wanted if tensor.name in requested)
         tensors = [
-            OutputTensor(tensor.name, tensor.datatype, self._shaped(tensor, outputs))
+            OutputTensor(tensor.name, tensor.datatype, self._reshape(tensor, outputs))
             for tensor in wanted
         ]
         return InferResponse(self.name, self._version, tensors, request.id)
 
-    def _shaped(self, tensor: ModelTensor, outputs: Outputs) -> Array:
+    def _reshape(self, tensor: ModelTensor, outputs: Outputs) -> Array:
         array = outputs.get(tensor.name)
         if array is None:
             raise InferenceFailed(

@@ -97,7 +97,7 @@ class QueueScheduler(Scheduler):
         """Answer tensors."""
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
-            checked = await self.model_io.checked(request)
+            checked = await self.model_io.check_request(request)
             outputs = await self.run(request, checked, arrived_ns)
         return self.model_io.respond(request, outputs)
 
@@ -108,7 +108,7 @@ class QueueScheduler(Scheduler):
         if job.error is not None:
             raise job.error
         if request.trace is not None:
-            request.trace.computed(job.times)
+            request.trace.record_times(job.times)
         if request.times is not None:
             request.times.append(job.times)
             request.batch = job.batch
@@ -122,13 +122,15 @@ class QueueScheduler(Scheduler):
             if request.cut is None:
                 answers = await run(request, request.images)
             else:
-                answers = await self._by_parts(request, request.cut(request, run), arrived_ns)
+                answers = await self._answer_by_parts(
+                    request, request.cut(request, run), arrived_ns
+                )
         if request.trace is not None:
             times = (each.times for each in answers if isinstance(each, ImageResult))
-            request.trace.computed(max(times, key=sum, default=NO_TIMES))
+            request.trace.record_times(max(times, key=sum, default=NO_TIMES))
         return answers
 
-    async def _by_parts(
+    async def _answer_by_parts(
         self,
         request: ImageRequest,
         answering: Awaitable[list[ImageResult | FoveaError]],
@@ -201,7 +203,7 @@ class QueueScheduler(Scheduler):
 
     def _reject(self, job: Job) -> None:
         if self._queue.withdraw(job):
-            job.error = job.expired()
+            job.error = job.expired_error()
             self._executor.answer(job)
 
     async def _prepare_apart(self, job: Job, place: Place) -> None:
@@ -218,7 +220,7 @@ class QueueScheduler(Scheduler):
                     job.error = error
                     self._executor.answer(job)
             elif not job.future.done():
-                turn.decoded(job.image.held)
+                turn.end_decoding(job.image.held)
                 job.prepared = True
                 self._executor.step()
                 await asyncio.wait([job.future])

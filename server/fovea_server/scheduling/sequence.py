@@ -71,7 +71,7 @@ class SequenceScheduler(SchedulerWrapper):
         """Answer a request after those before it in its sequence."""
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
-            checked = await self._rows.model_io.checked(request)
+            checked = await self._rows.model_io.check_request(request)
             sequence = self._sequence(request, checked, arrived_ns)
             async with self._turn_of(sequence):
                 outputs = await self._run(request, checked, sequence, arrived_ns)

@@ -57,7 +57,7 @@ _VECTOR = {"norm": 10.31, "normalised": True, "numbers": [0.6, -0.8]}
 _ANSWER = {"model": "clip", "version": "1", "texts": [{"embedding": _VECTOR}] * 2}
 
 
-def _described(operation_id: str) -> dict[str, Any]:
+def _describe_route(operation_id: str) -> dict[str, Any]:
     schema = {"schema": TextRequest.model_json_schema()} | _example(_REQUEST)
     body = {"required": True, "description": "texts", "content": {"application/json": schema}}
     errors = 400, 403, 404, 413, 422, 429, 503, 504
@@ -74,12 +74,12 @@ def embed_routes() -> APIRouter:
     """Make the routes: of the current version of a model, and of one that is named."""
     router = APIRouter(tags=["search"], dependencies=[inferring])
 
-    @router.post("/v1/models/{name}/embed", **_described("embed"))
+    @router.post("/v1/models/{name}/embed", **_describe_route("embed"))
     async def embed(request: Request, name: ModelName) -> Response:
         """Make vectors of texts, in the space of the vectors of images."""
         return await _embed(request, name, None)
 
-    @router.post("/v1/models/{name}/versions/{version}/embed", **_described("embed_version"))
+    @router.post("/v1/models/{name}/versions/{version}/embed", **_describe_route("embed_version"))
     async def embed_version(request: Request, name: ModelName, version: Version) -> Response:
         """Make vectors of texts, with one version of a model."""
         return await _embed(request, name, version)

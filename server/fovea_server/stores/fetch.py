@@ -75,9 +75,7 @@ class Fetch:
         workers = [_Worker(self._work) for _ in range(_AT_ONCE)]
         while any(worker.is_alive() for worker in workers) and not self._stop.wait(_PATIENCE_S):
             # A thread cannot be ended; one that waits for a store in vain is left behind.
-            workers = [
-                worker if not worker.stalls else self._replaced(worker) for worker in workers
-            ]
+            workers = [worker if not worker.stalls else self._replace(worker) for worker in workers]
         if self._stop.is_set():
             raise ShuttingDown("the server is stopping")
         if self._error is not None:
@@ -85,7 +83,7 @@ class Fetch:
         seconds = time.monotonic() - self._began
         log.info("pulled %s of %s in %.1f s", _megabytes(self._done), self._store.address, seconds)
 
-    def _replaced(self, worker: _Worker) -> _Worker:
+    def _replace(self, worker: _Worker) -> _Worker:
         if (file := worker.file) is None:  # it has ended just now
             return worker
         worker.left = True

@@ -72,10 +72,10 @@ class MirrorFollower:
         except ShuttingDown:
             return
         except (FoveaError, OSError) as error:
-            self._failed(error)
+            self._report_failure(error)
         except Exception as error:  # one failed pull must not prevent the next
             log.exception("%s could not be followed", self.mirror.address)
-            self._failed(error)
+            self._report_failure(error)
         else:
             if self.fault:
                 log.info("%s can be read again", self.mirror.address)
@@ -89,7 +89,7 @@ class MirrorFollower:
         if self._polls and self.mirror.has_models:
             self.started.set()
 
-    def _failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         """Warn once of a fault, and serve what was pulled before."""
         kept = self.mirror.has_models
         if not self.fault:

@@ -108,7 +108,7 @@ class Mirror:
             sound = [model for model in models if not self._problem(model)]
             changed = [model for model in sound if not self._is_current(model)]
             fetch = Fetch(self._store, self._files, stop)
-            fetch.pull(file for model in changed for file in self._pulled(model))
+            fetch.pull(file for model in changed for file in self._files_to_pull(model))
             for model in changed:
                 self._take_over(model, fetch)
             self._report(models, fetch)
@@ -116,11 +116,11 @@ class Mirror:
             # Also what other servers pull into this folder.
             self._remove_unused({file.content_id for model in stored for file in model.files})
 
-    def _pulled(self, model: RemoteModel) -> tuple[RemoteFile, ...]:
+    def _files_to_pull(self, model: RemoteModel) -> tuple[RemoteFile, ...]:
         return model.describing if self._described else model.files
 
     def _check_size(self, models: Iterable[RemoteModel]) -> None:
-        size = sum(file.size for model in models for file in self._pulled(model))
+        size = sum(file.size for model in models for file in self._files_to_pull(model))
         if size > self._most_bytes:
             raise Unavailable(
                 f"{self.address} has {size / 2**30:,.2f} GiB of models, over --repository-max-gb "
@@ -155,7 +155,7 @@ class Mirror:
         """Link a model's files together; InvalidModel: they are not what its cards say."""
         folder = self._snapshots / model.content_id / model.name
         shutil.rmtree(folder, ignore_errors=True)
-        for file in self._pulled(model):
+        for file in self._files_to_pull(model):
             path = self._snapshots / model.content_id / file.key
             path.parent.mkdir(parents=True, exist_ok=True)
             path.hardlink_to(self._files / file.content_id)
@@ -216,7 +216,7 @@ def _read_card(path: Path, about: str) -> EngineCard:
         raise InvalidModel(str(error).replace(str(path), f"{about}/{CARD_FILE}")) from error
 
 
-def _missing(name: str, about: str) -> InvalidModel:
+def _missing_file_error(name: str, about: str) -> InvalidModel:
     return InvalidModel(
         f"{about}/{name} is not there, and {about}/{CARD_FILE} names it: has the upload not ended?"
     )
@@ -227,7 +227,7 @@ def _check_names(path: Path, model: RemoteModel) -> None:
     about, stored = f"{model.name}/{path.parent.name}", {file.key for file in model.files}
     for name in _read_card(path, about).files:
         if f"{about}/{name}" not in stored:
-            raise _missing(name, about)
+            raise _missing_file_error(name, about)
 
 
 def _check_card(path: Path, model: str) -> None:
@@ -236,7 +236,7 @@ def _check_card(path: Path, model: str) -> None:
         try:
             found = file_sha256(path.parent / name)
         except NotFound as error:
-            raise _missing(name, about) from error
+            raise _missing_file_error(name, about) from error
         if found != digest:
             raise InvalidModel(
                 f"{about}/{name} has not the sha256 that {about}/{CARD_FILE} gives: "

@@ -169,7 +169,7 @@ class Store:
 
     def _list(self) -> list[RemoteModel]:
         try:
-            models = models_of(self._listed())
+            models = models_of(self._list_files())
         except FileNotFoundError as error:
             raise NotFound(f"there is nothing at {self.address}") from error
         except FoveaError:
@@ -180,8 +180,8 @@ class Store:
             raise NotFound(f"there is no model at {self.address} (NAME/VERSION/model.*)")
         return models
 
-    def _listed(self) -> Iterator[RemoteFile]:
-        for name, listed in self._found().items():
+    def _list_files(self) -> Iterator[RemoteFile]:
+        for name, listed in self._find_files().items():
             key = name.removeprefix(f"{self._root}/")
             problem = str(listed.get("problem", ""))
             # A store without folders may have an empty object in the place of one.
@@ -198,7 +198,7 @@ class Store:
                 )
             yield RemoteFile(key, name, size if isinstance(size, int) else 0, tag, digest, problem)
 
-    def _found(self) -> Mapping[str, Listed]:
+    def _find_files(self) -> Mapping[str, Listed]:
         if isinstance(self._files, WebServer):
             return self._files.find(self._root)
         self._files.invalidate_cache()

@@ -95,10 +95,10 @@ class _Listing:
         self._pool = pool
 
     def of(self, root: str) -> dict[str, Listed]:
-        files = self._linked(root)
+        files = self._follow_links(root)
         links = [name for name, listed in files.items() if not listed]
         late: Listed = {"problem": _LATE}
-        return files | self._each(self._described, links, late)
+        return files | self._each(self._fetch_headers, links, late)
 
     def _each(self, ask: Callable[[str], T], names: Sequence[str], late: T) -> dict[str, T]:
         """Request several at once; `late` stands for those that take too long."""
@@ -106,7 +106,7 @@ class _Listing:
         wait(futures.values(), _PATIENCE_S)
         return {name: each.result() if each.done() else late for name, each in futures.items()}
 
-    def _linked(self, root: str) -> dict[str, Listed]:
+    def _follow_links(self, root: str) -> dict[str, Listed]:
         """Follow the pages: each file with no description yet, and the problem of each page."""
         files: dict[str, Listed] = {}
         pages, seen = [root], {root}
@@ -165,11 +165,11 @@ class _Listing:
             parser.feed(content.decode("utf-8", "replace"))
         except AssertionError as error:  # a malformed declaration
             raise ValueError(f"the index page is no HTML: {error}") from error
-        links = filter(None, (_joined(page, link) for link in parser.links))
+        links = filter(None, (_join_url(page, link) for link in parser.links))
         # Others sort the page, or lead out of the folder.
         return [link for link in links if link.startswith(page) and not set(link) & {"?", "#"}]
 
-    def _described(self, name: str) -> Listed:
+    def _fetch_headers(self, name: str) -> Listed:
         try:
             headers = self._again(self._headers, name)
         except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
@@ -204,7 +204,7 @@ class _Links(HTMLParser):
             self.links += (value for name, value in attrs if name == "href" and value)
 
 
-def _joined(page: str, link: str) -> str:
+def _join_url(page: str, link: str) -> str:
     """Return the address of a link; empty where it is none."""
     try:
         return urljoin(page, link) if link.isprintable() and len(link) < _LONGEST_LINK else ""

@@ -245,12 +245,12 @@ class Scene:
             if now_s - seen[-1].last_s <= self._lost_s
         }
         gone = [one for one in self._objects.values() if now_s - one.last_s > self._lost_s]
-        return [*changes, *self._lose(gone), *self._counted(before)]
+        return [*changes, *self._lose(gone), *self._list_count_changes(before)]
 
     def end(self) -> list[Change]:
         """Lose all objects: there are no more frames."""
         before = self.counts
-        return [*self._lose(list(self._objects.values())), *self._counted(before)]
+        return [*self._lose(list(self._objects.values())), *self._list_count_changes(before)]
 
     def _met(self, seen: TrackedObject) -> Iterator[Change]:
         last, now_s = self._objects.get(seen.track_id), seen.last_s
@@ -277,7 +277,7 @@ class Scene:
             if one.appeared:
                 yield Change(ChangeKind.LOST, one, time_s=one.last_s - one.first_s)
 
-    def _counted(self, before: dict[str, dict[str, int]]) -> Iterator[Change]:
+    def _list_count_changes(self, before: dict[str, dict[str, int]]) -> Iterator[Change]:
         for name, counts in self.counts.items():
             if counts != before[name]:
                 yield Change(ChangeKind.COUNT, shape=name, counts=counts)

@@ -29,7 +29,7 @@ Parameter = bool | int | float | str
 class DecodingPlace(Protocol):
     """The place of a large image among those that are decoded."""
 
-    def decoded(self, left: int) -> None:
+    def end_decoding(self, left: int) -> None:
         """End its turn: `left` of the bytes that decoding took are still held."""
         ...
 

@@ -40,14 +40,14 @@ def _loads(data: bytes | bytearray) -> Any:
             # Python's own parser takes several times as long.
             check_weight(data)
             try:
-                return _with_nan(data)
+                return _parse_with_nan(data)
             except (ValueError, RecursionError):
                 pass
         what = "Invalid value." if data else "The document is empty."
-        raise _refused(f"{what} at {error.pos}") from None
+        raise _refuse(f"{what} at {error.pos}") from None
 
 
-def _with_nan(data: bytes | bytearray) -> Any:
+def _parse_with_nan(data: bytes | bytearray) -> Any:
     value = json.loads(data.decode(), parse_int=_integer)
     if b"\\u" in data:
         # A lone surrogate cannot be encoded: this raises a ValueError.
@@ -72,10 +72,10 @@ def _check_depth(value: object) -> None:
         ]
         if not level:
             return
-    raise _refused(f"it is nested deeper than {MAX_DEPTH}")
+    raise _refuse(f"it is nested deeper than {MAX_DEPTH}")
 
 
-def _refused(why: str) -> MalformedJson:
+def _refuse(why: str) -> MalformedJson:
     return MalformedJson(f"failed to parse the request JSON buffer: {why}")
 
 

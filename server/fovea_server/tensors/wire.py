@@ -59,11 +59,11 @@ def wire(tensor: OutputTensor) -> bytes | memoryview:
 def encode_strings(array: Array) -> bytes:
     """Encode the elements, objects of `bytes`, in row-major order."""
     flat = array.ravel()
-    pieces = [_encoded(flat[at : at + _PIECE]) for at in range(0, flat.size, _PIECE)]
+    pieces = [_encode(flat[at : at + _PIECE]) for at in range(0, flat.size, _PIECE)]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _encoded(flat: Array) -> bytes:
+def _encode(flat: Array) -> bytes:
     parts: list[bytes] = []
     for element in flat.tolist():
         parts += (_LENGTH.pack(len(element)), element)
@@ -79,7 +79,7 @@ def decode_strings(view: memoryview, count: int, what: str = "the tensor") -> Ar
     pieces: list[Array] = []
     at, end, got = 0, len(view), 0
     while at < end and got <= count:
-        elements, at = _decoded(view, at, count + 1 - got, what)
+        elements, at = _decode(view, at, count + 1 - got, what)
         got += len(elements)
         piece = np.empty(len(elements), object)
         piece[:] = elements
@@ -90,7 +90,7 @@ def decode_strings(view: memoryview, count: int, what: str = "the tensor") -> Ar
     return np.concatenate(pieces) if pieces else np.empty(0, object)
 
 
-def _decoded(view: memoryview, at: int, most: int, what: str) -> tuple[list[bytes], int]:
+def _decode(view: memoryview, at: int, most: int, what: str) -> tuple[list[bytes], int]:
     """Decode up to `most` elements, of which the last is one too many; return the next offset."""
     elements: list[bytes] = []
     end = len(view)

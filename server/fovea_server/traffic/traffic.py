@@ -118,7 +118,7 @@ class Traffic:
         self.durations.observe(call.model, status, time.monotonic() - call.began)
         # A client over its rate is no sign of a server that is too small.
         if isinstance(error, _REFUSALS) and not isinstance(error, RateLimited):
-            self.refused(call.model if call.model in self._models else "", error)
+            self.count_refusal(call.model if call.model in self._models else "", error)
 
     def log(self, call: Call, status: int | str, size: int) -> None:
         """Log a call that is over, and that it changed the server or tried to."""
@@ -130,7 +130,7 @@ class Traffic:
             access = Access(*arguments, status, size, call.began, call.id, key)
             self.access_log.add(access, probe=call.probe)
 
-    def refused(self, model: str, error: FoveaError) -> None:
+    def count_refusal(self, model: str, error: FoveaError) -> None:
         """Count a request that was refused, for the next warning; the first is logged at once."""
         key = (model, error.code)
         count, _ = self._refused.get(key, (0, ""))
@@ -164,11 +164,11 @@ class Traffic:
             self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._warn)
 
     def _log_refused(self) -> None:
-        refused, self._refused = self._refused, {}
-        total = sum(count for count, _ in refused.values())
+        count_refusal, self._refused = self._refused, {}
+        total = sum(count for count, _ in count_refusal.values())
         parts = (
             f"{count} {reason}{f' of model {model!r}' if model else ''} ({message})"
-            for (model, reason), (count, message) in refused.items()
+            for (model, reason), (count, message) in count_refusal.items()
         )
         log.warning(
             "%s refused in the last minute: %s",

@@ -239,7 +239,7 @@ class TimedRequest:
         self._stamps: list[dict[str, Any]] = []
         self._mark("REQUEST_START", time.monotonic_ns())
 
-    def computed(self, times: StageTimes) -> None:
+    def record_times(self, times: StageTimes) -> None:
         """Record the times of the engine."""
         end = time.monotonic_ns()
         output = end - times.output

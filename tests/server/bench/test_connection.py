@@ -28,7 +28,7 @@ async def asked(pieces, times=1):
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        connection = await Connection.to("127.0.0.1", server.sockets[0].getsockname()[1])
+        connection = await Connection.connect("127.0.0.1", server.sockets[0].getsockname()[1])
         try:
             return [await connection.ask(b"GET / HTTP/1.1\r\n\r\n") for _ in range(times)]
         finally:

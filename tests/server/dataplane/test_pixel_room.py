@@ -34,7 +34,7 @@ class Visits:
                 self.inside.append(name)
                 self.seen.append(name)
                 if left is not None:
-                    place.decoded(left)
+                    place.end_decoding(left)
                 await self._over[name].wait()
             self.inside.remove(name)
 

@@ -58,7 +58,7 @@ def run(settings: TraceSettings, model: str = "simple", times: int = 1) -> int:
     for number in range(times):
         trace = settings.sample(model, 1, f"r{number}")
         if trace is not None:
-            trace.computed(StageTimes(1, 2, 3, 4, 5))
+            trace.record_times(StageTimes(1, 2, 3, 4, 5))
             trace.save()
             chosen += 1
     return chosen

@@ -69,7 +69,7 @@ def test_what_is_built_waits_for_the_next_start_also_if_another_version_is_loade
         wrote(model, event("promote", 4, 3, built=True))
         assert registry.follow("plus")
         assert (now(registry), registry.versions("plus")) == (3, (3,))
-        assert registry.unloaded("plus") == [1, 2, 4]
+        assert registry.list_unloaded("plus") == [1, 2, 4]
         with pytest.raises(NotFound, match=r"version 1 of model 'plus' is there, but not served"):
             registry.get("plus", 1)
         with pytest.raises(NotFound, match="has no version 9"):

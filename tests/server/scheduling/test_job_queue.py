@@ -34,7 +34,7 @@ def test_all_or_none() -> None:
         waiting.enter(jobs(2))
     assert waiting.accepted == len(waiting) == 3
     waiting.enter(jobs(1))
-    waiting.answered(served=True)
+    waiting.count_answer(served=True)
     assert waiting.accepted == 3
 
 
@@ -68,7 +68,7 @@ def test_retry_after_is_queue_length_over_measured_speed() -> None:
     waiting.enter(jobs(40))
     for _ in range(20):
         time.sleep(0.01)
-        waiting.answered(served=True)
+        waiting.count_answer(served=True)
     with pytest.raises(QueueFull) as full:
         waiting.enter(jobs(21))
     # 20 are left at some 10 ms each; a noisy machine sleeps longer, never shorter.
@@ -78,10 +78,10 @@ def test_retry_after_is_queue_length_over_measured_speed() -> None:
 def test_idle_time_is_not_taken_for_slowness() -> None:
     waiting = queue(1)
     waiting.enter(jobs(1))
-    waiting.answered(served=True)
+    waiting.count_answer(served=True)
     time.sleep(0.3)
     waiting.enter(jobs(1))
-    waiting.answered(served=True)
+    waiting.count_answer(served=True)
     waiting.enter(jobs(1))
     with pytest.raises(QueueFull) as full:
         waiting.enter(jobs(1))
@@ -92,9 +92,9 @@ def test_what_is_given_up_says_nothing_about_speed() -> None:
     waiting = queue(10)
     waiting.enter(jobs(10))
     time.sleep(0.1)
-    waiting.answered(served=True)
+    waiting.count_answer(served=True)
     for _ in range(8):
-        waiting.answered(served=False)
+        waiting.count_answer(served=False)
     waiting.enter(jobs(9))
     with pytest.raises(QueueFull) as full:
         waiting.enter(jobs(1))

@@ -107,7 +107,7 @@ def test_cores_that_others_take_are_measured_and_those_of_children_are_not():
         [sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert foreign.stdout.readline() == own.stdout.readline() == b"\n"
-    foreign_s = others.taken() * (time.monotonic() - began)
+    foreign_s = others.mean_cores() * (time.monotonic() - began)
     every_s = busy_seconds() - before
     foreign.communicate(b"\n")
     own.communicate(b"\n")

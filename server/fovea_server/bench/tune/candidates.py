@@ -98,7 +98,7 @@ def _objection(card: EngineCard, served: EngineCard) -> str | None:
     same = {
         "labels": card.labels == served.labels,
         "family": card.family == served.family,
-        "preprocess": _at_most(card) == _at_most(served),
+        "preprocess": _largest_input(card) == _largest_input(served),
     }
     if other := [name for name, equal in same.items() if not equal]:
         return f"it was built with other {' and '.join(other)} than the version that is served"
@@ -107,5 +107,5 @@ def _objection(card: EngineCard, served: EngineCard) -> str | None:
     return "its backend is not installed"
 
 
-def _at_most(card: EngineCard) -> PreprocessSpec | None:
+def _largest_input(card: EngineCard) -> PreprocessSpec | None:
     return card.preprocess and card.preprocess.largest

@@ -76,12 +76,12 @@ class Search:
             The best, and the start under the same load; the start itself where none is better.
         """
         at = -1 if self.limit_ms == float("inf") else (len(self.clients) - 1) // 2
-        best = self._loaded(self._run(start, self.clients[at]))
-        while (found := self._stepped(best)) is not best:
+        best = self._find_load(self._run(start, self.clients[at]))
+        while (found := self._step(best)) is not best:
             best = found
-        return self._confirmed(best, start)
+        return self._confirm(best, start)
 
-    def _stepped(self, best: Run) -> Run:
+    def _step(self, best: Run) -> Run:
         """Make the first step for the better; return `best` where there is none."""
         for setting in self._neighbours(best):
             if self._left <= 0:
@@ -92,9 +92,9 @@ class Search:
                 best.setting.max_batch,
             ):
                 # More at a time pays with more clients only.
-                run = self._loaded(run)
+                run = self._find_load(run)
             if self._wins(run, best):
-                return self._loaded(run)
+                return self._find_load(run)
         return best
 
     def _neighbours(self, best: Run) -> Iterator[Setting]:
@@ -104,7 +104,7 @@ class Search:
             at = values.index(getattr(best.setting, name))
             near = [*values[at + 1 : at + 2], *values[max(0, at - 1) : at]]
             if name == "version":
-                near = [each for each in values if not self._hopeless(each, best)]
+                near = [each for each in values if not self._is_hopeless(each, best)]
             for value in near:
                 wanted = replace(best.setting, **{name: value})
                 # Not all values go together: the setting that is nearest.
@@ -112,7 +112,7 @@ class Search:
                 fit = [s for s in self.settings if (getattr(s, name), s.version) == key]
                 yield from sorted(fit, key=partial(_gaps, wanted))[:1]
 
-    def _hopeless(self, version: int, best: Run) -> bool:
+    def _is_hopeless(self, version: int, best: Run) -> bool:
         """Return True if a version has lost clearly, under whatever load."""
         rates = [run.rate for run in self.runs if run.setting.version == version]
         others = [run.rate for run in self.runs if run.setting.version == best.setting.version]
@@ -148,9 +148,9 @@ class Search:
     def _left(self) -> int:
         """Runs that are left before the last ones."""
         runs = self.most_runs - _LAST_RUNS - len(self.runs)
-        return min(runs, self._fitting(_LAST_RUNS * self.lasts(True), self.lasts(False)))
+        return min(runs, self._count_affordable(_LAST_RUNS * self.lasts(True), self.lasts(False)))
 
-    def _fitting(self, kept: float, each: float) -> int:
+    def _count_affordable(self, kept: float, each: float) -> int:
         """Count the runs of so many seconds for which there is time, if some is kept."""
         spare = self.until - time.monotonic() - kept
         return int(spare // each) if each and spare < math.inf else self.most_runs
@@ -165,7 +165,7 @@ class Search:
         self.runs.append(run)
         return run
 
-    def _loaded(self, run: Run) -> Run:
+    def _find_load(self, run: Run) -> Run:
         """Find the most clients with which a setting keeps to the limit, by way of Little's law.
 
         Where it keeps to none, settings are compared under the least load.
@@ -190,7 +190,7 @@ class Search:
             at = fitting[-1] if fitting else low
             run = self._run(run.setting, self.clients[at])
 
-    def _confirmed(self, best: Run, start: Setting) -> tuple[Run, Run]:
+    def _confirm(self, best: Run, start: Setting) -> tuple[Run, Run]:
         """Measure the best settings for longer, in turn; the start stays where none is better."""
         # Noise may have kept one of these from being the best.
         close = [
@@ -200,22 +200,24 @@ class Search:
             if run.rate > _CLOSE * best.rate
         ]
         left = self.most_runs - 2 - len(self.runs)
-        left = min(left, self._fitting(2 * self.lasts(True), self.lasts(True)))
+        left = min(left, self._count_affordable(2 * self.lasts(True), self.lasts(True)))
         most = min(_FINALISTS, max(2, left // _ROUNDS))
         finalists = list(dict.fromkeys((start, best.setting, *close)))[:most]
-        final, now = self._in_turn(finalists, best.clients, _ROUNDS)
+        final, now = self._measure_in_turn(finalists, best.clients, _ROUNDS)
         fewer = [clients for clients in self.clients if clients < final.clients]
         if best.within(self.limit_ms) and not final.within(self.limit_ms) and fewer:
             # A short run was lucky.
             again = list(dict.fromkeys((start, final.setting)))
-            final, now = self._in_turn(again, fewer[-1], 1)
+            final, now = self._measure_in_turn(again, fewer[-1], 1)
         return final, now
 
-    def _in_turn(self, settings: Sequence[Setting], clients: int, rounds: int) -> tuple[Run, Run]:
+    def _measure_in_turn(
+        self, settings: Sequence[Setting], clients: int, rounds: int
+    ) -> tuple[Run, Run]:
         """Measure settings one after the other, some rounds; return the best, and the first."""
         every: list[list[Run]] = []
         while not every or (
-            len(every) < rounds and self._fitting(0, self.lasts(True)) >= len(settings)
+            len(every) < rounds and self._count_affordable(0, self.lasts(True)) >= len(settings)
         ):
             every.append([self._run(each, clients, long=True) for each in settings])
         present, *others = zip(*every, strict=True)

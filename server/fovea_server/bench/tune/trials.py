@@ -49,12 +49,12 @@ class ForeignCpu:
         self._places = os.sched_getaffinity(0)
         self._spare = len(self._places) - cores
         self._began = time.monotonic()
-        self._busy_s, self._own_s = self._all(), _own()
+        self._busy_s, self._own_s = self._all(), _own_cpu_s()
 
-    def taken(self) -> float:
+    def mean_cores(self) -> float:
         """Return how many cores were taken from this process in the mean."""
         seconds = time.monotonic() - self._began
-        foreign_s = (self._all() - self._busy_s) - (_own() - self._own_s)
+        foreign_s = (self._all() - self._busy_s) - (_own_cpu_s() - self._own_s)
         return max(0.0, foreign_s / seconds - self._spare)
 
     def _all(self) -> float:
@@ -65,7 +65,7 @@ class ForeignCpu:
         return float(sum(busy))
 
 
-def _own() -> float:
+def _own_cpu_s() -> float:
     me = psutil.Process()
     total = 0.0
     for process in (me, *me.children(recursive=True)):
@@ -144,7 +144,7 @@ class Trials(Closing):
             failure = f"{count} x {status} {code}: {message}"
         p99_ms = level.latency_ms(99)
         infinite = float("inf") if p99_ms is None else p99_ms
-        taken = others.taken()
+        taken = others.mean_cores()
         self._beside_s = max(self._beside_s, time.monotonic() - began - seconds)
         return Run(setting, clients, level.rate, infinite, failure, taken_cores=taken)
 

@@ -125,4 +125,4 @@ async def fetched(
 ) -> list[bytes | bytearray | FoveaError]:
     """Replace the addresses among the sources of a request that is being answered by images."""
     fetching: ImageSources = request.app.state.sources
-    return await fetching.fetched(sources, request.state.hold)
+    return await fetching.fetch_all(sources, request.state.hold)

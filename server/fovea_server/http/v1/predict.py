@@ -136,8 +136,8 @@ class PredictRoute(FastRoute):
         if not request.body:
             raise empty()
         kind = body_kind(operation, request.header("content-type") or "")
-        sources, options = await self._parsed(request, kind)
-        images = await self._sources.fetched(sources, request.hold)
+        sources, options = await self._parse(request, kind)
+        images = await self._sources.fetch_all(sources, request.hold)
         image = accepted_image(request.header("accept") or "")
         if operation == "annotate" and image is None:
             image = "image/jpeg"
@@ -157,7 +157,7 @@ class PredictRoute(FastRoute):
             content = await drawn(service, prediction, image)
         return Response(body=[content], media_type=image.encode())
 
-    async def _parsed(self, request: Request, kind: str) -> tuple[list[Source], PredictOptions]:
+    async def _parse(self, request: Request, kind: str) -> tuple[list[Source], PredictOptions]:
         settings = self.service.settings
         # A form or JSON is not kept beside the images in it.
         body, request.body = request.body, b""

@@ -25,7 +25,7 @@ class ImageSources:
     def __init__(self, most_bytes: int, fetcher: Fetcher | None) -> None:
         self._most, self._fetcher = most_bytes, fetcher
 
-    async def fetched(
+    async def fetch_all(
         self, sources: Sequence[Source], hold: Callable[[int], None]
     ) -> list[bytes | bytearray | FoveaError]:
         """Replace the addresses among the sources by the images there, or by why there is none.

@@ -46,23 +46,23 @@ def refuse_encoding(request: Request) -> None:
 
 async def compress(answer: Response, accepted: bytes) -> None:
     """Compress an answer in place, if the client prefers that."""
-    encoding = _preferred(accepted.decode("latin-1"))
+    encoding = _choose_encoding(accepted.decode("latin-1"))
     if encoding is None:
         return
     body, size = answer.body, sum(map(len, answer.body))
     if size > _IN_THREAD:
-        answer.body = await asyncio.to_thread(_packed, body, _WRITTEN[encoding])
+        answer.body = await asyncio.to_thread(_compress_pieces, body, _WRITTEN[encoding])
     else:
-        answer.body = _packed(body, _WRITTEN[encoding])
+        answer.body = _compress_pieces(body, _WRITTEN[encoding])
     answer.headers.append((b"content-encoding", encoding.encode()))
 
 
-def _packed(pieces: list[bytes | memoryview], wbits: int) -> list[bytes | memoryview]:
+def _compress_pieces(pieces: list[bytes | memoryview], wbits: int) -> list[bytes | memoryview]:
     compressor = zlib.compressobj(wbits=wbits)
     return [*(compressor.compress(piece) for piece in pieces), compressor.flush()]
 
 
-def _preferred(accepted: str) -> str | None:
+def _choose_encoding(accepted: str) -> str | None:
     """Choose gzip, deflate or None by an Accept-Encoding header; the first of equals."""
     best, best_weight = "identity", 0.0
     for entry in accepted.split(","):

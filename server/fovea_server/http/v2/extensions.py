@@ -40,22 +40,22 @@ async def register(service: Service, request: Request) -> Response:
     name, kind = request.name("region"), request.name("memory")
     if not name:
         raise InvalidRequest(f"'region name' is necessary to register {kind} shared memory region")
-    given = await _parsed(service, request)
+    given = await _parse(service, request)
     if kind == "cuda":
         await _register_cuda(service, name, given)
     else:
         service.extensions.system_shared_memory.register(
             name,
-            as_string(_required(given, "key")),
+            as_string(_read_required(given, "key")),
             as_unsigned(find(given, "offset", 0)),
-            as_unsigned(_required(given, "byte_size")),
+            as_unsigned(_read_required(given, "byte_size")),
         )
     return Response()
 
 
 async def _register_cuda(service: Service, name: str, given: object) -> None:
     try:
-        handle = base64_bytes(as_string(member(_required(given, "raw_handle"), "b64")))
+        handle = base64_bytes(as_string(member(_read_required(given, "raw_handle"), "b64")))
     except ValueError:
         # Refused as a handle of the wrong length.
         handle = b""
@@ -66,7 +66,7 @@ async def _register_cuda(service: Service, name: str, given: object) -> None:
     await asyncio.to_thread(register, name, handle, device_id, byte_size)
 
 
-def _required(given: object, name: str) -> object:
+def _read_required(given: object, name: str) -> object:
     value = find(given, name)
     if value is None:
         raise InvalidRequest(f"Shared memory register request has no '{name}' field")
@@ -77,7 +77,7 @@ async def trace(service: Service, request: Request) -> Response:
     """Read or change the trace settings of a model or of all."""
     model = request.names["model"]
     if request.call.method == "POST":
-        given = await _given(service, request)
+        given = await _read_object(service, request)
         return json_answer(service.extensions.trace.update(model, given))
     return json_answer(service.extensions.trace.get(model))
 
@@ -85,16 +85,16 @@ async def trace(service: Service, request: Request) -> Response:
 async def log(service: Service, request: Request) -> Response:
     """Read or change the log settings."""
     if request.call.method == "POST":
-        given = await _given(service, request)
+        given = await _read_object(service, request)
         return json_answer(service.extensions.log_settings.update(given))
     return json_answer(service.extensions.log_settings.get())
 
 
-async def _parsed(service: Service, request: Request) -> Any:
+async def _parse(service: Service, request: Request) -> Any:
     return await service.json.run(request.body, partial(parse_json, request.body))
 
 
-async def _given(service: Service, request: Request) -> Mapping[str, Any]:
-    given = await _parsed(service, request)
+async def _read_object(service: Service, request: Request) -> Mapping[str, Any]:
+    given = await _parse(service, request)
     # Triton changes no setting if the body is not an object.
     return given if type(given) is dict else {}

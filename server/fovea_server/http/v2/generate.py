@@ -26,13 +26,13 @@ from fovea_server.tensors.triton_json import as_string, parse_json, read
 
 async def generate(service: Service, request: Request) -> Response:
     """Run a model on inputs by name."""
-    return Response(body=[await _generated(service, request)])
+    return Response(body=[await _generate(service, request)])
 
 
 async def generate_stream(service: Service, request: Request) -> Response:
     """Run a model on inputs by name, and answer with a stream of one event."""
     try:
-        event = await _generated(service, request)
+        event = await _generate(service, request)
     except FoveaError as error:
         answer = error_answer(error)
         body: list[Buffer] = [b"data: ", *answer.body, b"\n\n"]
@@ -40,7 +40,7 @@ async def generate_stream(service: Service, request: Request) -> Response:
     return Response(body=[b"data: ", event, b"\n\n"], media_type=EVENTS)
 
 
-async def _generated(service: Service, request: Request) -> bytes:
+async def _generate(service: Service, request: Request) -> bytes:
     model = service.models.find(request.name("model"), request.version)
     refuse_encoding(request)
     version = None if request.names["version"] is None else model.version
@@ -53,8 +53,8 @@ async def _generated(service: Service, request: Request) -> bytes:
     if any(tensor.array.size > MANY for tensor in response.outputs):
         held = request.reservation
         held.resize(held.size + elements * ELEMENT)
-        return await asyncio.to_thread(_written, response)
-    return _written(response)
+        return await asyncio.to_thread(_write_outputs, response)
+    return _write_outputs(response)
 
 
 def _read(
@@ -112,7 +112,7 @@ def _shape(tensor: ModelTensor, left: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _written(response: InferResponse) -> bytes:
+def _write_outputs(response: InferResponse) -> bytes:
     """Write outputs sorted by name; a single element without brackets."""
     written: dict[str, Any] = {
         "model_name": response.model_name,

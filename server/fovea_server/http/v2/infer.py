@@ -94,7 +94,7 @@ def _raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
     view = memoryview(body)
     signature = model.signature
     if len(signature.inputs) != 1:
-        raise _refused(
+        raise _invalid(
             "Raw request must only have 1 input (found 1) to be deduced but got "
             f"{len(signature.inputs)} inputs in '{model.name}' model configuration"
         )
@@ -102,14 +102,14 @@ def _raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
     batch, dims = ((1,), expected.shape[1:]) if signature.max_batch_size else ((), expected.shape)
     variable = [index for index, size in enumerate(dims) if size == -1]
     if len(variable) > 1:
-        raise _refused(
+        raise _invalid(
             f"The shape of the raw input '{expected.name}' can not be deduced because there are "
             "more than one variable-sized dimension"
         )
     count = prod(size for size in dims if size != -1)
     if expected.datatype == "BYTES":
         if variable or count != 1:
-            raise _refused(
+            raise _invalid(
                 f"For BYTE datatype raw input '{expected.name}', the model must have input "
                 "shape [1]"
             )
@@ -120,7 +120,7 @@ def _raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
     return InputTensor(expected.name, expected.datatype, (*batch, *shape), view)
 
 
-def _refused(what: str) -> InvalidRequest:
+def _invalid(what: str) -> InvalidRequest:
     return InvalidRequest(f"[request id: <id_unknown>] {what}")
 
 
@@ -174,14 +174,14 @@ def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Response
                 # A placeholder, because orjson would copy the data; no client can guess it.
                 output["data"] = secrets.token_hex(16)
                 long[output["data"]] = pieces
-    text = _spliced(orjson.dumps(described), long)
+    text = _splice(orjson.dumps(described), long)
     if not binary:
         return Response(body=text)
     size = (b"inference-header-content-length", str(sum(map(len, text))).encode())
     return Response(body=[*text, *binary], media_type=BINARY, headers=[size])
 
 
-def _spliced(text: bytes, long: dict[str, list[bytes]]) -> list[Buffer]:
+def _splice(text: bytes, long: dict[str, list[bytes]]) -> list[Buffer]:
     """Replace placeholders by their arrays; return the text in pieces."""
     spliced: list[Buffer] = []
     for name, pieces in long.items():

@@ -102,12 +102,12 @@ async def load(service: Service, request: Request) -> Response:
     """Load or reload a model."""
     refuse_repository(request.names["repository"])
     # The request may hold a model's files.
-    config, files = await service.json.run(request.body, partial(_sent, request))
+    config, files = await service.json.run(request.body, partial(_read_files, request))
     await service.models.load(request.name("model"), config=config, files=files)
     return Response()
 
 
-def _sent(request: Request) -> tuple[str | None, dict[str, bytes]]:
+def _read_files(request: Request) -> tuple[str | None, dict[str, bytes]]:
     """Read the configuration and the files in a request."""
     config, files = None, {}
     for name, value in _parameters(request).items():

@@ -53,9 +53,9 @@ def elements_of(name: str, datatype: str, data: list[Any], count: int | None) ->
     if datatype == "BYTES":
         # As in Triton, strings are counted with those of binary inputs, which is another error.
         count = None
-    flat, kinds = _flattened(data)
+    flat, kinds = _flatten(data)
     if count is not None and len(flat) != count:
-        raise _objection(datatype, kinds) or _unfit(_WRONG_SHAPE)
+        raise _objection(datatype, kinds) or _unfit_error(_WRONG_SHAPE)
     if wrong := _objection(datatype, kinds):
         raise wrong
     # Other threads run between pieces.
@@ -74,11 +74,11 @@ def _elements(datatype: str, flat: list[Any]) -> Array:
         return np.array(flat, NUMPY[datatype])
     except OverflowError:
         if datatype.startswith("UINT") and min(flat) < 0:
-            raise _unfit(f"attempt to access JSON {_NOT_UNSIGNED}") from None
-        raise _unfit(f"an element is out of the range of {datatype}") from None
+            raise _unfit_error(f"attempt to access JSON {_NOT_UNSIGNED}") from None
+        raise _unfit_error(f"an element is out of the range of {datatype}") from None
 
 
-def _flattened(data: list[Any]) -> tuple[list[Any], set[type]]:
+def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
     """Collect the elements that are no lists, and their types."""
     kinds = set(map(type, data))
     while kinds == {list}:
@@ -104,11 +104,11 @@ def _objection(datatype: str, kinds: set[type]) -> MalformedJson | None:
     """Make the error for elements of these Python types; None if they are valid."""
     for prefix, takes, wrong in _TAKES:
         if datatype.startswith(prefix) and not kinds <= takes:
-            return _unfit(f"attempt to access JSON {wrong}")
+            return _unfit_error(f"attempt to access JSON {wrong}")
     return None
 
 
-def _unfit(why: str) -> MalformedJson:
+def _unfit_error(why: str) -> MalformedJson:
     return MalformedJson(f"Unable to parse 'data': {why}")
 
 

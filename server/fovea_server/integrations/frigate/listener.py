@@ -156,7 +156,7 @@ class FrigateListener(Feature):
             await self._free.acquire()
             task = asyncio.create_task(self._respond(await self._message()))
             self._open.add(task)
-            task.add_done_callback(self._closed)
+            task.add_done_callback(self._forget)
 
     async def _message(self) -> list[zmq.Frame]:
         """Receive the next message, and drop the parts of it that nobody would read."""
@@ -169,7 +169,7 @@ class FrigateListener(Feature):
                 message.append(part)
         return message
 
-    def _closed(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
         self._open.discard(task)
         if task in self._waiting:
             self._waiting.remove(task)
@@ -186,17 +186,19 @@ class FrigateListener(Feature):
         try:
             with self._service.budget.body() as take:
                 take(sum(part.nbytes for part in parts))
-                reply = await self._answered(call, sender.bytes, parts)
+                reply = await self._answer_message(call, sender.bytes, parts)
         except FoveaError as error:
-            reply = self._refused(call, error, refusal(error))
+            reply = self._refuse(call, error, refusal(error))
         except Exception:
             log.exception("ZMQ %r", call.path, extra={"id": call.id})
             fault = FoveaError("an internal error; the server's log has the details")
-            reply = self._refused(call, fault, refusal(fault))
+            reply = self._refuse(call, fault, refusal(fault))
         if reply:
             await self._socket.send_multipart([*envelope, *reply])
 
-    async def _answered(self, call: Call, sender: bytes, parts: list[memoryview]) -> list[bytes]:
+    async def _answer_message(
+        self, call: Call, sender: bytes, parts: list[memoryview]
+    ) -> list[bytes]:
         header = header_of(parts)
         if "model_request" in header or "model_data" in header:
             return await self._about_model(call, sender, header)
@@ -208,7 +210,7 @@ class FrigateListener(Feature):
         try:
             model = self._model_for(call, sender)
         except FoveaError as error:
-            return self._refused(call, error, refusal(error) if sender in self._wanted else [])
+            return self._refuse(call, error, refusal(error) if sender in self._wanted else [])
         call.model = model.name
         check_task(model, BOXES)
         request = PredictRequest(model, None, [image], OPTIONS, encode=rows)
@@ -244,7 +246,7 @@ class FrigateListener(Feature):
         except FoveaError as error:
             there = not isinstance(error, NotFound)
             states = {"model_available": there, "model_saved": False, "model_loaded": False}
-            return self._refused(call, error, document(**states, message=str(error)))
+            return self._refuse(call, error, document(**states, message=str(error)))
         call.model = model.name
         self._wanted[sender] = name
         if len(self._wanted) > _MAX_SENDERS:
@@ -256,14 +258,14 @@ class FrigateListener(Feature):
     async def _ready(self, wanted: str) -> ServedModel:
         """Wait for a model that is being loaded; raises as `_find`, and where it cannot answer."""
         until = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < until and self._is_coming(wanted) and self._leave_place():
+        while time.monotonic() < until and self._is_loading(wanted) and self._leave_place():
             await asyncio.sleep(_LOOK_S)
         model = self._find(wanted)
         self._plane.models.check_ready(model.name)
         check_task(model, BOXES)
         return model
 
-    def _is_coming(self, wanted: str) -> bool:
+    def _is_loading(self, wanted: str) -> bool:
         if self._plane.models.draining:
             return False
         try:
@@ -295,12 +297,12 @@ class FrigateListener(Feature):
             f"--api {API}=MODEL"
         )
 
-    def _refused(self, call: Call, error: FoveaError, reply: list[bytes]) -> list[bytes]:
+    def _refuse(self, call: Call, error: FoveaError, reply: list[bytes]) -> list[bytes]:
         status = http_status(error)
         call.end(status, sum(map(len, reply)), error)
         if isinstance(error, (InvalidRequest, NotFound)):
             # Frigate tells nobody why; of others the log knows already.
-            self._service.traffic.refused(call.model, error)
+            self._service.traffic.count_refusal(call.model, error)
         return reply
 
 

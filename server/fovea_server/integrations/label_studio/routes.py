@@ -87,7 +87,7 @@ async def setup(request: Request) -> Response:
             log.warning("project %s of Label Studio: %s", given.get("project"), error)
         return _json({"model_version": _version(model)})
 
-    return await _answered(request, answer)
+    return await _answer_json(request, answer)
 
 
 async def validate(request: Request) -> Response:
@@ -97,7 +97,7 @@ async def validate(request: Request) -> Response:
         _controls(given.get("config"), _model(request))
         return _json({"status": "ok"})
 
-    return await _answered(request, answer)
+    return await _answer_json(request, answer)
 
 
 async def versions(request: Request) -> Response:
@@ -107,7 +107,7 @@ async def versions(request: Request) -> Response:
 
 async def webhook(request: Request) -> Response:
     """Accept an event and do nothing: Label Studio reports every annotation."""
-    return await _answered(request, lambda _: _json({"status": "ok", "result": None}))
+    return await _answer_json(request, lambda _: _json({"status": "ok", "result": None}))
 
 
 async def train() -> Response:
@@ -146,14 +146,14 @@ async def predict(request: Request) -> Response:
     return await answered(request, answer, deadline(request))
 
 
-async def _named(name: ModelName) -> None:
+async def _describe_name(name: ModelName) -> None:
     """Describe the name in an address, which `_model` reads."""
 
 
 def _backend(prefix: str, about: str) -> APIRouter:
     """Make the routes of one backend; `about` goes into the names of the operations."""
     # The address of a backend for one model has its name.
-    names = [Depends(_named)] if "{name}" in prefix else []
+    names = [Depends(_describe_name)] if "{name}" in prefix else []
     made = APIRouter(prefix=prefix, dependencies=names)
     health_, inference, metadata = map(restricted, ("health", "inference", "metadata"))
     for method, endpoint, needed in (
@@ -186,7 +186,7 @@ router.include_router(_backend("", ""))
 router.include_router(_backend("/label-studio/{name}", "_of_model"))
 
 
-async def _answered(request: Request, answer: Callable[[Given], Response]) -> Response:
+async def _answer_json(request: Request, answer: Callable[[Given], Response]) -> Response:
     async def work(body: bytes) -> Response:
         return await run_in_threadpool(answer, await parsed(request, body, json_object))
 

@@ -106,7 +106,7 @@ def parse_legacy(model_id: str, query: Mapping[str, str], kind: str, body: bytes
     elif kind.startswith("multipart/"):
         source = read_form(body, kind, 1)[0][0]
     else:
-        source = _decoded(body.decode("latin-1"))
+        source = _decode(body.decode("latin-1"))
     return PredictCall(
         name,
         version,
@@ -149,7 +149,7 @@ def _whole(name: str, value: object, most: int) -> int:
 def _image(image: object) -> Source:
     match image:
         case {"type": "base64", "value": str(text)}:
-            return _decoded(text)
+            return _decode(text)
         case {"type": "url", "value": str(address)}:
             return Url(address)
         case {"type": "numpy"}:
@@ -161,5 +161,5 @@ def _image(image: object) -> Source:
             raise InvalidRequest(f"image is not understood: it is {_IMAGE}, or a list of these")
 
 
-def _decoded(text: str) -> Source:
+def _decode(text: str) -> Source:
     return base64_image(text, "the image")

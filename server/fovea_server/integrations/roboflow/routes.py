@@ -72,7 +72,7 @@ async def info() -> Response:
 @_models.get("/registry", operation_id="roboflow_models", dependencies=_METADATA)
 async def registry(request: Request) -> Response:
     """List the versions of models that are ready, as NAME/VERSION."""
-    return _registered(request)
+    return _list_registered(request)
 
 
 @_models.post(
@@ -88,11 +88,13 @@ async def add(request: Request) -> Response:
         name, version = model_of(model_id)
         models = models_of(request)
         call_of(request).model = name
-        if _explicit(request):
+        if _is_explicit(request):
             check_control(request, "model-repository")
             await models.load(name)
         models.check_ready(name)
-        return _registered(request, [_described(models.get(name, version), str(model_id))])
+        return _list_registered(
+            request, [_describe_model(models.get(name, version), str(model_id))]
+        )
 
     return await answered(request, answer, deadline(request))
 
@@ -110,7 +112,7 @@ async def remove(request: Request) -> Response:
         call_of(request).model = name
         _check_unload(request)
         await models_of(request).unload(name)
-        return _registered(request)
+        return _list_registered(request)
 
     return await answered(request, answer, deadline(request))
 
@@ -126,30 +128,32 @@ async def clear(request: Request) -> Response:
     models = models_of(request)
     for name in {model.name for model in models}:
         await models.unload(name)
-    return _registered(request)
+    return _list_registered(request)
 
 
-def _explicit(request: Request) -> bool:
+def _is_explicit(request: Request) -> bool:
     mode = service_of(request).settings.model_control_mode
     return mode is ModelControlMode.EXPLICIT
 
 
 def _check_unload(request: Request) -> None:
-    if not _explicit(request):
+    if not _is_explicit(request):
         raise InvalidRequest(
             "requests unload models only from a server with --model-control-mode=explicit"
         )
     check_control(request, "model-repository")
 
 
-def _registered(request: Request, requested: list[dict[str, object]] | None = None) -> Response:
+def _list_registered(
+    request: Request, requested: list[dict[str, object]] | None = None
+) -> Response:
     ready = [model for model in models_of(request).visible() if model.state is State.READY]
-    models = [_described(m, f"{m.name}/{m.version}") for m in ready if m.task in TASKS]
+    models = [_describe_model(m, f"{m.name}/{m.version}") for m in ready if m.task in TASKS]
     # A client looks for the very id that it requested, which may have no version.
     return _json({"models": [*(requested or ()), *models]})
 
 
-def _described(model: ServedModel, model_id: str) -> dict[str, object]:
+def _describe_model(model: ServedModel, model_id: str) -> dict[str, object]:
     engine = model.engine
     spec = None if engine is None else engine.card.preprocess
     return {
@@ -188,7 +192,7 @@ _INFERENCE = [by_body(inferring)]
 async def infer(request: Request) -> Response:
     """Find what is on one image or a list of them, with the model that `model_id` names."""
     work = partial(parse_request, max_images=service_of(request).settings.max_images)
-    return await _answered(request, partial(parsed_late, request, work=work))
+    return await _answer(request, partial(parsed_late, request, work=work))
 
 
 for _task in ("object_detection", "instance_segmentation", "keypoints_detection", "classification"):
@@ -216,23 +220,23 @@ async def legacy(request: Request, dataset: str, version: str) -> Response:
         models_of(request).get(*model_of(model_id))
     work = partial(parse_legacy, model_id, query, kind)
     parse = partial(run_in_threadpool, work)
-    return await _answered(request, parse, drawn_alone=query.get("format") == "image")
+    return await _answer(request, parse, drawn_alone=query.get("format") == "image")
 
 
-async def _answered(
+async def _answer(
     request: Request, parse: Callable[[bytes], Awaitable[PredictCall]], *, drawn_alone: bool = False
 ) -> Response:
     async def answer(body: bytes) -> Response:
         call = await parse(body)
         await admit_late(request, call.key)
         if not call.draw:
-            prediction, image = await _predicted(request, call), None
+            prediction, image = await _predict(request, call), None
         elif len(call.sources) > 1:
             raise InvalidRequest("one image at once is drawn on: send one, or ask for no drawing")
         else:
             # Pixels that wait to be drawn on are large: few at a time.
             async with service_of(request).drawing:
-                prediction = await _predicted(request, call)
+                prediction = await _predict(request, call)
                 result_of(prediction.images[0])
                 image = await drawn(service_of(request), prediction, "image/jpeg")
         if drawn_alone:
@@ -248,7 +252,7 @@ async def _answered(
     return await answered(request, answer, deadline(request))
 
 
-async def _predicted(request: Request, call: PredictCall) -> Prediction:
+async def _predict(request: Request, call: PredictCall) -> Prediction:
     model = models_of(request).get(call.name, call.version)
     check_task(model, tuple(TASKS))
     encode = partial(predictions_json, least=call.options.conf, least_keypoint=call.least_keypoint)

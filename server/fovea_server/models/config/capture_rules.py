@@ -152,7 +152,7 @@ def _score(given: str) -> Takes:
     if not 0 <= low < high <= 1:
         raise ValueError("scores go from 0 to 1, the lower one first")
 
-    return lambda found, words: any(low <= score <= high for _, score in _scored(found))
+    return lambda found, words: any(low <= score <= high for _, score in _list_scores(found))
 
 
 def _classes(given: str) -> Takes:
@@ -161,11 +161,11 @@ def _classes(given: str) -> Takes:
         raise ValueError("it needs names of classes, with commas between")
 
     return lambda found, words: any(
-        class_name(words.labels, each) in names for each, _ in _scored(found)
+        class_name(words.labels, each) in names for each, _ in _list_scores(found)
     )
 
 
-def _scored(found: TaskResult) -> Iterable[tuple[int, float]]:
+def _list_scores(found: TaskResult) -> Iterable[tuple[int, float]]:
     """List classes with their scores: those of objects, or the first of a classifier."""
     if not isinstance(found, Detections | Classes):
         return ()

@@ -80,12 +80,12 @@ def load_config(
             raise InvalidModel(f"{path} is not there, and nothing may be filled in: write it")
         config = read_config(path)
         config = replace(config, name=name) if renamed else config
-    config = with_defaults(replace(_with_dims(config), name=config.name or name))
+    config = with_defaults(replace(_fill_in_dims(config), name=config.name or name))
     check_config(config, name)
     return config
 
 
-def _with_dims(config: ModelConfig) -> ModelConfig:
+def _fill_in_dims(config: ModelConfig) -> ModelConfig:
     """Give outputs without dims those of one number for each row: Fovea's builds left them out."""
     one = ((1,), ModelTensorReshape() if config.max_batch_size else None)
     outputs = [
@@ -145,7 +145,7 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> Mo
         )
     if fill_in:
         if not config.has_tensors:
-            config = _with_tensors(config, engine.session)
+            config = _fill_in_tensors(config, engine.session)
         config = replace(config, parameters=_parameters(engine) | dict(config.parameters))
     config = with_defaults(replace(config, instance_group=_instances(config, card.backend)))
     check_config(config, config.name)
@@ -167,7 +167,7 @@ def _parameters(engine: Engine) -> dict[str, ModelParameter]:
     return parameters
 
 
-def _with_tensors(config: ModelConfig, session: Session) -> ModelConfig:
+def _fill_in_tensors(config: ModelConfig, session: Session) -> ModelConfig:
     batched = all(spec.shape[:1] == (-1,) for spec in (*session.inputs, *session.outputs))
     if batched and session.max_batch:
         config = replace(config, max_batch_size=config.max_batch_size or session.max_batch)

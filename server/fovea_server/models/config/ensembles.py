@@ -40,7 +40,9 @@ def check_ensemble(
 def _faults(
     ensemble: ModelConfig, config_of: Callable[[str, int | None], ModelConfig]
 ) -> Iterator[str]:
-    tensors = _of(ensemble, ensemble.input) | _of(ensemble, ensemble.output)
+    tensors = _collect_tensors(ensemble, ensemble.input) | _collect_tensors(
+        ensemble, ensemble.output
+    )
     for step in ensemble.steps:
         model = config_of(step.model_name, step.version)
         if 0 < model.max_batch_size < ensemble.max_batch_size:
@@ -50,11 +52,17 @@ def _faults(
                 f"be {model.max_batch_size}"
             )
         yield from _map_faults(ensemble.name, step, model)
-        yield from _join(ensemble.name, tensors, step.input_map, _of(model, model.input))
-        yield from _join(ensemble.name, tensors, step.output_map, _of(model, model.output))
+        yield from _join(
+            ensemble.name, tensors, step.input_map, _collect_tensors(model, model.input)
+        )
+        yield from _join(
+            ensemble.name, tensors, step.output_map, _collect_tensors(model, model.output)
+        )
 
 
-def _of(config: ModelConfig, tensors: Sequence[ConfigTensor]) -> dict[str, _StepTensor]:
+def _collect_tensors(
+    config: ModelConfig, tensors: Sequence[ConfigTensor]
+) -> dict[str, _StepTensor]:
     return {
         tensor.name: _StepTensor(
             config.name,
@@ -105,7 +113,7 @@ def data_flow_faults(config: ModelConfig) -> Iterator[str]:
     name, steps = config.name, config.steps
     inputs = {tensor.name for tensor in config.input}
     outputs = {tensor.name for tensor in config.output}
-    written = yield from _written(config, inputs)
+    written = yield from _collect_written(config, inputs)
     read = {tensor for step in steps for tensor in step.input_map.values()}
     if unread := sorted(inputs - read):
         yield f"ensemble input '{unread[0]}' for ensemble {name}' is not used"
@@ -119,7 +127,7 @@ def data_flow_faults(config: ModelConfig) -> Iterator[str]:
         yield f"ensemble tensor '{unused[0]}' is unused in ensemble '{name}'"
 
 
-def _written(config: ModelConfig, inputs: set[str]) -> Generator[str, None, set[str]]:
+def _collect_written(config: ModelConfig, inputs: set[str]) -> Generator[str, None, set[str]]:
     """Collect the tensors that the steps write; no two may write the same."""
     written: set[str] = set()
     for index, step in enumerate(config.steps):

@@ -70,7 +70,7 @@ def _rows(result: Result) -> Iterator[dict[str, Any]]:
     objects = found.to_json(result.words, PredictOptions(mask="none"))[found.field]
     for each, findings in zip(objects, found.findings or repeat(()), strict=False):
         scored = {name: each[name] for name in Classes.columns}
-        more = _points(each) | _of_pipeline(findings)
+        more = _points(each) | _format_findings(findings)
         yield scored | each["box"] | each.get("rotated", {}) | more
 
 
@@ -82,7 +82,7 @@ def _points(found: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _of_pipeline(findings: Iterable[Finding]) -> dict[str, object]:
+def _format_findings(findings: Iterable[Finding]) -> dict[str, object]:
     row = of_pipeline(findings)
     if likely := row.get("attributes"):
         row["attributes"] = "; ".join(f"{name}: {', '.join(each)}" for name, each in likely.items())

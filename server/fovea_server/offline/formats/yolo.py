@@ -106,11 +106,11 @@ def _outline(mask: Bitmap, box: Points) -> Points:
         return box
     whole = outlines.pop()
     while outlines:
-        whole = _joined(whole, outlines.pop())
+        whole = _join_outlines(whole, outlines.pop())
     return whole
 
 
-def _joined(whole: Points, part: Points) -> Points:
+def _join_outlines(whole: Points, part: Points) -> Points:
     """Go round an outline, and where it comes nearest to another cross over, round, and back."""
     distances = np.square(whole[:, None] - part[None]).sum(axis=-1)
     here, there = np.unravel_index(distances.argmin(), distances.shape)

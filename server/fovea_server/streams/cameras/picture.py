@@ -52,7 +52,7 @@ class NewestPicture:
                 counts = {} if feed is None else feed.counts
                 arguments = seen, self._trails.points, shapes, counts
                 async with self._drawing:
-                    self._jpeg = await asyncio.to_thread(_drawn, *arguments)
+                    self._jpeg = await asyncio.to_thread(_draw, *arguments)
                 self._seen = seen
         return self._jpeg
 
@@ -82,7 +82,7 @@ async def mjpeg(
             yield _PART % (len(jpeg), jpeg)
 
 
-def _drawn(
+def _draw(
     seen: SeenFrame,
     trails: Mapping[int, Sequence[Point]],
     shapes: Sequence[Shape],

@@ -197,7 +197,7 @@ class CameraStream:
         self._plane.models.check_ready(self.config.model)
         self.config.check(self._plane.models)
         answer = await self._plane.predict(
-            PredictRequest(model, None, [frame.image], self._options, encode=_encoded)
+            PredictRequest(model, None, [frame.image], self._options, encode=_encode)
         )
         (result,) = answer.images
         if isinstance(result, FoveaError):
@@ -214,7 +214,7 @@ class CameraStream:
             "stream": self.config.id,
             "model": self.config.model,
             "frame": self.answered,
-            "time_s": _rounded(frame.pts_s),
+            "time_s": _round(frame.pts_s),
             "age_ms": round(1e3 * self.age_s, 1),
         }
         text = orjson.dumps(head)[:-1] + b"," + result.encoded[1:]
@@ -265,7 +265,7 @@ class CameraStream:
         now_s = time.monotonic() - seen.age_s
         if not self.config.address.live and seen.pts_s is not None:
             now_s = seen.pts_s
-        head = {"frame": seen.number, "time_s": _rounded(seen.pts_s)}
+        head = {"frame": seen.number, "time_s": _round(seen.pts_s)}
         self.feed.see(head, now_s, seen.result, seen.words.labels)
 
     def _fail(self, reason: str, state: str = "refused") -> None:
@@ -360,11 +360,11 @@ class _Untracked:
         )
 
 
-def _rounded(time_s: float | None) -> float | None:
+def _round(time_s: float | None) -> float | None:
     return None if time_s is None else round(time_s, 3)
 
 
-def _encoded(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
+def _encode(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
     answer: dict[str, Any] = {"width": result.width, "height": result.height}
     if result.found is not None:
         answer |= result.found.to_json(words, options)

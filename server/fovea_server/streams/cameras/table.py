@@ -87,7 +87,9 @@ class StreamTable:
 
     def documents(self) -> list[dict[str, Any]]:
         """List the streams by their ids, also those that cannot run."""
-        return [self._document(name) for name in sorted(self._names) if _sees(self._given(name))]
+        return [
+            self._document(name) for name in sorted(self._names) if _sees(self._find_given(name))
+        ]
 
     def document(self, name: str) -> dict[str, Any]:
         """Describe a stream as listings have it; NotFound: there is none of that id."""
@@ -100,12 +102,12 @@ class StreamTable:
             document = self._running[name][0].document
             document["reason"] = document["reason"] or reason
         else:
-            document = failed_document(name, self._given(name), reason)
+            document = failed_document(name, self._find_given(name), reason)
         return {**document, "of_file": of_file}
 
     def model_of(self, name: str) -> str:
         """Return the model of a stream; NotFound: there is none of that id, running or not."""
-        given = self._given(name)
+        given = self._find_given(name)
         if name not in self._names or not _sees(given):
             raise NotFound(f"there is no stream '{name[:64]}': GET /v1/streams lists them")
         return model_in(given)
@@ -114,7 +116,7 @@ class StreamTable:
     def _names(self) -> set[str]:
         return {*self._running, *self._failed, *self._of_clients}
 
-    def _given(self, name: str) -> Mapping[str, Any]:
+    def _find_given(self, name: str) -> Mapping[str, Any]:
         """Return the settings of a stream, running or not, which may be none."""
         if name in self._running:
             return self._running[name][0].config.given
@@ -151,15 +153,15 @@ class StreamTable:
         async with self._changing:
             if name in self._names:
                 raise AlreadyExists(f"there is a stream '{name}' already: PATCH changes it")
-            self._begin(config := await self._of_client(name, given))
+            self._begin(config := await self._check_client_config(name, given))
             self._keep(name, config)
 
     async def change(self, name: str, given: Mapping[str, Any]) -> None:
         """Begin a client's stream again with other settings; null takes one away. As `add`."""
         async with self._changing:
-            merged = {**self._own(name), **given}
+            merged = {**self._find_client_stream(name), **given}
             merged = {key: value for key, value in merged.items() if value is not None}
-            config = await self._of_client(name, merged)
+            config = await self._check_client_config(name, merged)
             before = await self._end(name)
             try:
                 self._begin(config)
@@ -172,20 +174,20 @@ class StreamTable:
     async def remove(self, name: str) -> None:
         """End a client's stream; NotFound, AlreadyExists: there is none, or it is of the file."""
         async with self._changing:
-            self._own(name)
+            self._find_client_stream(name)
             await self._end(name)
             self._keep(name, None)
             if self._events is not None:
                 await asyncio.to_thread(shutil.rmtree, self._events / name, ignore_errors=True)
 
-    def _own(self, name: str) -> dict[str, Any]:
+    def _find_client_stream(self, name: str) -> dict[str, Any]:
         self.model_of(name)
         if name not in self._of_clients:
             raise AlreadyExists(f"stream '{name}' is of streams.toml: change it there")
         given: dict[str, Any] = self._of_clients[name]
         return given
 
-    def _checked(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
+    def _check_config(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
         require_av()
         config = StreamConfig.parse(name, given)
         if config.address.kind in ("rtsp", "http") and not self._settings.allow_url:
@@ -196,8 +198,8 @@ class StreamTable:
         most = int(1e6 * self._settings.max_megapixels)
         return replace(config, reading=replace(config.reading, most_pixels=most))
 
-    async def _of_client(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
-        config = self._checked(name, given)
+    async def _check_client_config(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
+        config = self._check_config(name, given)
         if config.address.kind in ("file", "device"):
             raise FetchRefused("files and devices are named in streams.toml alone, by the operator")
         if any(given.get(key) is not None for key in ADDRESSES):
@@ -313,7 +315,7 @@ class StreamTable:
         try:
             if not isinstance(given, dict):
                 raise InvalidOption(f"'{name[:60]}' is no stream: write [ID] above its settings")
-            config = self._checked(name, given)
+            config = self._check_config(name, given)
             if name in self._running and self._running[name][0].config == config:
                 self._failed.pop(name, None)
                 return

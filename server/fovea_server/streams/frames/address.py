@@ -141,8 +141,8 @@ def checked(address: SourceAddress, reach: Reach) -> SourceAddress:
     if address.kind in ("file", "device") or reach.everywhere:
         return address
     if address.kind == "http":
-        return _behind_redirects(address, reach)
-    number = _checked_host(address, reach)
+        return _follow_redirects(address, reach)
+    number = _check_host(address, reach)
     return address if reach.private else address.at(number)
 
 
@@ -161,7 +161,7 @@ def _numbers(host: str) -> list[str]:
     return [str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
 
 
-def _checked_host(address: SourceAddress, reach: Reach) -> str:
+def _check_host(address: SourceAddress, reach: Reach) -> str:
     host = address.url.hostname or ""
     try:
         numbers = _numbers(host)
@@ -171,12 +171,12 @@ def _checked_host(address: SourceAddress, reach: Reach) -> str:
     return numbers[0]
 
 
-def _behind_redirects(address: SourceAddress, reach: Reach) -> SourceAddress:
+def _follow_redirects(address: SourceAddress, reach: Reach) -> SourceAddress:
     # It takes a tenth of a second, which most servers need not pay.
     import httpx
 
     for _ in range(MAX_REDIRECTS + 1):
-        pinned = address.at(_checked_host(address, reach))
+        pinned = address.at(_check_host(address, reach))
         try:
             with (
                 httpx.Client(trust_env=False, follow_redirects=False, timeout=_LOOK_S) as client,

@@ -93,7 +93,7 @@ class Camera:
             self._become(SourceState.CONNECTING, self.reason)
             try:
                 address = await opened_at(self.address, self._reach)
-                async with aclosing(self._connected(address)) as coming:
+                async with aclosing(self._read_connection(address)) as coming:
                     async for frame in coming:
                         wait_s = _FIRST_WAIT_S
                         yield frame
@@ -119,14 +119,14 @@ class Camera:
             await asyncio.sleep(wait_s * random.uniform(0.5, 1))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
-    async def _connected(self, address: SourceAddress) -> AsyncGenerator[Frame, None]:
+    async def _read_connection(self, address: SourceAddress) -> AsyncGenerator[Frame, None]:
         slot = _Slot(asyncio.get_running_loop(), waits=not address.live)
         reader = FrameReader(address, self.reading, slot.put, slot.skip, slot.end)
         limit = self.reading.open_s
         reader.start()
         try:
             while True:
-                await slot.filled(limit if address.live else None)
+                await slot.wait_until_filled(limit if address.live else None)
                 limit = max(self.reading.stall_s, 3 * self.reading.every_s)
                 async with self._turn():
                     raw = slot.take()
@@ -134,7 +134,7 @@ class Camera:
                     if raw is None:
                         return
                     self._become(SourceState.LIVE, "")
-                    image = await asyncio.to_thread(_decoded, raw)
+                    image = await asyncio.to_thread(_decode, raw)
                     # A frame of a file has waited for its turn, and is none the older.
                     came = raw.came if address.live else time.monotonic()
                     yield (frame := Frame(image, self._taken, raw.pts_s, came))
@@ -151,7 +151,7 @@ class Camera:
             self._count(slot)
 
     def _count(self, slot: _Slot) -> None:
-        came, dropped, broken = slot.counted()
+        came, dropped, broken = slot.take_counts()
         self.came, self.dropped = self.came + came, self.dropped + dropped
         self.broken += broken
 
@@ -161,7 +161,7 @@ class Camera:
             self._changed()
 
 
-def _decoded(raw: RawFrame) -> DecodedImage:
+def _decode(raw: RawFrame) -> DecodedImage:
     pixels = np.asarray(raw.picture.to_ndarray(format="rgb24"), np.uint8)
     # Phones and some cameras say how they are held.
     turns = round(getattr(raw.picture, "rotation", 0) / 90) % 4
@@ -211,16 +211,16 @@ class _Slot:
         if not self._closed:
             self._loop.call_soon_threadsafe(self._there.set)
 
-    async def filled(self, limit_s: float | None) -> None:
+    async def wait_until_filled(self, limit_s: float | None) -> None:
         """Wait for a frame or the end; SourceFailed: neither comes in time."""
         try:
             async with asyncio.timeout(limit_s):
-                while not self._filled():
+                while not self._is_filled():
                     await self._there.wait()
         except TimeoutError:
             raise SourceFailed(f"it has stalled: no frame for {limit_s:g} s") from None
 
-    def _filled(self) -> bool:
+    def _is_filled(self) -> bool:
         with self._lock:
             self._there.clear()
             return self._frame is not None or self._over
@@ -234,7 +234,7 @@ class _Slot:
             raise self._reason
         return frame
 
-    def counted(self) -> tuple[int, int, int]:
+    def take_counts(self) -> tuple[int, int, int]:
         """Return how many frames came and were dropped, and packets broken, since the last call."""
         with self._lock:
             counts = self._came, self._dropped, self._broken

@@ -139,7 +139,7 @@ class RtspRelay(threading.Thread):
                         plays = plays or sent.startswith(b"PLAY ")
                         self._camera.sendall(sent)
                         continue
-                    if (answered := self._received()) is None:
+                    if (answered := self._receive()) is None:
                         continue
                     if not answered:
                         return
@@ -153,7 +153,7 @@ class RtspRelay(threading.Thread):
                             return
                     decoder.sendall(answered)
 
-    def _received(self) -> bytes | None:
+    def _receive(self) -> bytes | None:
         """Take all that has come; None: only what TLS keeps to itself, b"": it is over."""
         wait_s = self._camera.gettimeout()
         self._camera.settimeout(0)
