@@ -34,7 +34,7 @@ from fovea_engines.session import Array, Session
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import PlacedImage, Placer
 from fovea_preprocess.spec import PreprocessSpec
-from fovea_server.models.config.config import complete
+from fovea_server.models.config.config import complete_config
 from fovea_server.models.opening import images_of
 from fovea_server.observability.model_statistics import ModelStatistics
 from fovea_server.scheduling.make import make_scheduler
@@ -91,7 +91,7 @@ async def load(
     engine: Engine, device: StandInDevice, body: bytes, decoders: int, seconds: float
 ) -> tuple[float, float, float]:
     """Images/s, the share of time in which the device computed, and CPU ms an image."""
-    config = complete(ModelConfig(name="nothing"), engine)
+    config = complete_config(ModelConfig(name="nothing"), engine)
     scheduler = make_scheduler(
         version=1,
         config=config,

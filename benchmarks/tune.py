@@ -30,7 +30,7 @@ from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.repository import ModelRepository
 from fovea_server.bench.tune.candidates import find_candidates
 from fovea_server.bench.tune.search import Search
-from fovea_server.bench.tune.setting import grid, present
+from fovea_server.bench.tune.setting import grid, present_setting
 from fovea_server.bench.tune.trials import Trials
 
 NAME = "tuned"
@@ -90,7 +90,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
         seconds=arguments.seconds,
     ) as trials:
         search = Search(settings, arguments.clients, limit_ms, trials.measure)
-        chosen, _ = search.descend(present(trials.config, candidates[0], cores))
+        chosen, _ = search.descend(present_setting(trials.config, candidates[0], cores))
         best, *runs = (
             trials.measure(setting, clients, False)
             for setting in settings

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fovea_server.integrations.label_studio.regions import packed
+from fovea_server.integrations.label_studio.regions import pack_mask
 
 pytestmark = pytest.mark.real
 
@@ -49,5 +49,5 @@ def blob(height, width):
     ids=["noise", "long", "longest", "dot", "blob", "shortest"],
 )
 def test_a_mask_comes_back(mask):
-    values = unpacked(packed(mask)).reshape(*mask.shape, 4)
+    values = unpacked(pack_mask(mask)).reshape(*mask.shape, 4)
     assert (values == mask[..., None] * 255).all()

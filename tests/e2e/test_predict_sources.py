@@ -118,7 +118,7 @@ def test_replaced_images_count_as_they_are_done_and_are_kept(predict, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(PredictProgress, "add", interrupted)
         predict("*.jpg", "--out", "out", "--resume")
-    assert [tally.images for _, tally, _ in seen[-1:]] == [1 + 3]
+    assert [counts.images for _, counts, _ in seen[-1:]] == [1 + 3]
     kept = lines(tmp_path / "out")
     assert kept[:2] != before[:2]
     assert kept[2:] == before[2:]

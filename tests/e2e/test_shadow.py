@@ -30,7 +30,7 @@ from fovea_engines.results.vocabulary import WORDLESS
 from fovea_server.cli import shadow as command
 from fovea_server.rollout import shadow
 from fovea_server.rollout.shadow import Shadow
-from fovea_server.rollout.shadow_report import ShadowCandidate, ShadowRequest, stalled
+from fovea_server.rollout.shadow_report import ShadowCandidate, ShadowRequest, explain_stall
 from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -300,7 +300,7 @@ def test_a_shadow_that_sees_nothing_says_what_to_do(server, http, fovea, monkeyp
 
     def recorded(*given):
         told.set()
-        return stalled(*given)
+        return explain_stall(*given)
 
     def traffic():
         assert told.wait(60)
@@ -308,7 +308,7 @@ def test_a_shadow_that_sees_nothing_says_what_to_do(server, http, fovea, monkeyp
             predict(http)
 
     ended = []
-    monkeypatch.setattr(command, "stalled", recorded)
+    monkeypatch.setattr(command, "explain_stall", recorded)
     monkeypatch.setattr(command, "_PATIENCE_S", 1)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(traffic)

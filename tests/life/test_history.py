@@ -14,7 +14,7 @@ from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
 from fovea_server.cli.promote import _seconds
 from fovea_server.cli.server_client import parse_share
-from fovea_server.models.config.config_check import checked
+from fovea_server.models.config.config_check import validate
 from fovea_server.rollout.canary import RunningCanary, _tail
 from fovea_server.rollout.promotion_documents import CanaryPlan, Promotion, Rollback
 from fovea_server.rollout.record import HistoryRecord
@@ -145,4 +145,4 @@ def test_plans_are_read_as_they_are_written():
         _seconds("10")
     for wrong in ({"share": 0.0}, {"share": 0.6}, {"share": True}, {"share": 0.1, "seconds": 0.5}):
         with pytest.raises(InvalidOption, match="it must be"):
-            checked(CanaryPlan, wrong)
+            validate(CanaryPlan, wrong)

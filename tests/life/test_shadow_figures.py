@@ -10,7 +10,7 @@ from fovea_engines.results.maps import SoftMask
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_server.rollout.shadow_compare import compare
-from fovea_server.rollout.shadow_tally import WORST, ClusteredShare, ShadowTally
+from fovea_server.rollout.shadow_counts import WORST, ClusteredShare, ShadowCounts
 
 LOW = PredictOptions(conf=0.2)
 
@@ -40,7 +40,7 @@ def moved(rng, rows):
 
 
 def test_missed_and_extra_are_those_of_the_agreement():
-    rng, tally, pairs = np.random.default_rng(3), ShadowTally(None), []
+    rng, counts, pairs = np.random.default_rng(3), ShadowCounts(None), []
     for number in range(60):
         rows = [
             (*rng.integers(400, size=2), rng.integers(8, 150), rng.uniform(0.2, 1), rng.integers(3))
@@ -48,8 +48,8 @@ def test_missed_and_extra_are_those_of_the_agreement():
         ]
         live, candidate = objects(*rows), objects(*moved(rng, rows))
         pairs.append((str(number), live, candidate))
-        tally.add(compare(live, candidate, LOW))
-    want, report = measure_detections(pairs), tally.report()
+        counts.add(compare(live, candidate, LOW))
+    want, report = measure_detections(pairs), counts.report()
     assert want.missed > 10 < want.extra
     assert (report.all.missed, report.all.extra) == (want.missed, want.extra)
     assert report.all.overlap == pytest.approx(want.mean_iou)
@@ -68,9 +68,9 @@ def test_missed_and_extra_are_those_of_the_agreement():
 def test_what_has_another_class_is_told():
     live = objects((10, 10, 50, 0.9, 0), (200, 10, 20, 0.8, 1))
     candidate = objects((12, 10, 50, 0.9, 2), (200, 10, 20, 0.7, 1))
-    tally = ShadowTally(("cat", "dog", "fox"))
-    tally.add(compare(live, candidate, LOW))
-    report = tally.report()
+    counts = ShadowCounts(("cat", "dog", "fox"))
+    counts.add(compare(live, candidate, LOW))
+    report = counts.report()
     [change] = report.changes
     assert (change.live, change.candidate, change.count) == ("cat", "fox", 1)
     assert {name: each.missed for name, each in report.classes.items()} == {
@@ -102,10 +102,10 @@ def test_classifiers_are_compared_in_their_first_class():
     def classes(*ids):
         return Classes(np.int32(ids), np.linspace(0.8, 0.1, len(ids), dtype=np.float32))
 
-    tally = ShadowTally(("cat", "dog"))
+    counts = ShadowCounts(("cat", "dog"))
     for candidate in ((0, 1), (0, 1), (1, 0), (0, 1)):
-        tally.add(compare(classes(0, 1), classes(*candidate), LOW))
-    report = tally.report()
+        counts.add(compare(classes(0, 1), classes(*candidate), LOW))
+    report = counts.report()
     assert report.disagreement == 0.25
     assert [(one.live, one.candidate, one.count) for one in report.changes] == [("cat", "dog", 1)]
     assert report.sizes == {}
@@ -113,24 +113,24 @@ def test_classifiers_are_compared_in_their_first_class():
 
 def test_maps_are_compared_as_a_whole_and_not_with_others():
     dark, bright = (SoftMask(np.full((4, 4), value, np.float32), None) for value in (0.25, 0.5))
-    tally = ShadowTally(None)
-    tally.add(compare(dark, bright, LOW))
-    assert (tally.report().shared, tally.report().disagreement) == (0.75, 0.25)
+    counts = ShadowCounts(None)
+    counts.add(compare(dark, bright, LOW))
+    assert (counts.report().shared, counts.report().disagreement) == (0.75, 0.25)
     with pytest.raises(UnsupportedModel, match="cannot be compared"):
         compare(dark, objects(), LOW)
 
 
 def test_the_worst_images_are_kept():
-    tally = ShadowTally(None)
+    counts = ShadowCounts(None)
     rng = np.random.default_rng(0)
     counts = rng.permutation(WORST + 30)
     for number, count in enumerate(counts):
         rows = [(70 * at, 0, 50, 0.9, 0) for at in range(count)]
         found = compare(objects(*rows), objects(), LOW)
-        tally.add(found)
-        if tally.is_worst(found):
-            tally.keep(found, number, f"{number}.jpg", "")
-    kept = [one.missed for one in tally.report().worst]
+        counts.add(found)
+        if counts.is_worst(found):
+            counts.keep(found, number, f"{number}.jpg", "")
+    kept = [one.missed for one in counts.report().worst]
     assert kept == sorted(counts.tolist(), reverse=True)[:WORST]
 
 

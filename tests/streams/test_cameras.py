@@ -23,9 +23,9 @@ from tests.streams.feeds import until
 from fovea_preprocess.errors import FetchRefused, InvalidOption, NotFound
 from fovea_server.dataplane.reach import EVERYWHERE, Reach
 from fovea_server.streams.cameras.config import StreamConfig
-from fovea_server.streams.cameras.stream import CameraStream, ended
+from fovea_server.streams.cameras.stream import CameraStream, cancel_and_wait
 from fovea_server.streams.events.config import EventConfig
-from fovea_server.streams.frames.address import SourceAddress, checked
+from fovea_server.streams.frames.address import SourceAddress, check_address
 from fovea_server.streams.frames.camera import Camera, SourceState
 from fovea_server.streams.frames.reader import Reading
 
@@ -354,7 +354,7 @@ def test_frames_of_8k_are_read(mjpeg):
 @pytest.mark.parametrize("address", ["rtsp://localhost/x", "http://[::1]/x", "https://10.0.0.1/x"])
 def test_addresses_that_are_not_public_are_refused(address):
     with pytest.raises(FetchRefused, match="--url-allow-host"):
-        checked(SourceAddress.parse(address), Reach())
+        check_address(SourceAddress.parse(address), Reach())
 
 
 def test_each_redirect_is_checked(mjpeg, monkeypatch):
@@ -362,13 +362,13 @@ def test_each_redirect_is_checked(mjpeg, monkeypatch):
     monkeypatch.setattr(
         "fovea_server.dataplane.reach.is_public", lambda each: not asked.append(each)
     )
-    target = checked(SourceAddress.parse(f"http://{mjpeg}/away"), Reach())
+    target = check_address(SourceAddress.parse(f"http://{mjpeg}/away"), Reach())
     assert target.text == f"http://{mjpeg}/video"
     assert len(asked) == 2
     with pytest.raises(FetchRefused, match="redirects more than"):
-        checked(SourceAddress.parse(f"http://{mjpeg}/loop"), Reach())
+        check_address(SourceAddress.parse(f"http://{mjpeg}/loop"), Reach())
     with pytest.raises(FetchRefused, match="not HTTP"):
-        checked(SourceAddress.parse(f"http://{mjpeg}/ftp"), Reach())
+        check_address(SourceAddress.parse(f"http://{mjpeg}/ftp"), Reach())
     # The decoder follows none: what was checked might redirect the next time.
     away = SourceAddress("http", f"http://{mjpeg}/away", mjpeg)
     source = Camera(away, Reading(), reach=EVERYWHERE)
@@ -477,7 +477,7 @@ def test_a_stream_goes_on_whatever_a_frame_fails_of(mjpeg, caplog):
         first_state = stream.state
         models.fault = NotFound("there is no model")
         await until(lambda: stream.state == ("failed", "there is no model"))
-        await ended(task)
+        await cancel_and_wait(task)
         return first_state
 
     assert asyncio.run(run()) == ("refused", "a frame fails: RuntimeError")

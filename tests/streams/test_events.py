@@ -21,7 +21,7 @@ from tests.streams.walks import FPS, HEIGHT, LENGTH, WIDTH, frame_of, walks
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.streams.events import log as log_module
 from fovea_server.streams.events import sender, webhook
-from fovea_server.streams.events.config import EventConfig, shown
+from fovea_server.streams.events.config import EventConfig, hide_secrets
 from fovea_server.streams.events.log import EventLog
 from fovea_server.tensors.messages import ImageResult
 
@@ -464,7 +464,7 @@ def test_settings_that_are_not(given, words):
 def test_listings_have_no_secrets():
     given = {"webhook": "https://a:pass@host:8443/token?key=x", "mqtt": "mqtt://u:p@b:1884/home"}
     given["webhook_secret"] = "whsec_c2VjcmV0"
-    assert shown({**given, "lines": [DOOR]}) == {
+    assert hide_secrets({**given, "lines": [DOOR]}) == {
         "webhook": "https://host:8443",
         "mqtt": "mqtt://b:1884",
         "lines": [DOOR],

@@ -182,7 +182,7 @@ class Level:
         }
 
 
-def measured_levels(
+def measure_levels(
     bursts: Iterable[Burst], payload: Payload, target: Target, server: ServerProcess | None = None
 ) -> Iterator[list[Level]]:
     """Put one load after the other on a server.

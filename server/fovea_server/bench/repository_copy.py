@@ -18,7 +18,7 @@ from fovea_preprocess.errors import NotFound
 
 
 @contextmanager
-def copied_model(folder: Path) -> Iterator[Path]:
+def copy_model(folder: Path) -> Iterator[Path]:
     """Yield the folder of a copy, alone in a repository, whose engines are links."""
     with temporary_folder("copy") as root:
         copy = root / folder.name
@@ -34,13 +34,13 @@ def copied_model(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def serving(repository: ModelRepository, name: str, version: int) -> Iterator[Path]:
+def serve_version(repository: ModelRepository, name: str, version: int) -> Iterator[Path]:
     """Yield a repository that serves a version of a model: the given one, or a copy."""
     served = repository.served(name)
     if version in served:
         yield repository.root
         return
-    with copied_model(repository.root / name) as copy:
+    with copy_model(repository.root / name) as copy:
         path = copy / CONFIG_FILE
         config = replace(read_config(path), version_policy=only(version))
         with suppress(NotFound):  # an engine that was not built by Fovea has no card

@@ -16,10 +16,10 @@ from fovea_engines.repository.repository import (
     ModelRepository,
 )
 from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
-from fovea_server.bench.level import Level, measured_levels
+from fovea_server.bench.level import Level, measure_levels
 from fovea_server.bench.load import Burst, ClosedLoop, Load, OpenLoop
 from fovea_server.bench.payload import MAX_IMAGES, image_payload, tensor_payload
-from fovea_server.bench.repository_copy import serving
+from fovea_server.bench.repository_copy import serve_version
 from fovea_server.bench.requests import parse_shapes
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
@@ -169,7 +169,7 @@ def bench(
         )
         engine = target.engine()
         try:
-            for levels in measured_levels(bursts, payload, target, server):
+            for levels in measure_levels(bursts, payload, target, server):
                 live.show(levels)
         except KeyboardInterrupt:
             interrupted = True
@@ -212,7 +212,7 @@ def _locate(
     version = int(folder.name) if folder == path.absolute() else version
     if version is not None:
         own = ModelRepository(repository)
-        repository = stack.enter_context(serving(own, model, version))
+        repository = stack.enter_context(serve_version(own, model, version))
     return model, repository, version
 
 

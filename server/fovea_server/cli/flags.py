@@ -73,7 +73,7 @@ def with_flags(
 
 
 def _setting(name: str, field: FieldInfo, title: str, *, hidden: bool) -> inspect.Parameter:
-    return described(
+    return make_option(
         name,
         field.annotation,
         field.description or name,
@@ -100,7 +100,7 @@ def with_parameters(
     return command
 
 
-def described(
+def make_option(
     name: str, kind: object, description: str, *others: str, collects: type = str, **shown: Any
 ) -> inspect.Parameter:
     """Describe the option of a value: typer passes what it `collects`, or None.

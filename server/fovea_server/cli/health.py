@@ -24,7 +24,7 @@ from fovea_preprocess.errors import InvalidOption, Unavailable
 from fovea_server.auth.restrictions import Restrictions
 from fovea_server.cli.command import program_of
 from fovea_server.cli.flags import SwitchCommand, with_flags
-from fovea_server.cli.triton_flags import translated
+from fovea_server.cli.triton_flags import translate_flags
 from fovea_server.settings import Listening, flag, silence_grpc
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def health(
     """
     check = "live" if live else "ready"
     try:
-        typed = translated(given)
+        typed = translate_flags(given)
         settings = Listening.from_flags(typed)
         if url is None:
             found = _health(settings, check, timeout)

@@ -22,7 +22,7 @@ from fovea_preprocess.errors import (
     NotFound,
 )
 from fovea_preprocess.mistakes import suggest
-from fovea_server.models.beside import faults_beside
+from fovea_server.models.beside import find_faults
 from fovea_server.pipelines.recipe import Pipeline, StageRow, is_pipeline
 
 
@@ -98,7 +98,7 @@ def _describe_unreadable(folder: Path) -> InspectedModel:
 def _inspect_version(folder: Path, name: str, version: int, standing: Standing) -> InspectedModel:
     engine = _read(folder)
     labels = engine.labels if isinstance(engine, EngineCard) else None
-    return InspectedModel(name, version, engine, standing, (*faults_beside(folder.parent, labels),))
+    return InspectedModel(name, version, engine, standing, (*find_faults(folder.parent, labels),))
 
 
 def _pipeline(folder: Path) -> InspectedModel:
@@ -111,7 +111,7 @@ def _pipeline(folder: Path) -> InspectedModel:
         reference = read.reference
     except FoveaError as error:
         stages = error
-    faults = (*faults_beside(folder, labels),)
+    faults = (*find_faults(folder, labels),)
     return InspectedModel(folder.name, 1, stages, "current", faults, reference)
 
 

@@ -13,7 +13,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_server.app import build_app
 from fovea_server.http.v1.answers import boxes_json
 from fovea_server.models.model import ServedModel
-from fovea_server.models.registry import settings_around
+from fovea_server.models.registry import make_settings
 from fovea_server.offline.entry import InputImage, Result
 from fovea_server.offline.predictors import Predicted, Predicting, Predictor
 
@@ -25,7 +25,7 @@ class JoinedPredictor(Predictor):
     """
 
     def __init__(self, folder: Path, options: PredictOptions, *, allow_code: bool) -> None:
-        self._app = build_app(settings_around(folder, allow_code=allow_code))
+        self._app = build_app(make_settings(folder, allow_code=allow_code))
         self._plane = self._app.service.plane
         self._name, self._options = folder.name, options
         self._loop = asyncio.new_event_loop()

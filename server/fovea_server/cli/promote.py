@@ -27,7 +27,7 @@ from fovea_server.cli.options import (
     find_models,
 )
 from fovea_server.cli.server_client import ServedModelClient, parse_share
-from fovea_server.models.config.config_check import checked
+from fovea_server.models.config.config_check import validate
 from fovea_server.rollout.promotion_documents import (
     DEFAULT_EVENTS,
     MAX_EVENTS,
@@ -100,7 +100,7 @@ def promote(
         "max_p99": parse_share("--max-p99", max_p99),
         "max_disagreement": parse_share("--max-disagreement", max_disagreement),
     }
-    change = checked(Promotion, {**given, "who": _user(), "why": why})
+    change = validate(Promotion, {**given, "who": _user(), "why": why})
     done = _apply_change(context, repository, url, model, change)
     if as_json:
         _print(done)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, get_type_hints
 
 from fovea_engines.results.options import PredictOptions
-from fovea_server.cli.flags import described, with_parameters
+from fovea_server.cli.flags import make_option, with_parameters
 from fovea_server.dataplane.options import CLASSES_AS_TEXT, parse_options
 from fovea_server.settings import flag
 
@@ -46,7 +46,7 @@ def _declare(option: Field[Any], panel: str | None) -> inspect.Parameter:
         default += f"; {option.metadata['ge']}<=x<={option.metadata['le']}"
     others = ["--texts"] if name == "labels" else []
     shown = {"metavar": _METAVARS[name]} if name in _METAVARS else {}
-    return described(
+    return make_option(
         name,
         kind,
         text,

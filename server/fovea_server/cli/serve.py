@@ -25,7 +25,7 @@ from fovea_server.cli.flags import (
     with_flags,
 )
 from fovea_server.cli.shutdown_watchdog import Leaving
-from fovea_server.cli.triton_flags import WITHOUT_EFFECT, translated
+from fovea_server.cli.triton_flags import WITHOUT_EFFECT, translate_flags
 from fovea_server.integrations.registry import parse_apis
 from fovea_server.settings import ModelControlMode, Settings, flag
 
@@ -185,7 +185,7 @@ def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
     Raises:
         InvalidOption: a setting is wrong, or has no effect.
     """
-    typed = translated(given)
+    typed = translate_flags(given)
     if repository is not None and "model_repository" in typed:
         raise InvalidOption("give the repository as an argument or as an option, not both")
     if repository is not None:

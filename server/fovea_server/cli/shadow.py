@@ -21,7 +21,13 @@ from fovea_server.cli.server_client import (
     ServerOption,
     parse_share,
 )
-from fovea_server.rollout.shadow_report import OVER, ShadowDocument, headline, markdown, stalled
+from fovea_server.rollout.shadow_report import (
+    OVER,
+    ShadowDocument,
+    explain_stall,
+    headline,
+    markdown,
+)
 
 _EVERY_S, _SAID_EVERY_S, _PATIENCE_S = 1.0, 15.0, 30.0
 _DISAGREES = 1
@@ -107,7 +113,7 @@ def _follow(server: ServedModelClient, document: ShadowDocument, *, quiet: bool)
             if document.state != before.state or document.report != before.report:
                 before, moved_at = document, time.monotonic()
             elif time.monotonic() - moved_at >= _PATIENCE_S:
-                live.console.print(stalled(before, document))
+                live.console.print(explain_stall(before, document))
                 before, moved_at = document, time.monotonic()
             if show:
                 live.update(headline(document), refresh=True)

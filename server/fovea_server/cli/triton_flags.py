@@ -76,7 +76,7 @@ RENAMED = {
 """Old flags, and the setting and the value that replaced them."""
 
 
-def translated(given: Mapping[str, Any]) -> dict[str, Any]:
+def translate_flags(given: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the flags of a command line to settings, and report those without effect.
 
     Keys are names of settings and of the flags above; a value is None where a flag was not given.

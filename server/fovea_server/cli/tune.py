@@ -26,7 +26,7 @@ from fovea_preprocess.text import counted
 from fovea_server.bench.tune.candidates import BuiltVersion, find_candidates
 from fovea_server.bench.tune.run import Measure, Run
 from fovea_server.bench.tune.search import Search
-from fovea_server.bench.tune.setting import Setting, grid, present
+from fovea_server.bench.tune.setting import Setting, grid, present_setting
 from fovea_server.bench.tune.trials import Trials
 from fovea_server.cli.bench_tables import uncut_console
 from fovea_server.cli.options import (
@@ -125,7 +125,7 @@ def tune(
     with Trials(
         path, candidates, images, cores=cores, seconds=seconds, flags=serve_flags or ()
     ) as trials:
-        start = present(trials.config, candidates[0], cores)
+        start = present_setting(trials.config, candidates[0], cores)
         settings = grid(candidates, cores)
         if start not in settings:
             settings.append(start)

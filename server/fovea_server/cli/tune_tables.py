@@ -12,7 +12,7 @@ from rich.text import Text
 from fovea_preprocess.text import counted
 from fovea_server.bench.chart import Axis, Series, chart, round_ticks
 from fovea_server.bench.tune.candidates import BuiltVersion
-from fovea_server.bench.tune.run import Run, compared, folded, frontier
+from fovea_server.bench.tune.run import Run, fold_all, fold_compared, frontier
 from fovea_server.bench.tune.search import Search
 from fovea_server.bench.tune.setting import Setting
 
@@ -61,7 +61,7 @@ def notes(
 
 def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str:
     """Draw rate against latency of each setting under each load, and the frontier, as SVG."""
-    runs = folded(search.runs)
+    runs = fold_all(search.runs)
     good = [run for run in runs if run.failure is None and math.isfinite(run.p99_ms)]
     edge = list(frontier(good))
     series = [
@@ -119,7 +119,7 @@ def table(
     marks.setdefault(best.setting, []).append(
         "chosen" if best.within(search.limit_ms) else "nearest"
     )
-    good = frontier(compared(search.runs, best, search.limit_ms))
+    good = frontier(fold_compared(search.runs, best, search.limit_ms))
     rows = {run.setting: run for run in good if not run.beats(best)}
     rows |= {now.setting: now} | {best.setting: best}
     for run in sorted(rows.values(), key=lambda run: run.p99_ms):

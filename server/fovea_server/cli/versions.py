@@ -29,7 +29,7 @@ from fovea_server.cli.options import (
     check_options,
     find_models,
 )
-from fovea_server.models.beside import faults_beside
+from fovea_server.models.beside import find_faults
 from fovea_server.pipelines.recipe import Pipeline, is_pipeline
 
 
@@ -131,7 +131,7 @@ def _show_pipeline(folder: Path, *, as_json: bool) -> None:
     )
     if reference:
         typer.echo(f"reference: {reference}")
-    for fault in faults_beside(folder, None):
+    for fault in find_faults(folder, None):
         typer.echo(fault)
 
 

@@ -28,7 +28,7 @@ from fovea_preprocess.errors import (
 )
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
 from fovea_server.observability.model_statistics import StageTimes
-from fovea_server.scheduling.base import in_thread
+from fovea_server.scheduling.base import run_in_thread
 from fovea_server.tensors.messages import Cut, ImageRequest, ImageResult, RunParts, SentImage
 
 # Requests of one model at a time. Each holds the pixels of an image, or a picture that may be many
@@ -82,7 +82,7 @@ class Tiles:
             if isinstance(found, FoveaError):
                 return found
             join = partial(joined, list(zip(tiles, found, strict=True)), size, request.options)
-            return await in_thread(partial(_answer, request, image, decode_ns, times, join))
+            return await run_in_thread(partial(_answer, request, image, decode_ns, times, join))
 
     async def _answer_by_pictures(
         self, model: str, engine: Engine, request: ImageRequest, run: RunParts
@@ -112,9 +112,9 @@ class Tiles:
                     if (error := self._too_large(mosaic.size_of(found[0]))) is not None:
                         return error
                     if mosaic.tiled:
-                        await in_thread(partial(mosaic.add, number, found))
+                        await run_in_thread(partial(mosaic.add, number, found))
                 join = partial(mosaic.picture, found, image.pixels)
-                return await in_thread(partial(_answer, request, image, decode_ns, times, join))
+                return await run_in_thread(partial(_answer, request, image, decode_ns, times, join))
 
     @contextmanager
     def _count_request(self, model: str, most: int, what: str) -> Iterator[None]:
@@ -139,7 +139,7 @@ class Tiles:
             began = time.monotonic_ns()
             image: DecodedImage | FoveaError
             try:
-                image = await in_thread(partial(self._decode, sent))
+                image = await run_in_thread(partial(self._decode, sent))
             except FoveaError as error:
                 image = error
             else:

@@ -22,7 +22,7 @@ from fovea_preprocess.errors import (
 from fovea_server.byte_budget import Reservation
 from fovea_server.dataplane.service import Service
 from fovea_server.http.messages import Request, Response
-from fovea_server.http.receive import ClientLeft, Watch, stopped
+from fovea_server.http.receive import ClientLeft, Watch, cancelled_error
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -99,7 +99,7 @@ class FastRoute(ABC):
                 await self._receive(request, watch)
                 return await request.endpoint(self.service, request)
         except asyncio.CancelledError:
-            return self.error_answer(stopped())
+            return self.error_answer(cancelled_error())
         except ClientLeft:
             raise
         except FoveaError as error:

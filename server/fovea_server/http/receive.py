@@ -130,16 +130,16 @@ class Watch:
             self._why = ClientLeft
         except TimeoutError:
             assert self._timeout_s is not None
-            self._why = partial(late, self._timeout_s)
+            self._why = partial(timeout_error, self._timeout_s)
         self._worker.cancel()
 
 
-def late(timeout_s: float) -> DeadlineExceeded:
+def timeout_error(timeout_s: float) -> DeadlineExceeded:
     """Make the error for a request that took longer than its client allows."""
     return DeadlineExceeded(f"no answer within {timeout_s:g} s; allow more time or send less")
 
 
-def stopped() -> ShuttingDown:
+def cancelled_error() -> ShuttingDown:
     """Make the error for a request that uvicorn cancels, as it outlasts the time to exit."""
     return ShuttingDown("the server stopped before the answer was there; send again")
 

@@ -31,18 +31,18 @@ from fovea_server.http.v1.dependencies import (
     restricted,
     service_of,
 )
-from fovea_server.integrations.asking import (
+from fovea_server.integrations.request_handling import (
     BOXES,
+    admit_by_body,
     admit_late,
-    by_body,
     check_task,
     deadline,
     default_model,
-    errors_as,
     models_of,
-    predicted,
+    predict_images,
     result_of,
     share,
+    write_errors_with,
 )
 from fovea_server.models.model import ServedModel, State
 from fovea_server.tensors.messages import ImageResult
@@ -72,9 +72,9 @@ def _error(error: FoveaError) -> bytes:
     return _answer(success=False, error=str(error), code=http_status(error))
 
 
-router = APIRouter(tags=["deepstack"], prefix="/v1", dependencies=[errors_as(_error)])
-_INFERENCE = [by_body(inferring)]
-_KEYED_INDEX = [by_body(*INDEX)]
+router = APIRouter(tags=["deepstack"], prefix="/v1", dependencies=[write_errors_with(_error)])
+_INFERENCE = [admit_by_body(inferring)]
+_KEYED_INDEX = [admit_by_body(*INDEX)]
 
 
 @router.post(
@@ -154,7 +154,7 @@ async def _detect(request: Request, find: Callable[[], ServedModel], command: st
             raise InvalidRequest("send one image at once, in the file field 'image'")
         least = fields.get("min_confidence", [str(_DEFAULT_CONFIDENCE)])[-1]
         options = PredictOptions(conf=share("min_confidence", least), mask="none")
-        prediction = await predicted(request, model, None, [*images], options, _predictions)
+        prediction = await predict_images(request, model, None, [*images], options, _predictions)
         return Response(_write_objects(prediction, command), media_type="application/json")
 
     return await answered(request, answer, deadline(request))

@@ -12,7 +12,7 @@ from fovea_server.pipelines.recipe import PIPELINE_FILE, Pipeline, check_referen
 from fovea_server.pipelines.reference import REFERENCE_FILE
 
 
-def faults_beside(folder: Path, labels: Sequence[str] | None) -> Iterator[str]:
+def find_faults(folder: Path, labels: Sequence[str] | None) -> Iterator[str]:
     """Yield what is wrong with fovea.toml and reference.json; the model is served all the same.
 
     Args:

@@ -16,7 +16,7 @@ from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.session import Array, Closing
 from fovea_preprocess.errors import ModelNotReady
-from fovea_server.models.config.config import complete
+from fovea_server.models.config.config import complete_config
 from fovea_server.models.opening import open_engine
 from fovea_server.settings import Settings
 
@@ -54,4 +54,4 @@ def describe_engine(
         opened.close()
     engine = Engine(card, CardSession(card))
     fill_in = not settings.disable_auto_complete_config
-    return engine, complete(config, engine, fill_in=fill_in)
+    return engine, complete_config(config, engine, fill_in=fill_in)

@@ -22,12 +22,12 @@ from fovea_preprocess.errors import (
     NotFound,
     ShuttingDown,
 )
-from fovea_server.models.beside import faults_beside
+from fovea_server.models.beside import find_faults
 from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.opening import OpenEngine, images_of, open_engine
 from fovea_server.observability.model_statistics import ModelStatistics
-from fovea_server.pipelines.recipe import Pipeline, completed, is_pipeline
+from fovea_server.pipelines.recipe import Pipeline, complete_config, is_pipeline
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.ensemble import CompositeScheduler, Results
@@ -259,7 +259,7 @@ class ServedModel:
         if composite:
             first = self._members[0]
             self.engine = first.engine
-            self.config = completed(self.config, first.config, first.engine)
+            self.config = complete_config(self.config, first.config, first.engine)
         self.signature = ModelSignature.of(self.config)
         self.answer_size = AnswerSize(self.signature)
         if composite:
@@ -276,7 +276,7 @@ class ServedModel:
             time.monotonic() - started,
         )
         labels = None if self.engine is None else self.engine.labels
-        for fault in faults_beside(self.folder.parent, labels):
+        for fault in find_faults(self.folder.parent, labels):
             log.warning("model %s: %s", self.name, fault)
 
     def _make_engine_scheduler(self) -> Scheduler:

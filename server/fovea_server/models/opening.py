@@ -28,7 +28,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidModel, InvalidRequest, NotFound, ShuttingDown
 from fovea_preprocess.image import ImageLimits
-from fovea_server.models.config.config import complete
+from fovea_server.models.config.config import complete_config
 from fovea_server.models.config.config_check import check_amounts
 from fovea_server.models.config.files import inside
 from fovea_server.scheduling.job import ImageSource
@@ -70,7 +70,7 @@ def open_engine(
     try:
         config = _adapt_to_version(engine.card, config, folder)
         _check_batch(engine, config.max_batch_size)
-        config = complete(config, engine, fill_in=not settings.disable_auto_complete_config)
+        config = complete_config(config, engine, fill_in=not settings.disable_auto_complete_config)
         if engine.preprocessor is not None:
             warm_up_images(engine)
         run_samples(engine, config, folder.parent, settings.max_held_bytes, progress)

@@ -48,7 +48,7 @@ def freeze_heap() -> None:
     trim()
 
 
-def settings_around(folder: Path, *, allow_code: bool | None = None) -> Settings:
+def make_settings(folder: Path, *, allow_code: bool | None = None) -> Settings:
     """Make the settings of a command that loads models by name from around one model's folder.
 
     Without `allow_code`, the environment has it. The log of loads is quiet from then on.

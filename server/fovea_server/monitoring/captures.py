@@ -131,10 +131,10 @@ class Record:
             (folder / FILE).write_bytes(orjson.dumps({"info": about}))
         else:
             entry = entry_of(folder / name, about)
-            write_coco([entry], [entry.source], predicting(about), folder, about)
+            write_coco([entry], [entry.source], read_model(about), folder, about)
 
 
-def predicting(about: Mapping[str, Any]) -> Predicting:
+def read_model(about: Mapping[str, Any]) -> Predicting:
     """Return the model of a capture, by what its file says; InvalidResult if that is damaged."""
     with reading():
         labels, skeleton = about["labels"], Skeleton.from_json(about["skeleton"])
@@ -148,7 +148,7 @@ def entry_of(image: Path, about: Mapping[str, Any], name: str | None = None) -> 
     InvalidResult: its file is damaged.
     """
     name = name or image.name
-    words = predicting(about).words
+    words = read_model(about).words
     with reading():
         result = Result(dict(about["result"]), words)
     return Entry(Source(image, name, Path(name).stem, 1), None, result, None)

@@ -30,7 +30,7 @@ _BROKEN = ImageError(InvalidImage.code, "this frame cannot be decoded")
 Draw = Callable[[Entry, InputImage], Drawn | None]
 
 
-def in_order(
+def map_in_order(
     work: Callable[[Thing], Done], things: Iterable[Thing], *, threads: int, ahead: int
 ) -> Generator[Done]:
     """Yield the result of `work` for each thing, in their order.
@@ -131,7 +131,7 @@ def answers(
             if entry is None or draw is not None:
                 yield replace(item, known=entry)
 
-    return in_order(answer, items(), threads=predictor.threads, ahead=IN_FLIGHT)
+    return map_in_order(answer, items(), threads=predictor.threads, ahead=IN_FLIGHT)
 
 
 def _predict(predictor: Predictor, image: InputImage | ImageError) -> Predicted | ImageError:

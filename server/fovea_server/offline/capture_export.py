@@ -17,7 +17,7 @@ from fovea_engines.results.detections import Detections
 from fovea_preprocess.errors import InvalidOption, InvalidResult
 from fovea_server.integrations.label_studio.config import Control, spelling
 from fovea_server.integrations.label_studio.regions import regions
-from fovea_server.monitoring.captures import Captured, entry_of, predicting
+from fovea_server.monitoring.captures import Captured, entry_of, read_model
 from fovea_server.offline.entry import Entry, Result
 from fovea_server.offline.formats import coco, yolo
 from fovea_server.offline.formats.names import class_names
@@ -60,7 +60,7 @@ def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -
     if len(models) > 1:
         raise InvalidOption(f"the captures are of {', '.join(models)}: name one with --model")
     with _name_damaged(captured[-1]):
-        model = predicting(rows[-1][1])
+        model = read_model(rows[-1][1])
     if model.task not in (_CONTROLS if form == "label-studio" else Detections.tasks):
         raise InvalidOption(f"--format {form} does not hold results of the task {model.task}")
     (out / IMAGES).mkdir(parents=True, exist_ok=True)

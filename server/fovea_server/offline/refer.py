@@ -16,7 +16,7 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_preprocess.image import DecodedImage
-from fovea_server.models.registry import Registry, settings_around
+from fovea_server.models.registry import Registry, make_settings
 from fovea_server.pipelines.reference import (
     REFERENCE_FILE,
     PipelineCard,
@@ -66,7 +66,7 @@ def compare_reference(
 
 
 def _detect(folder: Path, files: Sequence[Path]) -> list[Detections]:
-    with closing(Registry(settings_around(folder))) as registry:
+    with closing(Registry(make_settings(folder))) as registry:
         registry.load(folder.name)
         return asyncio.run(_predict_files(registry, folder.name, files))
 

@@ -28,7 +28,7 @@ from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, Not
 from fovea_preprocess.image import DecodedImage
 from fovea_preprocess.mistakes import key_fault, suggest
 from fovea_server.pipelines.reference import PipelineCard, StageEngine
-from fovea_server.pipelines.stages import BoundStage, Pixels, bound
+from fovea_server.pipelines.stages import BoundStage, Pixels, bind_stage
 from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.tensors.messages import ImageRequest, ImageResult
 
@@ -191,7 +191,7 @@ def composite_config(folder: Path, name: str) -> ModelConfig:
     return ModelConfig(name=name, platform=PLATFORM, ensemble_scheduling=ModelEnsembling(steps))
 
 
-def completed(config: ModelConfig, first: ModelConfig, engine: Engine | None) -> ModelConfig:
+def complete_config(config: ModelConfig, first: ModelConfig, engine: Engine | None) -> ModelConfig:
     """Fill in what the first model says, whose input takes the images."""
     parameters = {}
     if engine is not None and engine.head is not None:
@@ -294,12 +294,12 @@ class Pipeline(BaseModel):
     def bind(
         self, engines: Mapping[str, Engine], ask: Ask, most: int
     ) -> Callable[[ImageRequest], Results]:
-        """Check that the models fit, and return the call that answers images; raises as `bound`."""
+        """Check that the models fit, and return the call that answers images; as `bind_stage`."""
         first, stages = self.stages[0], self._bind_stages({n: e.card for n, e in engines.items()})
         return PipelineRun((first.title, first.model), stages, ask, most)
 
     def describe(self, cards: Mapping[str, EngineCard]) -> tuple[StageRow, ...]:
-        """Return the stages for people; raises as `bound`."""
+        """Return the stages for people; raises as `bind_stage`."""
         first, stages = self.stages[0], self._bind_stages(cards)
         rows = [(first, "the image", cards[first.model].task)]
         rows += [(each.table, each.sees, each.field) for each in stages]
@@ -330,7 +330,7 @@ class Pipeline(BaseModel):
         stages: dict[str, BoundStage] = {}
         for stage in later:
             base = stages.get(stage.base)
-            stages[stage.title] = bound(stage, cards, first.model, base)
+            stages[stage.title] = bind_stage(stage, cards, first.model, base)
         return tuple(stages.values())
 
 

@@ -286,7 +286,7 @@ class BoundStage:
         return Finding(self.name, self.field, caption=FAILED, error=(error.code, text))
 
 
-def bound(
+def bind_stage(
     table: StageTable, cards: Mapping[str, EngineCard], first: str, base: BoundStage | None
 ) -> BoundStage:
     """Check a stage against the detector, or the stage on whose crops it runs, and its own model.

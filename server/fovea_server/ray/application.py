@@ -19,7 +19,7 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.ray.config import FRONT, ROSTER, ClusterConfig, ModelOptions
 from fovea_server.ray.front import NodeFront
 from fovea_server.ray.needs import Needs, read_needs
-from fovea_server.ray.policy import Decision, alive_nodes, for_nodes, for_requests
+from fovea_server.ray.policy import Decision, alive_nodes, scale_by_nodes, scale_by_requests
 from fovea_server.ray.replica import Replica
 from fovea_server.settings import Settings
 
@@ -141,7 +141,7 @@ def fronts() -> serve.Application:
             upscale_delay_s=0.0,
             # Else Serve waits ten minutes for a place for the front of a node that has gone.
             downscale_delay_s=0.0,
-            policy=_policy(for_nodes),
+            policy=_policy(scale_by_nodes),
         ),
         logging_config=_LOGGING,
         # A port is free for the next one only when the last one has ended.
@@ -180,6 +180,6 @@ def _replicas(needs: Needs, options: ModelOptions) -> dict[str, Any]:
             target_ongoing_requests=target,
             upscale_delay_s=options.upscale_delay_s,
             downscale_delay_s=options.downscale_delay_s,
-            policy=_policy(for_requests),
+            policy=_policy(scale_by_requests),
         )
     }

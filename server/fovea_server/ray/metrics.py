@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _INTERVAL_S = 5.0
 
 
-def added(documents: Sequence[Any]) -> Any:
+def add_documents(documents: Sequence[Any]) -> Any:
     """Add the numbers of JSON documents of one form; everything else is that of the first."""
     first = documents[0]
     if isinstance(first, Mapping):
@@ -33,14 +33,14 @@ def added(documents: Sequence[Any]) -> Any:
         entries: dict[tuple[Any, ...], list[Any]] = {}
         for entry in (entry for each in documents for entry in each):
             entries.setdefault(tuple(entry.get(key) for key in _KEYS), []).append(entry)
-        return [added(same) for same in entries.values()]
+        return [add_documents(same) for same in entries.values()]
     return sum(documents) if type(first) is int else first
 
 
 def _field(name: str, values: Sequence[Any]) -> Any:
     if name == _LATEST:
         return max(values)
-    return values[0] if name in _KEYS else added(values)
+    return values[0] if name in _KEYS else add_documents(values)
 
 
 async def statistics(
@@ -49,7 +49,7 @@ async def statistics(
     """Ask all replicas of a model that run for its counters; None where none has them."""
     answers = await forwarder.ask_all("statistics", version, v2)
     found = [answer for answer in answers if answer is not None]
-    return added(found) if found else None
+    return add_documents(found) if found else None
 
 
 async def v2_statistics(

@@ -23,7 +23,7 @@ def alive_nodes() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
-def for_requests(context: AutoscalingContext) -> Decision:
+def scale_by_requests(context: AutoscalingContext) -> Decision:
     """Want a replica for each `target_ongoing_requests` of the model's requests.
 
     Requests do not pass through Serve, so the replicas tell how many they have.
@@ -36,7 +36,7 @@ def for_requests(context: AutoscalingContext) -> Decision:
     return sum(reported.values()) / config.get_target_ongoing_requests(), {}
 
 
-def for_nodes(context: AutoscalingContext) -> Decision:
+def scale_by_nodes(context: AutoscalingContext) -> Decision:
     """Want a front on every node."""
     looked, nodes = context.policy_state.get("nodes", (0.0, context.target_num_replicas))
     if time.monotonic() - looked > _LOOK_S:

@@ -45,7 +45,7 @@ _BEHIND: dict[str, Any] = {
 }
 
 
-def behind(given: Mapping[str, Any], host: str) -> Settings:
+def replica_settings(given: Mapping[str, Any], host: str) -> Settings:
     """Make the settings of a replica out of those that are deployed."""
     return Settings(**{**given, **_BEHIND, "http_address": host, "grpc_address": host})
 
@@ -87,7 +87,7 @@ class Replica:
         self, name: str, given: Mapping[str, Any], below: Sequence[str]
     ) -> None:
         host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        settings = behind(given, host)
+        settings = replica_settings(given, host)
         self._name = name
         while True:
             try:

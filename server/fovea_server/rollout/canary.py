@@ -21,7 +21,7 @@ from fovea_preprocess.text import counted
 from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Prediction
 from fovea_server.error_status import http_status
-from fovea_server.models.config.config_check import checked
+from fovea_server.models.config.config_check import validate
 from fovea_server.models.model import ServedModel, State
 from fovea_server.rollout.promotion_documents import CanaryFigures, CanaryPlan, Event
 from fovea_server.rollout.record import CanaryCounts
@@ -89,7 +89,7 @@ class RunningCanary:
     """
 
     def __init__(self, models: Models, event: Event) -> None:
-        self._plan = checked(CanaryPlan, event)
+        self._plan = validate(CanaryPlan, event)
         self.event = event
         self.version: int = event["version"]
         self.until = datetime.fromisoformat(event["at"]) + timedelta(seconds=self._plan.seconds)

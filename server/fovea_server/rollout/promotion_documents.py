@@ -12,7 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from fovea_engines.repository.history import HISTORY_FILE
 from fovea_preprocess.errors import InvalidModel, InvalidOption
-from fovea_server.models.config.config_check import checked
+from fovea_server.models.config.config_check import validate
 
 Event = Mapping[str, Any]
 
@@ -83,7 +83,7 @@ class Promotion(Rollback):
         """Return the plan of a canary, if it is to be one; InvalidOption: limits of none."""
         limits = self.model_dump(include={*CanaryPlan.model_fields}, exclude_none=True)
         if self.canary is not None:
-            return checked(CanaryPlan, {"share": self.canary, **limits})
+            return validate(CanaryPlan, {"share": self.canary, **limits})
         if limits:
             raise InvalidOption(f"{min(limits)} has no effect without canary, its share")
         return None

@@ -102,7 +102,7 @@ def headline(shadow: ShadowDocument) -> str:
     return f"{state}; {report.images:,} images, {differs}; left out: {skipped}{failed}"
 
 
-def stalled(before: ShadowDocument, now: ShadowDocument) -> str:
+def explain_stall(before: ShadowDocument, now: ShadowDocument) -> str:
     """Say why nothing was compared for a while, and what to do."""
     name = now.model
     if now.state == "starting":

@@ -23,8 +23,8 @@ from fovea_preprocess.image import DecodedImage, decode_image
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.source import Source
 from fovea_server.rollout.shadow_compare import compare
+from fovea_server.rollout.shadow_counts import ShadowCounts
 from fovea_server.rollout.shadow_report import LiveImage, ShadowCandidate, ShadowProgress
-from fovea_server.rollout.shadow_tally import ShadowTally
 
 # Seconds between two reports.
 _EVERY_S = 0.5
@@ -95,7 +95,7 @@ def _difference(live: tuple[str, ...], candidate: tuple[str, ...]) -> str:
 class _Comparison:
     def __init__(self, candidate: ShadowCandidate, engine: Engine) -> None:
         self._candidate, self._engine = candidate, engine
-        self._figures = ShadowTally(candidate.words.labels)
+        self._figures = ShadowCounts(candidate.words.labels)
         self._pictures: dict[str, bytes] = {}
         self._number = 0
         self._reported = time.monotonic()

@@ -14,7 +14,7 @@ from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Prediction
 from fovea_server.feature import Feature
 from fovea_server.http.v1.dependencies import ModelName, admit, changing, restricted
-from fovea_server.http.v1.openapi import described, described_file
+from fovea_server.http.v1.openapi import describe_file, described
 from fovea_server.models.model import ServedModel, State
 from fovea_server.observability.histogram import Family
 from fovea_server.rollout.shadow import Shadow
@@ -62,7 +62,7 @@ def shadow_routes(shadows: Shadows) -> APIRouter:
     @router.get(
         "/report.md",
         dependencies=_READ,
-        **described_file("shadow_report", "the report as a page", ["text/markdown"], *_USUAL),
+        **describe_file("shadow_report", "the report as a page", ["text/markdown"], *_USUAL),
     )
     async def shadow_report(name: ModelName) -> Response:
         """Write the comparison so far as a page."""
@@ -71,7 +71,7 @@ def shadow_routes(shadows: Shadows) -> APIRouter:
 
     @router.get(
         "/worst/{picture}",
-        **described_file("shadow_worst", "the picture", ["image/jpeg"], *_USUAL),
+        **describe_file("shadow_worst", "the picture", ["image/jpeg"], *_USUAL),
     )
     async def shadow_worst(request: Request, name: ModelName, picture: _PICTURE) -> Response:
         """Return one of the worst images, with both results drawn side by side."""

@@ -201,7 +201,7 @@ def _stopped_error(request: Request) -> ShuttingDown:
     )
 
 
-async def in_thread(call: Callable[[], T]) -> T:
+async def run_in_thread(call: Callable[[], T]) -> T:
     """Run a call in a thread; a cancelled caller waits for its end, as the thread cannot stop."""
     running = asyncio.ensure_future(asyncio.to_thread(call))
     try:

@@ -8,7 +8,7 @@ from math import prod
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InferenceFailed
-from fovea_server.tensors.check import Checked, RequestCheck, reshaped
+from fovea_server.tensors.check import Checked, RequestCheck, reshape_dims
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
 from fovea_server.tensors.signature import ModelSignature, ModelTensor
 
@@ -64,7 +64,7 @@ class ModelIO:
         dims = tensor.shape[len(lead) :]
         have = array.shape[len(lead) :]
         if len(have) == len(tensor.reshape):
-            shape = (*lead, *reshaped(tensor.reshape, have, dims))
+            shape = (*lead, *reshape_dims(tensor.reshape, have, dims))
             if prod(shape) == array.size:
                 return array.reshape(shape)
         raise InferenceFailed(

@@ -10,7 +10,7 @@ from functools import partial
 
 from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
 from fovea_server.observability.model_statistics import NO_TIMES, FailureReason, ModelStatistics
-from fovea_server.scheduling.base import Scheduler, in_thread
+from fovea_server.scheduling.base import Scheduler, run_in_thread
 from fovea_server.scheduling.batch import prepare
 from fovea_server.scheduling.executor import Executor, reason_of
 from fovea_server.scheduling.job import ImageSource, Job, TensorSource
@@ -210,7 +210,7 @@ class QueueScheduler(Scheduler):
         """Prepare a large image in a thread of its own, once it may be decoded."""
         async with place as turn:
             try:
-                error = await in_thread(partial(prepare, self.model_io.name, job))
+                error = await run_in_thread(partial(prepare, self.model_io.name, job))
             except RuntimeError as fault:  # of Python, at a limit on threads
                 error = Unavailable(f"no thread could be started ({fault}): send it again later")
             assert job.future is not None, "it has entered"

@@ -172,7 +172,7 @@ class RequestCheck:
         want = expected.shape[1:] if batched else expected.shape
         if have != want or -1 in want:
             self._check_shape(want, have, tensor)
-        shape = have if expected.reshape is None else reshaped(want, have, expected.reshape)
+        shape = have if expected.reshape is None else reshape_dims(want, have, expected.reshape)
         if expected.sides is not None and not expected.sides.hold(shape[-3:]):
             raise InvalidRequest(
                 f"unexpected shape for input '{tensor.name}' for model '{self._model}'. Its height "
@@ -203,7 +203,7 @@ class RequestCheck:
             )
 
 
-def reshaped(
+def reshape_dims(
     dims: tuple[int, ...], have: tuple[int, ...], reshape: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Reshape `have`, which fits `dims`, by `reshape` of config.pbtxt; -1s are filled in order."""

@@ -10,7 +10,7 @@ from tests.serving import free_ports
 from fovea_server.listen import bind
 from fovea_server.ray.forwarder import Forwarder
 from fovea_server.ray.front import make_front
-from fovea_server.ray.replica import Behind, behind
+from fovea_server.ray.replica import Behind, replica_settings
 from fovea_server.ray.running import Running, Serving
 from fovea_server.settings import Settings
 
@@ -85,7 +85,7 @@ def start_front(repository: Any, **given: Any) -> Front:
     http_port, grpc_port = free_ports(2)
     ports = {"http_port": http_port, "grpc_port": grpc_port, "allow_metrics": False}
     settings = Settings(model_repository=(repository,), **ports, **given)
-    replica = Serving(behind(settings.model_dump(), "127.0.0.1"), ("digits",))
+    replica = Serving(replica_settings(settings.model_dump(), "127.0.0.1"), ("digits",))
     running = Behind(replica.app)
     serving = Serving(settings, ("digits",), described=True)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fovea_server.ray.metrics import added
+from fovea_server.ray.metrics import add_documents
 
 pytestmark = pytest.mark.cluster
 
@@ -23,7 +23,7 @@ def test_numbers_are_added_and_names_stay():
         "versions": [version("1", 3, 40, {1: 1, 4: 2}), version("2", 1, 60, {})],
         "durations": {"0.1": 1, "+Inf": 4},
     }
-    assert added([one, other]) == {
+    assert add_documents([one, other]) == {
         "name": "m",
         "versions": [version("1", 5, 50, {1: 3, 4: 2}), version("2", 1, 60, {})],
         "durations": {"+Inf": 6, "0.1": 1},

@@ -8,7 +8,7 @@ pytest.importorskip("ray")
 from ray.serve.config import AutoscalingConfig
 
 from fovea_server.ray.application import fits
-from fovea_server.ray.policy import UNDER_WAY, for_requests
+from fovea_server.ray.policy import UNDER_WAY, scale_by_requests
 
 pytestmark = pytest.mark.cluster
 
@@ -17,7 +17,7 @@ def wanted(*under_way: float, target: float = 2.0, running: int = 1) -> float:
     told = {UNDER_WAY: dict(enumerate(under_way))} if under_way else {}
     config = AutoscalingConfig(target_ongoing_requests=target, max_replicas=8)
     given = {"aggregated_metrics": told, "target_num_replicas": running, "config": config}
-    return for_requests(SimpleNamespace(**given))[0]
+    return scale_by_requests(SimpleNamespace(**given))[0]
 
 
 def test_a_replica_for_each_target_of_all_requests():

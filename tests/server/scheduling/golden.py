@@ -15,7 +15,7 @@ from google.protobuf.json_format import MessageToJson
 from fovea_engines.backends.registry import open_session
 from fovea_engines.repository.config_pbtxt import config_message, parse_config, read_config
 from fovea_engines.session import Array, Session
-from fovea_server.models.config.config import with_defaults
+from fovea_server.models.config.config import fill_in_defaults
 from fovea_server.observability.model_statistics import ModelStatistics
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
@@ -65,7 +65,7 @@ class Served:
         self.statistics = ModelStatistics()
         message = config_message(read_config(folder / "config.pbtxt"))
         change(message)
-        config = replace(with_defaults(parse_config(MessageToJson(message))), name=self.name)
+        config = replace(fill_in_defaults(parse_config(MessageToJson(message))), name=self.name)
         self.session: Any = None
         if config.ensemble_scheduling is None:
             self.session = exits.enter_context(

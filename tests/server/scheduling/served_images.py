@@ -17,7 +17,7 @@ from fovea_engines.repository.config_pbtxt import config_message, parse_config, 
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import FoveaError
-from fovea_server.models.config.config import complete
+from fovea_server.models.config.config import complete_config
 from fovea_server.models.opening import images_of
 from fovea_server.observability.model_statistics import ModelStatistics
 from fovea_server.scheduling.base import Scheduler
@@ -55,7 +55,7 @@ class ServedImages:
             self.gate = Gate(engine.session)
             engine.session = self.gate
         config = replace(
-            complete(
+            complete_config(
                 ModelConfig(name=folder.name, max_batch_size=max_batch_size or engine.rows), engine
             ),
             dynamic_batching=asked.dynamic_batching,

@@ -15,7 +15,7 @@ from fovea_engines.repository.model_config import ModelParameter, Specific
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_engines.repository.repository import ModelRepository
 from fovea_server.bench.tune.candidates import BuiltVersion, find_candidates
-from fovea_server.bench.tune.setting import Setting, configured, grid, present
+from fovea_server.bench.tune.setting import Setting, configure, grid, present_setting
 from fovea_server.bench.tune.trials import Trials
 from fovea_server.models.opening import open_engine
 from fovea_server.settings import Settings
@@ -76,7 +76,7 @@ def test_every_setting_can_be_written_read_and_opened(found, folder):
     own = config_of(served.card)
     for candidate in found:
         for setting in grid([candidate], CORES):
-            config = configured(own, setting, served, candidate, CORES, pin=True)
+            config = configure(own, setting, served, candidate, CORES, pin=True)
             assert config.version_policy is not None
             assert config.version_policy.specific == Specific((setting.version,))
             assert config.max_batch_size == config_of(candidate.card).max_batch_size
@@ -84,15 +84,15 @@ def test_every_setting_can_be_written_read_and_opened(found, folder):
                 folder / str(setting.version), config, Settings(), Progress()
             )
             with engine:
-                assert present(config, candidate, CORES) == setting
+                assert present_setting(config, candidate, CORES) == setting
                 assert engine.session.concurrency == setting.streams
 
 
 def test_a_setting_of_a_gpu_can_be_written_and_read(found, on_gpu):
     for setting in grid([on_gpu], CORES):
-        config = configured(config_of(found[0].card), setting, found[0], on_gpu, CORES, pin=False)
+        config = configure(config_of(found[0].card), setting, found[0], on_gpu, CORES, pin=False)
         assert config.backend == "tensorrt"
-        assert present(config, on_gpu, CORES) == setting
+        assert present_setting(config, on_gpu, CORES) == setting
 
 
 def test_the_present_setting_changes_nothing(found):
@@ -102,8 +102,8 @@ def test_the_present_setting_changes_nothing(found):
         max_batch_size=4,
         dynamic_batching=ModelDynamicBatching(max_queue_delay_microseconds=700),
     )
-    setting = present(config, served, CORES)
-    assert configured(config, setting, served, served, CORES, pin=False) == config
+    setting = present_setting(config, served, CORES)
+    assert configure(config, setting, served, served, CORES, pin=False) == config
 
 
 def test_what_somebody_wrote_stays(found, on_gpu):
@@ -112,7 +112,7 @@ def test_what_somebody_wrote_stays(found, on_gpu):
         parameters={"own": ModelParameter("1"), "NUM_STREAMS": ModelParameter("1")},
         dynamic_batching=ModelDynamicBatching(preserve_ordering=True, preferred_batch_size=(2, 8)),
     )
-    tuned = configured(config, Setting(3, 0, 0, 4, 500), found[0], on_gpu, CORES, pin=False)
+    tuned = configure(config, Setting(3, 0, 0, 4, 500), found[0], on_gpu, CORES, pin=False)
     assert tuned.parameters == {"own": ModelParameter("1")}
     assert tuned.dynamic_batching == ModelDynamicBatching(
         preserve_ordering=True, preferred_batch_size=(2,), max_queue_delay_microseconds=500

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fovea_engines.repository.repository import ModelRepository
 from fovea_server.bench.tune.candidates import find_candidates
-from fovea_server.bench.tune.run import Run, compared, fold
+from fovea_server.bench.tune.run import Run, fold, fold_compared
 from fovea_server.bench.tune.search import Search
 from fovea_server.bench.tune.setting import Setting
 from fovea_server.bench.tune.trials import ForeignCpu
@@ -75,7 +75,7 @@ def test_settings_are_compared_under_the_load_of_the_best():
     best = Run(NOW, 4, 20, 400)
     runs = [best, Run(OTHER, 8, 30, 800), Run(OTHER, 4, 18, 410), Run(THIRD, 1, 5, 90)]
     runs += [Run(THIRD, 8, 9, 450), replace(best, clients=8, failure="errors")]
-    assert {(run.setting, run.clients) for run in compared(runs, best, 500.0)} == {
+    assert {(run.setting, run.clients) for run in fold_compared(runs, best, 500.0)} == {
         *((NOW, 4), (OTHER, 4), (THIRD, 8)),
     }
 

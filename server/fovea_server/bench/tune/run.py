@@ -83,11 +83,11 @@ def fold(runs: Sequence[Run]) -> Run:
     failure = next((run.failure for run in runs if run.failure is not None), None)
     rate, p99_ms = (median(getattr(run, name) for run in runs) for name in ("rate", "p99_ms"))
     taken = fmean(run.taken_cores for run in runs)
-    folded = replace(runs[0], rate=rate, p99_ms=p99_ms, failure=failure, taken_cores=taken)
-    return replace(folded, repeats=tuple(runs))
+    typical = replace(runs[0], rate=rate, p99_ms=p99_ms, failure=failure, taken_cores=taken)
+    return replace(typical, repeats=tuple(runs))
 
 
-def folded(runs: Sequence[Run]) -> list[Run]:
+def fold_all(runs: Sequence[Run]) -> list[Run]:
     """Fold the runs of each setting and load; where there are long ones, only those."""
     groups: dict[tuple[Setting, int], list[Run]] = {}
     for run in runs:
@@ -95,9 +95,9 @@ def folded(runs: Sequence[Run]) -> list[Run]:
     return [fold([run for run in own if run.long] or own) for own in groups.values()]
 
 
-def compared(runs: Sequence[Run], best: Run, limit_ms: float) -> list[Run]:
+def fold_compared(runs: Sequence[Run], best: Run, limit_ms: float) -> list[Run]:
     """Fold the runs of each setting, under the load of the best one, or else under its own best."""
-    good = [run for run in folded(runs) if run.failure is None]
+    good = [run for run in fold_all(runs) if run.failure is None]
     same = {run.setting: run for run in good if run.clients == best.clients}
     others: dict[Setting, Run] = {}
     for run in good:

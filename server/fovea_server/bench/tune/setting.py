@@ -67,7 +67,7 @@ def _powers(most: int) -> list[int]:
     return [*(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
 
 
-def present(config: ModelConfig, candidate: BuiltVersion, cores: int) -> Setting:
+def present_setting(config: ModelConfig, candidate: BuiltVersion, cores: int) -> Setting:
     """Return the setting that a configuration amounts to for a version."""
     if not candidate.on_gpu:
         threads = min(config.threads or cores, cores)
@@ -79,7 +79,7 @@ def present(config: ModelConfig, candidate: BuiltVersion, cores: int) -> Setting
     return Setting(candidate.version, 0, config.streams or 0, rows, delay_us)
 
 
-def configured(
+def configure(
     config: ModelConfig,
     setting: Setting,
     served: BuiltVersion,

@@ -19,13 +19,13 @@ from fovea_engines.session import Closing
 from fovea_server.bench.level import Generator, Level
 from fovea_server.bench.load import Burst, ClosedLoop
 from fovea_server.bench.payload import image_payload
-from fovea_server.bench.repository_copy import config_source, copied_model
+from fovea_server.bench.repository_copy import config_source, copy_model
 from fovea_server.bench.sender import error_of
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
 from fovea_server.bench.tune.candidates import BuiltVersion
 from fovea_server.bench.tune.run import Run
-from fovea_server.bench.tune.setting import Setting, configured
+from fovea_server.bench.tune.setting import Setting, configure
 
 _WARMUP_S = 0.7
 # Of fewer answers a 99th percentile says little; a run is lengthened for them, up to so much.
@@ -110,7 +110,7 @@ class Trials(Closing):
         self._rates: dict[Setting, float] = {}
         self._beside_s = _WARMUP_S + _START_S
         with ExitStack() as stack:
-            self._folder = stack.enter_context(copied_model(folder))
+            self._folder = stack.enter_context(copy_model(folder))
             server = stack.enter_context(ServerProcess(self._folder.parent, folder.name, flags))
             self._target = stack.enter_context(Target(server.url, folder.name, None))
             payload = image_payload(self._target, images)
@@ -167,7 +167,7 @@ class Trials(Closing):
 
     def _text_with(self, setting: Setting, *, pin: bool) -> str:
         candidate = self._candidates[setting.version]
-        config = configured(self.config, setting, self._present, candidate, self._cores, pin=pin)
+        config = configure(self.config, setting, self._present, candidate, self._cores, pin=pin)
         return edited_text(self.before, config)
 
     def close(self) -> None:

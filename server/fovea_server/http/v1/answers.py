@@ -116,7 +116,7 @@ def image_json(result: ImageResult, words: Vocabulary, options: PredictOptions) 
     return orjson.dumps(answer)
 
 
-async def drawn(service: Service, prediction: Prediction, kind: MediaType) -> bytes:
+async def draw_image(service: Service, prediction: Prediction, kind: MediaType) -> bytes:
     """Draw the results into the single image of a prediction, which has kept its pixels."""
     result = prediction.images[0]
     assert isinstance(result, ImageResult)

@@ -11,12 +11,12 @@ from fastapi import Depends, Path, Request, Response
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.service import Service
-from fovea_server.http.receive import Watch, stopped
+from fovea_server.http.receive import Watch, cancelled_error
 from fovea_server.http.v1.body import Source, json_object, read_body
 from fovea_server.http.v1.openapi import MODEL_EXAMPLE
 from fovea_server.http.v1.sources import ImageSources
 from fovea_server.json_text import MOST
-from fovea_server.models.config.config_check import Document, checked
+from fovea_server.models.config.config_check import Document, validate
 from fovea_server.traffic.call import Call
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ async def changing(
     admit(request)
 
     def read(body: bytes, most: int) -> Document:
-        return checked(kind, json_object(body, most))
+        return validate(kind, json_object(body, most))
 
     async def answer(body: bytes) -> Response:
         made = await work(await parsed(request, body, read))
@@ -110,7 +110,7 @@ async def answered(request: Request, work: Work, timeout_s: float | None) -> Res
             request.state.hold = hold
             return await work(await read_body(request, watch, hold, service.settings))
     except asyncio.CancelledError:
-        raise stopped() from None
+        raise cancelled_error() from None
 
 
 async def parsed(

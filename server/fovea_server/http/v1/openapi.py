@@ -125,7 +125,7 @@ def described(
     return made
 
 
-def described_file(
+def describe_file(
     operation_id: str, text: str, media: Sequence[str], *errors: int
 ) -> dict[str, Any]:
     """Describe a route that answers with a file of one of some types."""
@@ -135,7 +135,7 @@ def described_file(
     return route | {"response_class": Response}
 
 
-def described_prediction(operation_id: str, kind: BodyKind) -> dict[str, Any]:
+def describe_prediction(operation_id: str, kind: BodyKind) -> dict[str, Any]:
     """Describe a route that finds what is on images."""
     # Options are in the address where the body has no place for them.
     options = _parameters() if kind == "application/octet-stream" else []
@@ -159,9 +159,9 @@ def described_images(
     return described(operation_id, answer, *errors) | {"openapi_extra": extra}
 
 
-def described_drawing(operation_id: str) -> dict[str, Any]:
+def describe_drawing(operation_id: str) -> dict[str, Any]:
     """Describe a route that draws into an image."""
-    route = described_prediction(operation_id, "application/octet-stream")
+    route = describe_prediction(operation_id, "application/octet-stream")
     images = {kind: {"schema": _BINARY} for kind in get_args(MediaType)}
     route["responses"][200] = {"description": "the image, as Accept says", "content": images}
     return route | {"response_model": None, "response_class": Response}

@@ -18,10 +18,10 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.fast_routes import FastRoute
 from fovea_server.http.messages import Request, Response
 from fovea_server.http.receive import unpack
-from fovea_server.http.v1.answers import boxes_json, drawn, error_answer, raise_if_alone
+from fovea_server.http.v1.answers import boxes_json, draw_image, error_answer, raise_if_alone
 from fovea_server.http.v1.body import Source, check_encoding, empty, parsed_body, too_large
 from fovea_server.http.v1.dependencies import VERSION_PATTERN, ModelName, Version, inferring
-from fovea_server.http.v1.openapi import described_drawing, described_prediction
+from fovea_server.http.v1.openapi import describe_drawing, describe_prediction
 from fovea_server.http.v1.request_head import (
     accepted_image,
     body_kind,
@@ -63,13 +63,13 @@ def _add(path: str, operation: str, describe: Callable[[str], dict[str, Any]], d
         raise NotFound(f"model '{name[:60]}' has no such version")
 
 
-_image = partial(described_prediction, kind="application/octet-stream")
-_form = partial(described_prediction, kind="multipart/form-data")
-_json = partial(described_prediction, kind="application/json")
+_image = partial(describe_prediction, kind="application/octet-stream")
+_form = partial(describe_prediction, kind="multipart/form-data")
+_json = partial(describe_prediction, kind="application/json")
 _add("predict", "predict", _image, "Find what is on an image.")
 _add("predict/form", "predict_form", _form, "Find what is on the images of a form.")
 _add("predict/json", "predict_json", _json, "Find what is on images that are inside of JSON.")
-_add("annotate", "annotate", described_drawing, "Draw what is on an image into it.")
+_add("annotate", "annotate", describe_drawing, "Draw what is on an image into it.")
 
 
 @lru_cache(maxsize=256)
@@ -154,7 +154,7 @@ class PredictRoute(FastRoute):
                 PredictRequest(*arguments, timeout_s=request.timeout_s, keep_pixels=True)
             )
             raise_if_alone(prediction, images, kind)
-            content = await drawn(service, prediction, image)
+            content = await draw_image(service, prediction, image)
         return Response(body=[content], media_type=image.encode())
 
     async def _parse(self, request: Request, kind: str) -> tuple[list[Source], PredictOptions]:

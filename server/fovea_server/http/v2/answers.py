@@ -25,7 +25,7 @@ _IN_THREAD = 65_536
 _WRITTEN = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
-async def decompressed(request: Request, limit: int) -> bytes | bytearray:
+async def decompress(request: Request, limit: int) -> bytes | bytearray:
     """Decompress the body; one that cannot be is taken as empty, as Triton does."""
     encoding = request.headers.get(b"content-encoding", b"identity")
     if encoding in (b"identity", b""):

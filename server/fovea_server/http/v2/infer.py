@@ -16,7 +16,7 @@ from fovea_server.dataplane.encoded_tensors import raw_image
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_decoupled
 from fovea_server.http.messages import BINARY, TEXT, Buffer, Request, Response
-from fovea_server.http.v2.answers import compress, decompressed, error_answer
+from fovea_server.http.v2.answers import compress, decompress, error_answer
 from fovea_server.http.v2.infer_request import BodyReader, OutputEncoding
 from fovea_server.http.v2.tensor_json import ELEMENT, MANY, data_json, refuse_long
 from fovea_server.json_text import MAX_OF_TENSORS
@@ -32,7 +32,7 @@ async def infer(service: Service, request: Request) -> Response:
     try:
         model = service.models.find(request.name("model"), request.version)
         refuse_decoupled(model, "HTTP end point")
-        body = await decompressed(request, service.settings.http_max_input_size)
+        body = await decompress(request, service.settings.http_max_input_size)
         header_size = _header_size(request, len(body))
     except FoveaError as error:
         return error_answer(error, TEXT)

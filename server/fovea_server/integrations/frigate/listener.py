@@ -21,7 +21,6 @@ from fovea_server.dataplane.prediction import PredictRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.feature import Feature
-from fovea_server.integrations.asking import BOXES, check_task, default_model
 from fovea_server.integrations.frigate.messages import (
     OPTIONS,
     answer,
@@ -31,6 +30,7 @@ from fovea_server.integrations.frigate.messages import (
     refusal,
     rows,
 )
+from fovea_server.integrations.request_handling import BOXES, check_task, default_model
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import Settings
 from fovea_server.traffic.call import Call
@@ -85,11 +85,11 @@ def check_address(address: str) -> bool:
 def check_free(settings: Settings) -> None:
     """Listen for a moment; Unavailable: the address is taken, or not this machine's."""
     context = zmq.Context()
-    bound(context, settings).close()
+    bind_socket(context, settings).close()
     context.term()
 
 
-def bound(context: zmq.Context[S], settings: Settings) -> S:
+def bind_socket(context: zmq.Context[S], settings: Settings) -> S:
     """Open the socket; Unavailable: the address is taken, or not this machine's."""
     socket = context.socket(zmq.ROUTER)
     socket.linger = _LINGER_MS
@@ -136,7 +136,7 @@ class FrigateListener(Feature):
         """Listen; Unavailable: the address cannot be used."""
         settings = self._service.settings
         self._context = zmq.asyncio.Context()
-        self._socket = bound(self._context, settings)
+        self._socket = bind_socket(self._context, settings)
         log.info("Frigate's detectors on %s", self._socket.getsockopt_string(zmq.LAST_ENDPOINT))
         self._receiving = asyncio.create_task(self._receive())
 

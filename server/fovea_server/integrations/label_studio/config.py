@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.integrations.asking import share
+from fovea_server.integrations.request_handling import share
 from fovea_server.models.model import ServedModel
 
 TASKS = {

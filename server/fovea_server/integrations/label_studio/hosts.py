@@ -39,7 +39,7 @@ class Hosts:
         self._given: Host | None = None
         if settings.label_studio_url is not None:
             self._given = Host(
-                checked(settings.label_studio_url), settings.label_studio_token or ""
+                check_url(settings.label_studio_url), settings.label_studio_token or ""
             )
         self._reported: OrderedDict[str, Host] = OrderedDict()
 
@@ -51,7 +51,7 @@ class Hosts:
     def remember(self, project: str, url: str, token: str) -> None:
         """Remember the host of a project; the least recent is forgotten where they are many."""
         self._reported.pop(project, None)
-        self._reported[project] = Host(checked(url), token)
+        self._reported[project] = Host(check_url(url), token)
         if len(self._reported) > _MAX_PROJECTS:
             self._reported.popitem(last=False)
 
@@ -93,7 +93,7 @@ def _origin(url: str) -> tuple[str, str]:
     return parts.scheme.lower(), parts.netloc.lower()
 
 
-def checked(url: str) -> str:
+def check_url(url: str) -> str:
     """Return the address of a Label Studio; InvalidOption if it is none."""
     try:
         scheme, host = _origin(url)

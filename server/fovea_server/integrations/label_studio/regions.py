@@ -76,7 +76,7 @@ def _classes(control: Control, fields: Fields) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: -one["score"])
 
 
-def packed(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def pack_mask(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Pack a mask [height, width] of 0 and 1 into bytes."""
     pixels = mask.ravel()
     edges = np.flatnonzero(np.diff(pixels)) + 1
@@ -217,7 +217,7 @@ def _brushes(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Ite
         rows, columns = bitmap.pixels.shape
         mask[bitmap.top : bitmap.top + rows, bitmap.left : bitmap.left + columns] = bitmap.pixels
         if mask.any():
-            yield Part(name, score, {"format": "rle", "rle": packed(mask)}, owner)
+            yield Part(name, score, {"format": "rle", "rle": pack_mask(mask)}, owner)
 
 
 def _keypoints(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:

@@ -29,16 +29,16 @@ from fovea_server.http.v1.dependencies import (
     restricted,
     service_of,
 )
-from fovea_server.integrations.asking import (
-    deadline,
-    default_model,
-    errors_as,
-    models_of,
-    predicted,
-)
 from fovea_server.integrations.label_studio.config import TASKS, Control, check_labels, controls_for
 from fovea_server.integrations.label_studio.hosts import Hosts
 from fovea_server.integrations.label_studio.regions import regions
+from fovea_server.integrations.request_handling import (
+    deadline,
+    default_model,
+    models_of,
+    predict_images,
+    write_errors_with,
+)
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.messages import ImageResult
 
@@ -131,7 +131,7 @@ async def predict(request: Request) -> Response:
         # Label Studio sends all tasks that a user has marked at once.
         most = service_of(request).settings.max_images
         for few in (sources[at : at + most] for at in range(0, len(sources), most)):
-            prediction = await predicted(request, model, None, few, options, encode)
+            prediction = await predict_images(request, model, None, few, options, encode)
             for image in prediction.images:
                 if not isinstance(image, FoveaError):
                     results.append(orjson.Fragment(image.encoded))
@@ -180,7 +180,7 @@ def _backend(prefix: str, about: str) -> APIRouter:
     return made
 
 
-router = APIRouter(tags=["label-studio"], dependencies=[errors_as(_error)])
+router = APIRouter(tags=["label-studio"], dependencies=[write_errors_with(_error)])
 router.include_router(_backend("", ""))
 # A backend has an address of its own in Label Studio: there is one for each model.
 router.include_router(_backend("/label-studio/{name}", "_of_model"))

@@ -15,7 +15,7 @@ from fovea_engines.results.options import MAX_DETECTIONS, MAX_TOP_K, PredictOpti
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound
 from fovea_server.http.base64_text import base64_image
 from fovea_server.http.v1.body import Source, Url, json_object, read_form
-from fovea_server.integrations.asking import share
+from fovea_server.integrations.request_handling import share
 
 # The defaults of the server whose API this is.
 _CONFIDENCE, _OVERLAP, _MAX = 0.4, 0.3, 300

@@ -18,7 +18,7 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.prediction import Prediction
 from fovea_server.feature import Feature
-from fovea_server.http.v1.answers import drawn
+from fovea_server.http.v1.answers import draw_image
 from fovea_server.http.v1.body import json_object
 from fovea_server.http.v1.dependencies import (
     answered,
@@ -29,17 +29,17 @@ from fovea_server.http.v1.dependencies import (
     service_of,
 )
 from fovea_server.http.v1.request_head import query_values
-from fovea_server.integrations.asking import (
+from fovea_server.integrations.request_handling import (
+    admit_by_body,
     admit_late,
-    by_body,
     check_task,
     deadline,
-    errors_as,
     models_of,
-    parsed_late,
-    predicted,
+    parse_late,
+    predict_images,
     query_key,
     result_of,
+    write_errors_with,
 )
 from fovea_server.integrations.roboflow.request import (
     PredictCall,
@@ -52,7 +52,7 @@ from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import ModelControlMode
 
 _METADATA = [restricted("metadata"), restricted("model-repository")]
-_CONTROL = [by_body(restricted("model-repository"))]
+_CONTROL = [admit_by_body(restricted("model-repository"))]
 _BODY = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}
 _SERVER = str(uuid4())
 
@@ -82,7 +82,7 @@ async def add(request: Request) -> Response:
     """Load a model in explicit mode; in others it must be there already."""
 
     async def answer(body: bytes) -> Response:
-        given = await parsed_late(request, body, json_object)
+        given = await parse_late(request, body, json_object)
         await admit_late(request, given.get("api_key"))
         model_id = given.get("model_id")
         name, version = model_of(model_id)
@@ -106,7 +106,7 @@ async def remove(request: Request) -> Response:
     """Unload all versions of a model, in explicit mode."""
 
     async def answer(body: bytes) -> Response:
-        given = await parsed_late(request, body, json_object)
+        given = await parse_late(request, body, json_object)
         await admit_late(request, given.get("api_key"))
         name, _ = model_of(given.get("model_id"))
         call_of(request).model = name
@@ -182,17 +182,17 @@ def _error(error: FoveaError) -> bytes:
     return orjson.dumps({"message": str(error)})
 
 
-router = APIRouter(tags=["roboflow"], dependencies=[errors_as(_error), query_key])
+router = APIRouter(tags=["roboflow"], dependencies=[write_errors_with(_error), query_key])
 # Before `/NAME/VERSION`, which they look like.
 router.include_router(_models)
 router.include_router(_about)
-_INFERENCE = [by_body(inferring)]
+_INFERENCE = [admit_by_body(inferring)]
 
 
 async def infer(request: Request) -> Response:
     """Find what is on one image or a list of them, with the model that `model_id` names."""
     work = partial(parse_request, max_images=service_of(request).settings.max_images)
-    return await _answer(request, partial(parsed_late, request, work=work))
+    return await _answer(request, partial(parse_late, request, work=work))
 
 
 for _task in ("object_detection", "instance_segmentation", "keypoints_detection", "classification"):
@@ -238,7 +238,7 @@ async def _answer(
             async with service_of(request).drawing:
                 prediction = await _predict(request, call)
                 result_of(prediction.images[0])
-                image = await drawn(service_of(request), prediction, "image/jpeg")
+                image = await draw_image(service_of(request), prediction, "image/jpeg")
         if drawn_alone:
             return Response(image, media_type="image/jpeg")
         seconds = prediction.total_ns / 1e9
@@ -258,7 +258,7 @@ async def _predict(request: Request, call: PredictCall) -> Prediction:
     encode = partial(predictions_json, least=call.options.conf, least_keypoint=call.least_keypoint)
     options = call.options_for(model.task)
     sources = call.sources
-    return await predicted(
+    return await predict_images(
         request, model, call.version, sources, options, encode, keep_pixels=call.draw
     )
 

@@ -22,7 +22,7 @@ from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.mistakes import suggest
-from fovea_server.models.config.config_check import checked
+from fovea_server.models.config.config_check import validate
 
 SETTINGS_FILE = "fovea.toml"
 _TABLES = ("capture",)
@@ -88,7 +88,7 @@ def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
         hint = suggest(unknown[0], _TABLES)
         raise InvalidOption(f"{path}: [{unknown[0]}] is no table of it{hint}")
     try:
-        table = checked(CaptureTable, document.get("capture", {}))
+        table = validate(CaptureTable, document.get("capture", {}))
         given = usual if table.rules is None else tuple(table.rules)
         rules = tuple(parse_rule(text) for text in given)
     except InvalidOption as error:

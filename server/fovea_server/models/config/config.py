@@ -80,7 +80,7 @@ def load_config(
             raise InvalidModel(f"{path} is not there, and nothing may be filled in: write it")
         config = read_config(path)
         config = replace(config, name=name) if renamed else config
-    config = with_defaults(replace(_fill_in_dims(config), name=config.name or name))
+    config = fill_in_defaults(replace(_fill_in_dims(config), name=config.name or name))
     check_config(config, name)
     return config
 
@@ -95,7 +95,7 @@ def _fill_in_dims(config: ModelConfig) -> ModelConfig:
     return replace(config, output=tuple(outputs))
 
 
-def with_defaults(config: ModelConfig) -> ModelConfig:
+def fill_in_defaults(config: ModelConfig) -> ModelConfig:
     """Fill in the defaults that do not depend on the engine, as Triton does."""
     rows = config.max_batch_size
     if config.version_policy in (None, ModelVersionPolicy()):
@@ -123,7 +123,7 @@ def _prefer_full_batches(batching: _Batching, rows: int) -> _Batching:
     return replace(batching, preferred_batch_size=(rows,))
 
 
-def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> ModelConfig:
+def complete_config(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> ModelConfig:
     """Complete the configuration of a version; InvalidModel if it does not fit the engine.
 
     Without `fill_in`, the tensors must be in it.
@@ -147,7 +147,7 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> Mo
         if not config.has_tensors:
             config = _fill_in_tensors(config, engine.session)
         config = replace(config, parameters=_parameters(engine) | dict(config.parameters))
-    config = with_defaults(replace(config, instance_group=_instances(config, card.backend)))
+    config = fill_in_defaults(replace(config, instance_group=_instances(config, card.backend)))
     check_config(config, config.name)
     _check_fit(config, engine.session)
     return config

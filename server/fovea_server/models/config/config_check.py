@@ -83,7 +83,7 @@ _MEANT_PLATFORMS = {
 _ALIKE = 0.85  # a typing error, and not another of Triton's backends, as tensorrt_llm
 
 
-def checked(kind: type[Document], given: object) -> Document:
+def validate(kind: type[Document], given: object) -> Document:
     """Make a document of what was given; InvalidOption names the key that is wrong."""
     try:
         return kind.model_validate(given)

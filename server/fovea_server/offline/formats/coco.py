@@ -16,7 +16,7 @@ from fovea_engines.results.mask_encoding import polygons, run_lengths
 from fovea_engines.results.options import MaskFormat, PredictOptions
 from fovea_engines.results.skeleton import SEEN
 from fovea_server.offline.entry import Entry, Result
-from fovea_server.offline.formats.names import class_names, of_pipeline
+from fovea_server.offline.formats.names import class_names, pipeline_columns
 from fovea_server.offline.predictors import Predicting
 from fovea_server.offline.sources import Source
 
@@ -104,7 +104,7 @@ def _annotations(image_id: int, result: Result, form: MaskFormat) -> Iterator[di
             "score": each["score"],
             **({} if mask is None else drawn),
             **({"keypoints": _keypoints(points)} if points else {}),
-            **of_pipeline(findings),
+            **pipeline_columns(findings),
             "area": area,
             "iscrowd": 0,
             **(drawn if mask is None else {}),

@@ -24,7 +24,7 @@ OF_PIPELINE = ("attributes", "classes", "text", "text_score", "embedding", "erro
 """What the stages of a pipeline may find of an object."""
 
 
-def of_pipeline(findings: Iterable[Finding]) -> dict[str, Any]:
+def pipeline_columns(findings: Iterable[Finding]) -> dict[str, Any]:
     """Return what the stages of a pipeline found of an object, in the order of `OF_PIPELINE`.
 
     Of an attribute these are the names of its likely classes, and of a class its score.

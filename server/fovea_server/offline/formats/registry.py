@@ -17,7 +17,7 @@ from fovea_engines.results.registry import RESULT_OF
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.offline.entry import Entry, Result
 from fovea_server.offline.formats.coco import write_coco
-from fovea_server.offline.formats.names import OF_PIPELINE, of_pipeline
+from fovea_server.offline.formats.names import OF_PIPELINE, pipeline_columns
 from fovea_server.offline.formats.yolo import write_yolo
 from fovea_server.offline.predictors import Predicting
 from fovea_server.offline.sources import Source
@@ -83,7 +83,7 @@ def _points(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _format_findings(findings: Iterable[Finding]) -> dict[str, object]:
-    row = of_pipeline(findings)
+    row = pipeline_columns(findings)
     if likely := row.get("attributes"):
         row["attributes"] = "; ".join(f"{name}: {', '.join(each)}" for name, each in likely.items())
     if classes := row.get("classes"):

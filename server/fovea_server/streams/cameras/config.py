@@ -14,8 +14,7 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.dataplane.models import Models
 from fovea_server.http.v1.request_head import query_options
 from fovea_server.streams.events.config import KEYS as EVENT_KEYS
-from fovea_server.streams.events.config import EventConfig
-from fovea_server.streams.events.config import shown as shown_events
+from fovea_server.streams.events.config import EventConfig, hide_secrets
 from fovea_server.streams.frames.address import SourceAddress
 from fovea_server.streams.frames.reader import Reading
 from fovea_server.streams.zones import seconds
@@ -120,7 +119,7 @@ class StreamConfig:
     @property
     def shown(self) -> dict[str, Any]:
         """The settings as a listing has them: without user and password."""
-        return {"id": self.id, **shown_events(self.given), "source": self.address.shown}
+        return {"id": self.id, **hide_secrets(self.given), "source": self.address.shown}
 
     def tracked_as(self, name: str) -> PredictOptions:
         """Return the options of its frames, whose ids are kept under a name."""

@@ -384,7 +384,7 @@ def failed_document(stream_id: str, given: Mapping[str, Any], reason: str) -> di
     }
 
 
-async def ended(task: asyncio.Task[None]) -> None:
+async def cancel_and_wait(task: asyncio.Task[None]) -> None:
     """Cancel a task of a stream, and wait until it is over."""
     task.cancel()
     await asyncio.wait([task])

@@ -27,7 +27,12 @@ from fovea_server.dataplane.service import Service
 from fovea_server.observability.histogram import Family
 from fovea_server.streams.cameras.config import StreamConfig
 from fovea_server.streams.cameras.picture import NewestPicture
-from fovea_server.streams.cameras.stream import CameraStream, Turns, ended, failed_document
+from fovea_server.streams.cameras.stream import (
+    CameraStream,
+    Turns,
+    cancel_and_wait,
+    failed_document,
+)
 from fovea_server.streams.events.config import ADDRESSES
 from fovea_server.streams.events.feed import EventFeed
 from fovea_server.streams.frames.address import check_reach
@@ -82,7 +87,7 @@ class StreamTable:
     async def stop(self) -> None:
         """End all streams."""
         if self._looking is not None:
-            await ended(self._looking)
+            await cancel_and_wait(self._looking)
         await asyncio.gather(*map(self._end, list(self._running)))
 
     def documents(self) -> list[dict[str, Any]]:
@@ -244,7 +249,7 @@ class StreamTable:
             return None
         stream, task = self._running.pop(name)
         del self._pictures[name]
-        await ended(task)
+        await cancel_and_wait(task)
         stream.close()
         self._forget(stream.tracked_as)
         if stream.feed is not None:

@@ -74,7 +74,7 @@ class EventConfig:
         )
 
 
-def shown(given: Mapping[str, Any]) -> dict[str, Any]:
+def hide_secrets(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings without secrets: of addresses the host and the port alone."""
     safe = {key: value for key, value in given.items() if key != "webhook_secret"}
     for key in ADDRESSES:

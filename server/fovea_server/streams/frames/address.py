@@ -129,7 +129,7 @@ def _check_characters(text: str) -> None:
         )
 
 
-def checked(address: SourceAddress, reach: Reach) -> SourceAddress:
+def check_address(address: SourceAddress, reach: Reach) -> SourceAddress:
     """Return the address to open in place of one of a network, behind all redirects of HTTP.
 
     It blocks. The very numbers that were checked are opened, and redirects of RTSP are refused by
@@ -202,5 +202,5 @@ def _follow_redirects(address: SourceAddress, reach: Reach) -> SourceAddress:
 
 
 async def opened_at(address: SourceAddress, reach: Reach) -> SourceAddress:
-    """Await `checked`, in a thread."""
-    return await asyncio.to_thread(checked, address, reach)
+    """Await `check_address`, in a thread."""
+    return await asyncio.to_thread(check_address, address, reach)

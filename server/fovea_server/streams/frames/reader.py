@@ -78,7 +78,7 @@ class RtspRelay(threading.Thread):
         redirected: the camera led elsewhere, and the connection is over.
 
     Args:
-        address: as `checked` returned it.
+        address: as `check_address` returned it.
         wait_s: time in which the camera must take a connection.
 
     Raises:
@@ -259,7 +259,7 @@ class FrameReader(threading.Thread):
     """Decodes until it is stopped, or the source ends.
 
     Args:
-        address: as `checked` returned it.
+        address: as `check_address` returned it.
         reading: how.
         put: takes each frame; of a file it may block until there is room.
         skipped: called for each packet that cannot be decoded.

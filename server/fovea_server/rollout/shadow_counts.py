@@ -100,7 +100,7 @@ class _Sums:
         )
 
 
-class ShadowTally:
+class ShadowCounts:
     """The sums of a comparison. Images have numbers, which count up."""
 
     def __init__(self, labels: Sequence[str] | None) -> None:

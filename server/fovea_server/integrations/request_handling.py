@@ -1,4 +1,4 @@
-"""Asks a model for the client of another API, and counts and answers as /v1 does."""
+"""Runs a model on the images of another API's request, and counts and answers as /v1 does."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_task(model: ServedModel, tasks: tuple[str, ...]) -> None:
         )
 
 
-def errors_as(write: Callable[[FoveaError], bytes]) -> Any:
+def write_errors_with(write: Callable[[FoveaError], bytes]) -> Any:
     """Make a dependency of routes whose errors have a form of their own."""
 
     async def chosen(request: Request) -> None:
@@ -98,7 +98,7 @@ query_key = Depends(_take_field_key)
 """Dependency of an API whose clients send their keys in the address, as `api_key`."""
 
 
-def by_body(*admissions: Any) -> Any:
+def admit_by_body(*admissions: Any) -> Any:
     """Postpone the dependencies that admit a request until its body is read: see `admit_late`.
 
     What has a key in its head is admitted at once; so is what has no body that may have one, and
@@ -132,7 +132,7 @@ def by_body(*admissions: Any) -> Any:
     return Depends(check)
 
 
-async def parsed_late(request: Request, body: bytes, work: Callable[[bytes, int], T]) -> T:
+async def parse_late(request: Request, body: bytes, work: Callable[[bytes, int], T]) -> T:
     """Await `work`, which parses a body; of a client without a key it may be a small one alone."""
     most = MOST if request.state.admit is None else MAX_OF_STRANGERS
     return await parsed(request, body, work, most)
@@ -156,7 +156,7 @@ def deadline(request: Request) -> float | None:
     return timeout_of(request.headers.get("x-request-timeout-ms"))
 
 
-async def predicted(
+async def predict_images(
     request: Request,
     model: ServedModel,
     version: int | None,
