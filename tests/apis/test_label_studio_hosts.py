@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from fovea_preprocess.errors import FetchRefused, InvalidImage
-from fovea_server.dataplane.fetch import _parsed
+from fovea_server.dataplane.fetch import _parse_url
 from fovea_server.http.v1.body import Url
 from fovea_server.integrations.label_studio.hosts import Hosts
 from fovea_server.settings import Settings
@@ -76,7 +76,7 @@ def test_no_address_takes_the_token_elsewhere(hosts):
             continue
         named += 1
         try:
-            url = _parsed(source.address)
+            url = _parse_url(source.address)
         except FetchRefused:
             continue
         assert (url.scheme, url.host, url.port) == ("http", "studio.lan", 8080), address

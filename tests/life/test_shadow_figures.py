@@ -123,15 +123,15 @@ def test_maps_are_compared_as_a_whole_and_not_with_others():
 def test_the_worst_images_are_kept():
     counts = ShadowCounts(None)
     rng = np.random.default_rng(0)
-    counts = rng.permutation(WORST + 30)
-    for number, count in enumerate(counts):
+    levels = rng.permutation(WORST + 30)
+    for number, count in enumerate(levels):
         rows = [(70 * at, 0, 50, 0.9, 0) for at in range(count)]
         found = compare(objects(*rows), objects(), LOW)
         counts.add(found)
         if counts.is_worst(found):
             counts.keep(found, number, f"{number}.jpg", "")
     kept = [one.missed for one in counts.report().worst]
-    assert kept == sorted(counts.tolist(), reverse=True)[:WORST]
+    assert kept == sorted(levels.tolist(), reverse=True)[:WORST]
 
 
 def test_a_share_is_as_sure_as_its_clusters():
