@@ -52,7 +52,7 @@ Found = list[tuple[Tile, Detections]]
 
 def mosaics(engine: Engine) -> list[tuple[bytes, NDArray[np.float32], NDArray[np.int32]]]:
     """Return images as JPEG files, each with boxes [n, 4] and class ids [n] of its objects."""
-    dataset = read_dataset(COCO / "val.json", COCO / "val").for_model(engine.labels)
+    dataset = read_dataset(COCO / "val.json", COCO / "val").match_classes(engine.labels)
     each = ACROSS * DOWN
     made = []
     for first in range(0, len(dataset.images) - each + 1, each):

@@ -135,7 +135,7 @@ def judge(
         )
         agreement = measure(integers.head, answers(integers, samples))
         accuracy = {} if truth is None else {
-            "fp32": round(truth.source.figure, 4), "int8": round(truth.figure_of(integers), 4)
+            "fp32": round(truth.source.figure, 4), "int8": round(truth.measure_figure(integers), 4)
         }  # fmt: skip
         ratios = cpu_ratios(real, integers, rounds)
     kinds = Counter(n.op_type for n in prepared.graph.graph.node if n.name in found.layers)
@@ -181,7 +181,7 @@ def main() -> None:
         for plan in cases:
             prepared = prepare(plan, ConsoleProgress())
             if plan.data is not None and truth is None:
-                read = read_labelled(plan.data, plan.images).for_model(prepared.labels, None)
+                read = read_labelled(plan.data, plan.images).match_classes(prepared.labels, None)
                 truth = LabelledEvaluation(plan, prepared, read, ConsoleProgress())
             try:
                 figures = judge(plan, truth, prepared, given.rounds)

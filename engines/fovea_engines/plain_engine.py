@@ -14,7 +14,7 @@ import numpy as np
 
 from fovea_engines.backends.registry import BACKENDS, backends_for, get_backend, open_session
 from fovea_engines.device import processor_name
-from fovea_engines.heads.image_inputs import beside_image, image_of, source_feeds
+from fovea_engines.heads.image_inputs import image_of, list_other_inputs, source_feeds
 from fovea_engines.heads.metadata import labels_from_metadata
 from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import Observe, recognise
@@ -125,7 +125,7 @@ def _card(
     own = _own_values(folder / file, session)
     seen = _observer(session, metadata, own)
     image = _image(session.inputs)
-    beside = beside_image(session.inputs) if image != session.inputs else ()
+    beside = list_other_inputs(session.inputs) if image != session.inputs else ()
     recognition = recognise(image, session.outputs, metadata, observe=seen, beside=beside)
     if recognition.open:
         cure = "to get boxes, build it with `fovea build --head FAMILY`"
@@ -134,13 +134,13 @@ def _card(
         # Here, because onnx takes 0.3 s to import.
         import onnx
 
-        from fovea_engines.onnx_graph.as_written import as_written
+        from fovea_engines.onnx_graph.as_written import add_own_preprocess
         from fovea_engines.onnx_graph.external_data import read_external_data
 
         model = onnx.load(folder / file, load_external_data=False)
         if recognition.resizes:
             read_external_data(model, folder / file)
-        recognition = as_written(recognition, model)
+        recognition = add_own_preprocess(recognition, model)
     try:
         fields = {**recognition.own_preprocess, **own}
         preprocess = _preprocess(recognition.family, image, metadata, fields)

@@ -11,7 +11,7 @@ from tests.zoo.rows import assert_rows
 from fovea_engines.build.build import build
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.dataset import read_dataset
-from fovea_engines.evaluation.evaluate import evaluate, in_process
+from fovea_engines.evaluation.evaluate import detect_with, evaluate
 from fovea_engines.evaluation.samples import read_image
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.inspect.diff import diff
@@ -77,8 +77,10 @@ class Checks:
                 lines.append(" ".join(map(str, (row["class_id"], *box))))
         (tmp_path / "bus.txt").write_text("\n".join(lines))
         with Engine.open(folder_of(built_whole(detector))) as engine:
-            dataset = read_dataset(tmp_path, bus).for_model(engine.labels, engine.card.num_classes)
-            accuracy = evaluate(in_process(engine), dataset)
+            dataset = read_dataset(tmp_path, bus).match_classes(
+                engine.labels, engine.card.num_classes
+            )
+            accuracy = evaluate(detect_with(engine), dataset)
             assert len(engine.detect(pixels, PredictOptions(conf=0.2)))
         assert accuracy.images == 1
         # Where the program gives a box several classes, it is another answer.

@@ -82,7 +82,7 @@ def measure_engine(
             f"unproven: nothing but TensorRT computes {', '.join(prepared.unproven)}, so the "
             "engine is not compared with its source"
         )
-        measured = {} if truth is None else {"fp32": truth.of_engine("fp32", engine)}
+        measured = {} if truth is None else {"fp32": truth.measure_engine("fp32", engine)}
         return replace(engine.card, accuracy=measured)
     if plan.check_images is None and graphs.precision != "fp32":
         progress.note(f"judged on the {SHIPPED}: use --images for your own")
@@ -91,8 +91,8 @@ def measure_engine(
         signed = graphs.precision == "int8" and plan.encodings[0] is Encoding.SIGNED
         if graphs.precision == "fp16" or signed:
             check_overflow(graphs.served, prepared.preprocess, plan.check_images)
-        agreement = _agreement(plan, prepared, graphs, fused, engine)
-        sizes = _agreement_of_sizes(plan, prepared, engine) if plan.rect else {}
+        agreement = _measure_agreement(plan, prepared, graphs, fused, engine)
+        sizes = _measure_sizes(plan, prepared, engine) if plan.rect else {}
     if agreement.replaced:
         progress.note(agreement.replaced_text)
     card = replace(engine.card, agreement=agreement, sizes=sizes)
@@ -109,35 +109,35 @@ def measure_engine(
         with progress.phase("tensorrt"):
             check_overflow(exported, prepared.preprocess, plan.check_images)
             with candidate(plan, prepared, exported, graphs.precision, Encoding.SIGNED) as other:
-                ranked, source = outputs_after(exported, RANKING), prepared.compared_with(plan)
+                ranked, source = outputs_after(exported, RANKING), prepared.choose_reference(plan)
                 found = check_agreement(other, source, plan.check_images, ranked)
         card = replace(card, tensorrt=found)
     if truth is None:
         return card
     accuracy = {} if graphs.precision == "fp32" else {"fp32": truth.source}
-    accuracy |= _accuracies(truth, others, progress)
-    return replace(card, accuracy=accuracy | _own_accuracies(truth, card, engine))
+    accuracy |= _measure_graphs(truth, others, progress)
+    return replace(card, accuracy=accuracy | _measure_engine(truth, card, engine))
 
 
-def _own_accuracies(
+def _measure_engine(
     truth: LabelledEvaluation, card: EngineCard, engine: Engine
 ) -> dict[str, AnyAccuracy]:
     """Measure the engine itself; one that takes several sizes also at the largest alone."""
-    found: dict[str, AnyAccuracy] = {card.precision: truth.of_engine(card.precision, engine)}
+    found: dict[str, AnyAccuracy] = {card.precision: truth.measure_engine(card.precision, engine)}
     if engine.largest is not engine:
         name = _square_name(card)
-        found[name] = truth.of_engine(name, engine.largest)
+        found[name] = truth.measure_engine(name, engine.largest)
     return found
 
 
-def _accuracies(
+def _measure_graphs(
     truth: LabelledEvaluation, graphs: Mapping[str, onnx.ModelProto], progress: Progress
 ) -> dict[str, AnyAccuracy]:
     """Measure graphs beside the engine; FP16, which is only to compare with, may overflow."""
     found = {}
     for name, graph in graphs.items():
         try:
-            found[name] = truth.of_graph(name, graph)
+            found[name] = truth.measure_graph(name, graph)
         except NotFinite as error:
             if name != "fp16":
                 raise
@@ -145,7 +145,7 @@ def _accuracies(
     return found
 
 
-def _agreement(
+def _measure_agreement(
     plan: BuildPlan,
     prepared: PreparedModel,
     graphs: Graphs,
@@ -153,7 +153,7 @@ def _agreement(
     engine: Engine,
 ) -> Agreement:
     """Measure the agreement with the source, after checking that the fused parts change nothing."""
-    ranked, source = outputs_after(prepared.graph, RANKING), prepared.compared_with(plan)
+    ranked, source = outputs_after(prepared.graph, RANKING), prepared.choose_reference(plan)
     if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
         return check_agreement(engine.largest, source, plan.check_images, ranked)
     precision, encoding = graphs.precision, plan.encodings[0]
@@ -173,7 +173,7 @@ def _agreement(
         return found if found.detections else agreement
 
 
-def _agreement_of_sizes(
+def _measure_sizes(
     plan: BuildPlan, prepared: PreparedModel, engine: Engine
 ) -> dict[str, Agreement]:
     """Measure the agreement at several sizes with the source, which is made to take them, too.
@@ -276,9 +276,9 @@ def rejection(card: EngineCard, max_drop: float) -> str | None:
     Labels decide if there are any; otherwise the agreement with the source does. The same holds for
     the file for TensorRT, and the agreement for each size of several.
     """
-    reason = _objection(card, card.precision, card.agreement, max_drop)
+    reason = _figure_rejection(card, card.precision, card.agreement, max_drop)
     for size, found in card.sizes.items():
-        reason = reason or _objection(card, f"{card.precision} at {size}", found, max_drop)
+        reason = reason or _figure_rejection(card, f"{card.precision} at {size}", found, max_drop)
     if reason is None and (square := card.accuracy.get(_square_name(card))) is not None:
         metric, before, after = square.metric, square.figure, card.accuracy[card.precision].figure
         if not before - after <= max_drop:
@@ -287,11 +287,13 @@ def rejection(card: EngineCard, max_drop: float) -> str | None:
                 f"{before - after:.3f} where --max-drop allows {max_drop:g}: leave --rect out"
             )
     if reason is None and card.tensorrt is not None:
-        reason = _objection(card, _exported_name(card), card.tensorrt, max_drop)
+        reason = _figure_rejection(card, _exported_name(card), card.tensorrt, max_drop)
     return reason
 
 
-def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: float) -> str | None:
+def _figure_rejection(
+    card: EngineCard, name: str, found: Agreement | None, max_drop: float
+) -> str | None:
     what = name.replace(card.precision, card.precision.upper())
     if found is not None and found.output_error >= NO_NUMBER:
         return (
@@ -299,7 +301,7 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
             "of another shape"
         )
     if name in card.accuracy:
-        return _labelled_objection(card, name, what, max_drop)
+        return _accuracy_rejection(card, name, what, max_drop)
     if found is None:
         return None
     nothing = not found.detections and found.same_top is None and found.shared is None
@@ -328,7 +330,7 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
     )
 
 
-def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float) -> str | None:
+def _accuracy_rejection(card: EngineCard, name: str, what: str, max_drop: float) -> str | None:
     metric = card.accuracy[name].metric
     before, after = card.accuracy["fp32"].figure, card.accuracy[name].figure
     # Negations catch NaN, too.

@@ -16,7 +16,7 @@ from fovea_engines.build.acceptance import rejection
 from fovea_engines.build.choose import open_chosen
 from fovea_engines.build.graphs import save
 from fovea_engines.build.labelled import LabelledEvaluation
-from fovea_engines.build.open_question import check_settled
+from fovea_engines.build.open_question import check_head_decided
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.build.prompts import split_texts
@@ -121,28 +121,28 @@ def _build(
 ) -> EngineCard:
     # Checked before a calibration that takes minutes.
     plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
-    labelled = None if plan.data is None else _labelled(plan.data, plan.images, progress)
+    labelled = None if plan.data is None else _read_labels(plan.data, plan.images, progress)
     prepared = prepare(plan, progress)
-    check_settled(plan, prepared)
+    check_head_decided(plan, prepared)
     if plan.labels and prepared.head.nameless:
         raise InvalidOption(
             f"--labels has no effect: the model's task is {prepared.head.task}, which knows no "
             "classes: leave --labels out"
         )
-    dataset = None if labelled is None else _for_model(labelled, prepared)
+    dataset = None if labelled is None else _match_labels(labelled, prepared)
     key = _content_key(plan, prepared, dataset)
     known = repository.find(plan.name, key)
     # A file for TensorRT is written each time it is asked for; an identical version is not
     # published again.
     if known is not None and plan.tensorrt is None:
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
-        return _judged(repository, plan, known)
+        return _load_accepted(repository, plan, known)
 
     before = repository.served_or_none(plan.name)
     with repository.publish(plan.name) as folder:
         card = _fill(plan, beside, prepared, dataset, key, repository, folder, progress)
         _check_servable(repository, folder, card, check_servable)
-    _write_beside(repository, card)
+    _write_texts(repository, card)
     repository.remove_folder(plan.name, FAILED_FOLDER)
     version = repository.find(plan.name, key)
     card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
@@ -156,7 +156,7 @@ def _content_key(plan: BuildPlan, prepared: PreparedModel, dataset: Labels | Non
         prepared.preprocess,
         prepared.labels,
         prepared.head.family,
-        _seen(plan, prepared, dataset),
+        _digest_images(plan, prepared, dataset),
         plan.weight_bits if "int8" in plan.precisions or prepared.quantised else 8,
     )
 
@@ -180,7 +180,7 @@ def _fill(
     truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
     with open_chosen(plan, prepared, truth, folder, progress) as (chosen, card):
         int8 = chosen.graphs.int8
-        files = card.files | _keep_beside(plan, beside, folder)
+        files = card.files | _copy_attachments(plan, beside, folder)
         # The photographs that ship with Fovea say nothing of the traffic.
         if card.refused is None and (dataset or plan.check_images) is not None:
             seen = measure_baseline(plan, chosen.engine, dataset, progress)
@@ -206,7 +206,7 @@ def _fill(
     return card
 
 
-def _keep_beside(plan: BuildPlan, beside: Mapping[str, Path], folder: Path) -> dict[str, str]:
+def _copy_attachments(plan: BuildPlan, beside: Mapping[str, Path], folder: Path) -> dict[str, str]:
     """Copy what belongs to the engine into its folder; return the sha256 of each file."""
     for file, path in beside.items():
         shutil.copyfile(path, folder / file)
@@ -244,20 +244,20 @@ def _record(
         )
 
 
-def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> EngineCard:
+def _load_accepted(repository: ModelRepository, plan: BuildPlan, version: int) -> EngineCard:
     card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
     if reason := rejection(card, plan.max_drop):
         raise Disagreement(f"version {version} of {plan.name} would not be built again: {reason}")
     return card
 
 
-def _labelled(data: Path, images: Path | None, progress: Progress) -> Labels:
+def _read_labels(data: Path, images: Path | None, progress: Progress) -> Labels:
     labelled = read_labelled(data, images)
     progress.note(f"accuracy is measured on {images_text(labelled)}")
     return labelled
 
 
-def _for_model(labelled: Labels, prepared: PreparedModel) -> Labels:
+def _match_labels(labelled: Labels, prepared: PreparedModel) -> Labels:
     if prepared.head.family is None:
         raise InvalidOption(
             f"--data measures models whose head is known, and that of this one is not: "
@@ -265,10 +265,12 @@ def _for_model(labelled: Labels, prepared: PreparedModel) -> Labels:
         )
     check_task(labelled, prepared.head.task)
     classes = prepared.head.num_classes or len(prepared.labels or ()) or None
-    return labelled.for_model(prepared.labels, classes)
+    return labelled.match_classes(prepared.labels, classes)
 
 
-def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Labels | None) -> list[str | None]:
+def _digest_images(
+    plan: BuildPlan, prepared: PreparedModel, dataset: Labels | None
+) -> list[str | None]:
     calibration = None
     if plan.calibration is not None:
         if plan.calibration.is_file():
@@ -303,7 +305,7 @@ def _check_servable(
     """
     if check is None:
         return
-    texts = _texts_beside(repository, card, repository.versions(card.name))
+    texts = _make_texts(repository, card, repository.versions(card.name))
     try:
         with repository.preview(card.name, version, texts) as (folder, number):
             check(folder, number)
@@ -317,13 +319,13 @@ def _check_servable(
         ) from error
 
 
-def _write_beside(repository: ModelRepository, card: EngineCard) -> None:
+def _write_texts(repository: ModelRepository, card: EngineCard) -> None:
     *before, _ = repository.versions(card.name)
-    for file, text in _texts_beside(repository, card, before).items():
+    for file, text in _make_texts(repository, card, before).items():
         repository.write_beside(card.name, file, text)
 
 
-def _texts_beside(
+def _make_texts(
     repository: ModelRepository, card: EngineCard, before: Sequence[int]
 ) -> dict[str, str]:
     """Return config.pbtxt and labels.txt of a new version, but for files that the user has edited.

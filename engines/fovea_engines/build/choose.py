@@ -60,7 +60,7 @@ class Candidate:
         """Return backend and precision."""
         return self.plan.backend, self.graphs.precision
 
-    def verified(
+    def verify(
         self, prepared: PreparedModel, truth: LabelledEvaluation | None, progress: Progress
     ) -> EngineCard:
         """Return the card with its figures, and with `refused` where they are not good enough.
@@ -90,7 +90,7 @@ def open_chosen(
         graphs = make_graphs(plan, prepared, truth, progress)
         with HeldEngines() as held:
             one = _compile(plan, prepared, graphs, folder, held, progress)
-            yield one, one.verified(prepared, truth, progress)
+            yield one, one.verify(prepared, truth, progress)
         return
     if (gpu := gpu_here()) is not None:
         progress.note(f"auto is for CPUs: for the {gpu} give --backend tensorrt or tensorrt-rtx")
@@ -157,7 +157,7 @@ class _Chooser:
         good = [one for one in candidates if (c := cards.get(one.choice)) and not c.refused]
         kept = self._fastest(good) if good else next(o for o in candidates if o.choice in cards)
         if good:
-            self._found(kept.choice, kept=True)
+            self._record(kept.choice, kept=True)
             why = self._reason(kept, candidates)
             self._progress.note(f"kept {_name(kept.choice)}, for {self._plan.goal}: {why}")
             if hint := self._hint(kept, candidates):
@@ -168,14 +168,14 @@ class _Chooser:
     def _compile_each(self, folder: Path) -> Iterator[Candidate]:
         for choice in self._plan.choices:
             try:
-                plan = self._plan_of(*choice)
+                plan = self._make_plan(*choice)
             except InvalidOption as error:
                 self._drop(choice, error)
                 continue
             own = folder / _FOLDER / "-".join(choice)
             own.mkdir(parents=True)
             try:
-                graphs = self._graphs_of(plan)
+                graphs = self._find_graphs(plan)
                 phase = f"compile {_name(choice)}"
                 shared = self._held, self._progress
                 one = _compile(plan, self._prepared, graphs, own, *shared, phase)
@@ -185,14 +185,14 @@ class _Chooser:
             else:
                 yield one
 
-    def _plan_of(self, backend: str, precision: Precision) -> BuildPlan:
+    def _make_plan(self, backend: str, precision: Precision) -> BuildPlan:
         """Return the plan of one choice; InvalidOption where it cannot be on this machine."""
         plan = self._plan.choice(backend, precision)
         if precision == "int8" and not self._prepared.quantised:
             plan.require_calibration()
         return plan
 
-    def _graphs_of(self, plan: BuildPlan) -> Graphs:
+    def _find_graphs(self, plan: BuildPlan) -> Graphs:
         """Return the graphs of a precision, which all backends of a CPU share."""
         precision = plan.precision
         float32 = self._figures.get((plan.backend, "fp32"))
@@ -225,7 +225,7 @@ class _Chooser:
             self._rates[one.choice] = rates
             alone_ms, images_per_s = 1000 / median(rates.alone), median(rates.parallel)
             own = {"alone_ms": round(alone_ms, 3), "images_per_s": round(images_per_s, 2)}
-            self._found(one.choice, **own)
+            self._record(one.choice, **own)
             self._progress.note(
                 f"{_name(one.choice)}: {alone_ms:.3g} ms for one image, {images_per_s:.4g} "
                 "images/s in parallel"
@@ -238,12 +238,12 @@ class _Chooser:
                 one = self._fastest(left)
                 left.remove(one)
                 try:
-                    card = one.verified(self._prepared, self._truth, self._progress)
+                    card = one.verify(self._prepared, self._truth, self._progress)
                 except (Disagreement, BackendError) as error:
                     self._drop(one.choice, error)
                     continue
                 accuracy = card.accuracy.get(precision)
-                self._found(
+                self._record(
                     one.choice,
                     quality=card.agreement and card.agreement.quality,
                     accuracy=accuracy and accuracy.figure,
@@ -255,9 +255,9 @@ class _Chooser:
                 self._drop(one.choice, Disagreement(card.refused))
 
     def _fastest(self, candidates: Sequence[Candidate]) -> Candidate:
-        return candidates[fastest(*zip(*map(self._by_goal, candidates), strict=True))]
+        return candidates[fastest(*zip(*map(self._order_by_goal, candidates), strict=True))]
 
-    def _by_goal(self, one: Candidate) -> tuple[Sequence[float], Sequence[float]]:
+    def _order_by_goal(self, one: Candidate) -> tuple[Sequence[float], Sequence[float]]:
         """Return its rates in the layout that the goal is about, and in the other."""
         rates = self._rates[one.choice]
         both = rates.alone, rates.parallel
@@ -268,8 +268,8 @@ class _Chooser:
         left = [o for o in candidates if o is not kept and not self._figures[o.choice].problem]
         if not left:
             return "nothing else can be chosen"
-        other = max(left, key=lambda one: median(self._by_goal(one)[0]))
-        (own, own_tie), (its, its_tie) = self._by_goal(kept), self._by_goal(other)
+        other = max(left, key=lambda one: median(self._order_by_goal(one)[0]))
+        (own, own_tie), (its, its_tie) = self._order_by_goal(kept), self._order_by_goal(other)
         name = _name(other.choice)
         if is_faster(own, its):
             return f"x{_ratio(own, its):.2f} the speed of {name}"
@@ -301,9 +301,9 @@ class _Chooser:
             # A precision that cannot be is so with every backend.
             what = choice[1] if isinstance(error, InvalidOption) else _name(choice)
             self._progress.note(f"{what} is left out: {reason}")
-        self._found(choice, problem=reason)
+        self._record(choice, problem=reason)
 
-    def _found(self, choice: Choice, **figures: Any) -> None:
+    def _record(self, choice: Choice, **figures: Any) -> None:
         self._figures[choice] = replace(self._figures[choice], **figures)
 
 

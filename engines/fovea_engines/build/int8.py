@@ -97,7 +97,7 @@ class Judge:
         outputs = [output.name for output in prepared.outputs]
         self._samples = list(
             read_samples(
-                prepared.compared_with(plan),
+                prepared.choose_reference(plan),
                 prepared.preprocess.largest,
                 outputs,
                 plan.check_images,
@@ -109,20 +109,20 @@ class Judge:
     def agreement(self, graph: onnx.ModelProto, encoding: Encoding) -> float:
         """Measure the agreement of a graph with the source, 0 to 1."""
         with self._engine(graph, encoding) as engine:
-            return self._agreement_of(engine)
+            return self._measure_agreement(engine)
 
     def score(self, graph: onnx.ModelProto, encoding: Encoding) -> Score:
         """Measure all that decides of a graph."""
         with self._engine(graph, encoding) as engine:
-            quality = self._agreement_of(engine)
+            quality = self._measure_agreement(engine)
             drop = metric = None
             if self._truth is not None:
                 metric = self._truth.source.metric
-                drop = self._source_figure - self._truth.figure_of(engine)
+                drop = self._source_figure - self._truth.measure_figure(engine)
         margin = quality - BUDGET if drop is None else self._plan.max_drop - drop
         return Score(quality, drop, margin, metric)
 
-    def _agreement_of(self, engine: Engine) -> float:
+    def _measure_agreement(self, engine: Engine) -> float:
         return measure(engine.head, answers(engine, self._samples)).least
 
     def _engine(self, graph: onnx.ModelProto, encoding: Encoding) -> AbstractContextManager[Engine]:

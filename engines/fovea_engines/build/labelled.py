@@ -30,20 +30,20 @@ class LabelledEvaluation:
     @cached_property
     def source(self) -> AnyAccuracy:
         """Measure the source in float32."""
-        return self.of_graph("fp32", self.prepared.graph)
+        return self.measure_graph("fp32", self.prepared.graph)
 
-    def of_graph(self, name: str, graph: onnx.ModelProto) -> AnyAccuracy:
+    def measure_graph(self, name: str, graph: onnx.ModelProto) -> AnyAccuracy:
         """Measure a graph on ONNX Runtime."""
         with reference(self.plan, self.prepared, graph, "fp32") as engine:
-            return self.of_engine(name, engine)
+            return self.measure_engine(name, engine)
 
-    def of_engine(self, name: str, engine: Engine) -> AnyAccuracy:
+    def measure_engine(self, name: str, engine: Engine) -> AnyAccuracy:
         """Measure an engine, and report the figure under `name`."""
         accuracy = measure(engine, self.dataset, self.progress)
         self.progress.note(f"{accuracy.metric} {accuracy.figure:.3f} in {name}")
         return accuracy
 
-    def figure_of(self, engine: Engine) -> float:
+    def measure_figure(self, engine: Engine) -> float:
         """Measure the figure that decides of a candidate without reporting it.
 
         It is 0 if the candidate computes NaN or infinity: another candidate may be good.

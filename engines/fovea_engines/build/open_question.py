@@ -24,8 +24,8 @@ from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
 
 
-def check_settled(plan: BuildPlan, prepared: PreparedModel) -> None:
-    """Ask, as InvalidOption, which head a model has where the evidence does not decide."""
+def check_head_decided(plan: BuildPlan, prepared: PreparedModel) -> None:
+    """Raise InvalidOption that asks which head a model has where the evidence does not decide."""
     if prepared.head.open:
         raise _question(plan, prepared)
 
@@ -43,7 +43,7 @@ def _question(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     panes, answers = [], []
     for family in recognition.open:
         spec = default_preprocess(family, inputs, metadata, trained=prepared.trained)
-        found = _found(recognition, inputs, family, spec, observe, pixels.shape[:2])
+        found = _detect(recognition, inputs, family, spec, observe, pixels.shape[:2])
         answers.append(f"--head {family} finds {found.summary}")
         panes.append(captioned(draw(found, pixels, Vocabulary(plan.labels)), f"--head {family}"))
     folder = ModelRepository(plan.repository).empty_folder(plan.name, FAILED_FOLDER)
@@ -52,7 +52,7 @@ def _question(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     return InvalidOption(f"{question}. On {name}, {', '.join(answers)}: see {path}")
 
 
-def _found(
+def _detect(
     recognition: Recognition,
     inputs: Sequence[TensorSpec],
     family: str,

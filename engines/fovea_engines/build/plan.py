@@ -338,8 +338,8 @@ class BuildPlan:
                 "precision": [self.precision, self.calibrator, self.keep_float],
                 "tensorrt": self.tensorrt is not None,
                 "within": [
-                    self.runtime.fuses if asked is None else asked
-                    for asked in (self.image_front, self.nms_tail)
+                    self.runtime.fuses if fused is None else fused
+                    for fused in (self.image_front, self.nms_tail)
                 ],
                 "builder": self.builder and [str(self.builder), target(self.builder)],
                 "measured_on": measured_on,

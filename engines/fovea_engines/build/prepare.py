@@ -15,17 +15,17 @@ from onnx.numpy_helper import to_array
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.edit.any_size import any_size
-from fovea_engines.evaluation.observe import Observer, with_batch, working_size
-from fovea_engines.evaluation.preprocessing import misplaced, settle
+from fovea_engines.evaluation.observe import Observer, recognise_with_batch, working_size
+from fovea_engines.evaluation.preprocessing import choose_preprocess, find_misplacement
 from fovea_engines.heads.base import Detector
 from fovea_engines.heads.head_file import head_in_file
-from fovea_engines.heads.image_inputs import beside_image, origin_of
+from fovea_engines.heads.image_inputs import list_other_inputs, origin_of
 from fovea_engines.heads.metadata import labels_from_metadata, names_fault
-from fovea_engines.heads.presets import over_own
+from fovea_engines.heads.presets import merge_preprocess
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.heads.recognition import TENSORS, Recognition, outputs_text
 from fovea_engines.heads.signature import image_layout, image_sides
-from fovea_engines.onnx_graph.as_written import as_written
+from fovea_engines.onnx_graph.as_written import add_own_preprocess
 from fovea_engines.onnx_graph.batch_axis import NO_BATCH, add_batch
 from fovea_engines.onnx_graph.load import load, plugin_operators
 from fovea_engines.onnx_graph.normalise import control_flow, normalise, open_size
@@ -95,7 +95,7 @@ class PreparedModel:
     unproven: tuple[str, ...] = ()
     source: onnx.ModelProto | None = None
 
-    def compared_with(self, plan: BuildPlan) -> Path | onnx.ModelProto:
+    def choose_reference(self, plan: BuildPlan) -> Path | onnx.ModelProto:
         """Return what engines are compared with: the source of the plan, run unchanged."""
         return plan.source if self.source is None else self.source
 
@@ -104,15 +104,15 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     """Load, normalise and recognise the source of a plan."""
     with progress.phase("load"):
         source = load(plan.source)
-    if plan.precision == "int8" and not _quantised(source.proto):
+    if plan.precision == "int8" and not _is_quantised(source.proto):
         # Now, as what follows takes seconds.
         plan.require_calibration()
     if unproven := plugin_operators(source.proto):
         _check_plugins(plan, unproven)
     own = own_normalisation(source.proto)
-    trained = over_own(plan.preprocess, own)
+    trained = merge_preprocess(plan.preprocess, own)
     image, *_ = taken_by_source = graph_inputs(source.proto)
-    beside = beside_image(taken_by_source)
+    beside = list_other_inputs(taken_by_source)
     taken = None if plan.size else open_size(source.proto)
     _check_fixed_size(plan, image)
     if own and own.items() <= trained.items():
@@ -122,8 +122,8 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         inputs, outputs, metadata = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
         _check_batch(plan, inputs[0].shape[0])
     with progress.phase("head"):
-        known, head, observe = with_batch(
-            graph, lambda each: _recognised(plan, each, trained, beside)
+        known, head, observe = recognise_with_batch(
+            graph, lambda each: _recognise(plan, each, trained, beside)
         )
         compared = None
         if known is not graph:
@@ -132,10 +132,10 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
             outputs = graph_outputs(graph)
             progress.note(f"{NO_BATCH}: those of the engine are {outputs_text(outputs)}")
         given = None if plan.preprocess is None else trained
-        preprocess, origin = settle(
+        preprocess, origin = choose_preprocess(
             head, inputs, metadata, observe, given, own, plan.preprocess_from
         )
-        head = _placed(plan, head, misplaced(head, inputs, observe, preprocess))
+        head = _judge_misplacement(plan, head, find_misplacement(head, inputs, observe, preprocess))
     for remark in _remarks(plan, head, origin, taken):
         progress.note(remark)
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
@@ -143,13 +143,13 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         _check_labels(head, len(labels))
         _check_class_ids(head, inputs, observe.seen(preprocess), len(labels))
     elif head.num_classes:
-        progress.note(_nameless(head.num_classes, names_fault(metadata, head.num_classes)))
+        progress.note(_describe_nameless(head.num_classes, names_fault(metadata, head.num_classes)))
     if plan.runtime.on_gpu or plan.tensorrt is not None:
         check_straight(graph, "TensorRT")
-    quantised = _quantised(graph)
+    quantised = _is_quantised(graph)
     _check_steps(plan, graph, head)
     if plan.rect and not head.open:
-        graph, preprocess = _of_sizes(graph, preprocess)
+        graph, preprocess = _make_dynamic(graph, preprocess)
     return PreparedModel(
         graph,
         source.sha256,
@@ -167,7 +167,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     )
 
 
-def _of_sizes(
+def _make_dynamic(
     graph: onnx.ModelProto, preprocess: PreprocessSpec
 ) -> tuple[onnx.ModelProto, PreprocessSpec]:
     """Make a model take several sizes; UnsupportedModel if it cannot."""
@@ -180,12 +180,12 @@ def _of_sizes(
     return found.dynamic(), replace(preprocess, step=found.stride)
 
 
-def _recognised(
+def _recognise(
     plan: BuildPlan, graph: onnx.ModelProto, trained: Mapping[str, Any], beside: tuple[str, ...]
 ) -> tuple[Recognition, Observer]:
     """Recognise the head of a graph, and return what has seen its outputs."""
 
-    def told(metadata: Mapping[str, str], observe: Observer) -> Recognition:
+    def recognise_from(metadata: Mapping[str, str], observe: Observer) -> Recognition:
         force = plan.force_head
         family, named_by = plan.family, plan.family_from
         return recognise(
@@ -197,17 +197,17 @@ def _recognised(
     observe = Observer(graph, trained, plan.check_images)
     if not observe(None):
         _check_size(plan, graph)
-    head = told(metadata, observe)
+    head = recognise_from(metadata, observe)
     if head.unseen and plan.check_images is not None:
         observe = Observer(graph, trained)
-        head = told(metadata, observe)
+        head = recognise_from(metadata, observe)
     if plan.labels and head.num_classes != len(plan.labels):
-        # A column may be of the background, which class names tell.
+        # A column may be of the background, which class names show.
         named = metadata | {"names": json.dumps(plan.labels)}
-        other = told(named, observe)
+        other = recognise_from(named, observe)
         head = other if other.family else head
     if head.resizes or head.guessed:
-        head = as_written(head, load(plan.source).proto)
+        head = add_own_preprocess(head, load(plan.source).proto)
     return head, observe
 
 
@@ -245,7 +245,7 @@ def _check_fixed_size(plan: BuildPlan, image: TensorSpec) -> None:
     )
 
 
-def _quantised(model: onnx.ModelProto) -> bool:
+def _is_quantised(model: onnx.ModelProto) -> bool:
     """Return whether the exporter quantised the model; looks into functions, too."""
     bodies = (model.graph, *model.functions)
     return any(node.op_type == "QuantizeLinear" for body in bodies for node in body.node)
@@ -279,7 +279,7 @@ def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
         )
 
 
-def _placed(plan: BuildPlan, head: Recognition, reason: str | None) -> Recognition:
+def _judge_misplacement(plan: BuildPlan, head: Recognition, reason: str | None) -> Recognition:
     """Refuse, as UnsupportedModel, boxes that lie elsewhere, or doubt a head that is forced."""
     if reason is None:
         return head
@@ -300,19 +300,19 @@ def _placed(plan: BuildPlan, head: Recognition, reason: str | None) -> Recogniti
 def _remarks(plan: BuildPlan, head: Recognition, origin: str, taken: str | None) -> Iterator[str]:
     """Yield what a user must know of a head; `taken` is the size that was chosen for him."""
     if head.doubt is not None:
-        yield _doubted(plan, head)
+        yield _describe_doubt(plan, head)
     if (plan.preprocess is not None or head.guessed) and not head.open:
         yield f"preprocessing: {origin}"
     if head.resizes and taken is not None:
-        yield _resized_twice(taken)
+        yield _describe_double_resize(taken)
 
 
-def _doubted(plan: BuildPlan, head: Recognition) -> str:
+def _describe_doubt(plan: BuildPlan, head: Recognition) -> str:
     images = "your images" if plan.check_images else "Fovea's photographs: --images are others"
     return f"--head {head.family} is doubted: {head.doubt} (numbers are judged on {images})"
 
 
-def _resized_twice(size: str) -> str:
+def _describe_double_resize(size: str) -> str:
     return (
         f"the model resizes images itself: it now gets them at {size}, so its boxes differ from "
         "those of its own program, which gives it images as they are. They are the same for "
@@ -320,7 +320,7 @@ def _resized_twice(size: str) -> str:
     )
 
 
-def _nameless(classes: int, fault: str | None) -> str:
+def _describe_nameless(classes: int, fault: str | None) -> str:
     usual = set_of(classes)
     own = f"--labels {usual} if it was trained on those, else " if usual else ""
     return (

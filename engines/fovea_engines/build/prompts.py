@@ -28,8 +28,8 @@ from fovea_engines.clip.texts import (
     Tokens,
     Words,
     WordsSpec,
+    read_tokenizer_config,
     takes_tokens,
-    told_beside,
 )
 from fovea_engines.heads.metadata import labels_from_metadata
 from fovea_engines.heads.signature import image_layout
@@ -88,7 +88,7 @@ def halves(
 
     Raises:
         InvalidOption: the plan has a tokenizer, and no network of texts.
-        UnsupportedModel: the halves cannot be told apart, or do not fit each other.
+        UnsupportedModel: the halves cannot be distinguished, or do not fit each other.
         NotFound, InvalidModel: of a file.
     """
     source = load(plan.source).proto
@@ -102,11 +102,11 @@ def halves(
         return
     with temporary_folder("halves") as folder:
         with progress.phase("halves"):
-            made = _halves(plan, source, tokenizer, folder, progress)
+            made = _make_halves(plan, source, tokenizer, folder, progress)
         yield made, {TEXT_FILE: folder / TEXT_FILE, TOKENIZER_FILE: tokenizer}
 
 
-def _halves(
+def _make_halves(
     plan: BuildPlan,
     source: onnx.ModelProto,
     tokenizer: Path,
@@ -120,7 +120,7 @@ def _halves(
         )
     whole = source
     if plan.text is None:
-        text, image = _cut(source, tokens=True), _cut(source, tokens=False)
+        text, image = _cut_half(source, tokens=True), _cut_half(source, tokens=False)
     else:
         text, image = load(plan.text).proto, source
     output = vectors_of(text).name
@@ -129,12 +129,12 @@ def _halves(
     onnx.save(text, folder / TEXT_FILE)
     read = _run(folder / TEXT_FILE, tokens.feeds(_TRIED, graph_inputs(text)), [output])[0]
     _check_vectors(read, vectors_of(image))
-    told = None if plan.text is not None else _told(whole, image, text, tokens, folder)
-    if told is None:
-        said = metadata_of(text)
-        bias = float(said["logit_bias"]) if "logit_bias" in said else None
-        told = _Logits(float(said.get("logit_scale", _SCALE)), bias)
-        if "logit_scale" not in said:
+    logits = None if plan.text is not None else _find_logits(whole, image, text, tokens, folder)
+    if logits is None:
+        metadata = metadata_of(text)
+        bias = float(metadata["logit_bias"]) if "logit_bias" in metadata else None
+        logits = _Logits(float(metadata.get("logit_scale", _SCALE)), bias)
+        if "logit_scale" not in metadata:
             progress.note(
                 f"no logits say how scores are scaled, so they are a softmax of {_SCALE:g} times "
                 "the cosines, as CLIP's: logit_scale and logit_bias in the metadata of the "
@@ -144,13 +144,13 @@ def _halves(
         length,
         tokens.pad,
         output,
-        *told,
+        *logits,
         tower=file_sha256(folder / TEXT_FILE),
         tokenizer=file_sha256(tokenizer),
     )
     set_model_props(image, metadata_of(image) | {WORDS: spec.text})
     onnx.save(image, folder / "image.onnx")
-    kind, usual = ("CLIP", _CLIP) if told.bias is None else ("SigLIP", _SIGLIP)
+    kind, usual = ("CLIP", _CLIP) if logits.bias is None else ("SigLIP", _SIGLIP)
     origin = f"that of {kind}, as it is trained on images and texts"
     return replace(
         plan,
@@ -164,21 +164,21 @@ def _halves(
     )
 
 
-def _cut(model: onnx.ModelProto, *, tokens: bool) -> onnx.ModelProto:
+def _cut_half(model: onnx.ModelProto, *, tokens: bool) -> onnx.ModelProto:
     """Return the part from the image, or from the tokens, to its vectors."""
     inputs = [spec for spec in graph_inputs(model) if takes_tokens(spec) == tokens]
     names = [spec.name for spec in inputs]
     extractor = Extractor(model)
     others = {spec.name for spec in graph_inputs(model)}.difference(names)
-    ends = [spec for spec in graph_outputs(model) if not _taken(model, spec.name) & others]
-    output = _chosen(ends, "texts" if tokens else "images")
-    taken = _taken(model, output.name)
+    ends = [spec for spec in graph_outputs(model) if not _trace_inputs(model, spec.name) & others]
+    output = _choose_vectors(ends, "texts" if tokens else "images")
+    taken = _trace_inputs(model, output.name)
     part = extractor.extract_model([name for name in names if name in taken], [output.name])
     set_model_props(part, metadata_of(model))
     return part
 
 
-def _taken(model: onnx.ModelProto, output: str) -> set[str]:
+def _trace_inputs(model: onnx.ModelProto, output: str) -> set[str]:
     """Return all tensors that an output is computed of, the inputs of the graph among them."""
     made = {name: node for node in model.graph.node for name in node.output}
     found: set[str] = set()
@@ -193,10 +193,10 @@ def _taken(model: onnx.ModelProto, output: str) -> set[str]:
 
 def vectors_of(model: onnx.ModelProto) -> TensorSpec:
     """Return the output of a network of texts or of images that has their vectors."""
-    return _chosen(graph_outputs(model), "its input")
+    return _choose_vectors(graph_outputs(model), "its input")
 
 
-def _chosen(outputs: Sequence[TensorSpec], of: str) -> TensorSpec:
+def _choose_vectors(outputs: Sequence[TensorSpec], of: str) -> TensorSpec:
     """Return the one output of vectors, [batch, n]; by its name where there are several."""
     flat = [spec for spec in outputs if len(spec.shape) == 2 and spec.dtype.startswith("float")]
     named = [spec for spec in flat if "embed" in spec.name or "feature" in spec.name]
@@ -224,8 +224,8 @@ def length_of(text: onnx.ModelProto, tokenizer: Path) -> int:
         )
     if (fixed := inputs[0].shape[1]) != -1:
         return fixed
-    said = told_beside(tokenizer).get("model_max_length")
-    return said if isinstance(said, int) and 1 <= said <= LONGEST else _LENGTH
+    declared = read_tokenizer_config(tokenizer).get("model_max_length")
+    return declared if isinstance(declared, int) and 1 <= declared <= LONGEST else _LENGTH
 
 
 def _check_vectors(read: Array, seen: TensorSpec) -> None:
@@ -241,7 +241,7 @@ def _check_vectors(read: Array, seen: TensorSpec) -> None:
         )
 
 
-def _told(
+def _find_logits(
     model: onnx.ModelProto,
     image: onnx.ModelProto,
     text: onnx.ModelProto,
@@ -250,7 +250,7 @@ def _told(
 ) -> _Logits | None:
     """Find scale and bias in the logits that the whole model computes; None where it has none.
 
-    A graph may compute them in many ways: the numbers tell.
+    A graph may compute them in many ways: the numbers show which.
     """
     names = [spec.name for spec in graph_outputs(model) if spec.name.startswith("logits_per_")]
     if not names:
@@ -267,8 +267,8 @@ def _told(
     onnx.save(model, folder / "whole.onnx")
     for texts in [(each,) for each in _TRIED] if one else [_TRIED]:
         read = tokens.feeds(texts, graph_inputs(text))
-        logits, seen, said = _run(folder / "whole.onnx", feeds | read, wanted)
-        cosines = _unit(seen) @ _unit(said).T
+        logits, image_vectors, text_vectors = _run(folder / "whole.onnx", feeds | read, wanted)
+        cosines = _unit(image_vectors) @ _unit(text_vectors).T
         found.append(((logits if logits.shape == cosines.shape else logits.T), cosines))
     (folder / "whole.onnx").unlink()
     logits = np.concatenate([each.ravel() for each, _ in found])
@@ -315,11 +315,11 @@ def split_texts(
         return
     with temporary_folder("prompts") as folder:
         with progress.phase("halves"):
-            made = _with_classes(plan, source, prompts, tokenizer, folder)
+            made = _make_detector(plan, source, prompts, tokenizer, folder)
         yield made
 
 
-def _with_classes(
+def _make_detector(
     plan: BuildPlan, source: onnx.ModelProto, prompts: TensorSpec, tokenizer: Path, folder: Path
 ) -> tuple[BuildPlan, Mapping[str, Path]]:
     """Return the plan of the detector of some classes, and the files that are published beside it.
@@ -363,7 +363,7 @@ def _with_classes(
             f"vectors of texts have {vectors.shape[1]} numbers, and {PROMPTS} takes "
             f"{prompts.shape[2]}: they are of two models"
         )
-    fixed = _fixed(source, vectors[None])
+    fixed = _fix_vectors(source, vectors[None])
     set_model_props(fixed, metadata_of(source) | {WORDS: spec.text})
     onnx.save(fixed, folder / "fixed.onnx")
     onnx.save(source, folder / PROMPTS_FILE)
@@ -374,7 +374,7 @@ def _with_classes(
     return made, files | {TOKENIZER_FILE: tokenizer}
 
 
-def _fixed(source: onnx.ModelProto, vectors: Array) -> onnx.ModelProto:
+def _fix_vectors(source: onnx.ModelProto, vectors: Array) -> onnx.ModelProto:
     """Return the network with vectors in place of its input."""
     fixed = deepcopy(source)
     others = [each for each in fixed.graph.input if each.name != PROMPTS]

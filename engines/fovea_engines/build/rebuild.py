@@ -88,7 +88,7 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
         backend=card.backend,
         max_batch=card.max_batch,
         precision=card.precision,
-        builder=_for_here(card.builder),
+        builder=_keep_targets(card.builder),
     )
     prepared = PreparedModel(
         graph=graph,
@@ -154,7 +154,7 @@ def _read_kept(card: EngineCard, kept: Path) -> onnx.ModelProto:
     return onnx.load(kept)
 
 
-def _for_here(options: BuilderOptions | None) -> BuilderOptions | None:
+def _keep_targets(options: BuilderOptions | None) -> BuilderOptions | None:
     """Keep the targets of an engine that was built ahead of time."""
     gpu = gpu_here()
     if options is None or not options.capabilities or gpu is None:

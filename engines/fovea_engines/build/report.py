@@ -146,18 +146,18 @@ def _card_text(
 def _verdict(card: EngineCard) -> str:
     if card.refused is not None:
         return f"**REFUSED**: {escape(card.refused)}. Nothing was published."
-    said = ""
+    verdict = ""
     if card.accuracy:
         found = card.accuracy[card.precision]
-        said = f"{found.metric} {found.figure:.3f}"
+        verdict = f"{found.metric} {found.figure:.3f}"
         if card.precision != "fp32":
-            said += f", and {card.accuracy['fp32'].figure:.3f} in FP32"
+            verdict += f", and {card.accuracy['fp32'].figure:.3f} in FP32"
     elif card.agreement is not None:
-        said = card.agreement.text(card.precision)
+        verdict = card.agreement.text(card.precision)
     elif card.unproven:
         operators = escape(", ".join(card.unproven))
-        said = f"unproven. Only a plugin of TensorRT computes {operators}: nothing checked it"
-    return f"**Published**: {said}."
+        verdict = f"unproven. Only a plugin of TensorRT computes {operators}: nothing checked it"
+    return f"**Published**: {verdict}."
 
 
 def _origin(card: EngineCard, plan: BuildPlan) -> str:
@@ -255,11 +255,14 @@ def _sensitivity(card: EngineCard, ranking: Sequence[Sensitivity]) -> str:
 def _worst(worst: Sequence[WorstImage], image: str | None) -> str:
     if not worst:
         return ""
-    header, said = ["image", "lost"], "Sorted by what is lost: 1 less the quality of each image."
+    header, explanation = (
+        ["image", "lost"],
+        "Sorted by what is lost: 1 less the quality of each image.",
+    )
     rows = [[one.name, f"{one.lost:.3f}"] for one in worst]
     if worst[0].missed is not None:
         header += ["missed", "extra", "quality"]
-        said = (
+        explanation = (
             "Sorted by what is lost: half a detection for each that is missed or extra, and what "
             "those that both find lack in overlap."
         )
@@ -267,7 +270,7 @@ def _worst(worst: Sequence[WorstImage], image: str | None) -> str:
             [*row, str(one.missed), str(one.extra), f"{one.quality:.3f}"]
             for row, one in zip(rows, worst, strict=True)
         ]
-    text = f"## Images that differ most\n\n{said}\n\n" + table(header, rows)
+    text = f"## Images that differ most\n\n{explanation}\n\n" + table(header, rows)
     if image is None:
         return text
     return (

@@ -125,15 +125,15 @@ class Tokens:
         except Exception as error:  # it raises no narrower one
             raise InvalidModel(f"{file} is no tokenizer.json: {error}") from error
         self.pad = self._own_pad(file) if pad is None else pad
-        said = told_beside(file).get("model_max_length")
+        declared = read_tokenizer_config(file).get("model_max_length")
         # Where there is no limit, transformers writes a number of thirty digits.
-        most = said if isinstance(said, int) and 1 <= said <= LONGEST else LONGEST
+        most = declared if isinstance(declared, int) and 1 <= declared <= LONGEST else LONGEST
         self._tokenizer.enable_truncation(length or most)
         self._tokenizer.enable_padding(length=length or None, pad_id=self.pad, direction="right")
 
     def _own_pad(self, file: Path) -> int:
         padding: dict[str, Any] = self._tokenizer.padding or {}
-        token = told_beside(file).get("pad_token")
+        token = read_tokenizer_config(file).get("pad_token")
         if isinstance(token, dict):
             token = token.get("content")
         found = self._tokenizer.token_to_id(token) if isinstance(token, str) else None
@@ -163,13 +163,13 @@ def takes_tokens(spec: TensorSpec) -> bool:
     return spec.dtype in ("int64", "int32") and len(spec.shape) == 2
 
 
-def told_beside(tokenizer: Path) -> dict[str, Any]:
-    """Return what the file of transformers beside a tokenizer says; nothing where there is none."""
+def read_tokenizer_config(tokenizer: Path) -> dict[str, Any]:
+    """Return the fields of tokenizer_config.json beside a tokenizer; none where it is not there."""
     try:
-        said = json.loads(tokenizer.with_name("tokenizer_config.json").read_bytes())
+        config = json.loads(tokenizer.with_name("tokenizer_config.json").read_bytes())
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 class Words(Closing):
@@ -212,7 +212,7 @@ class Words(Closing):
             for text in made:
                 self._kept.move_to_end(text)
         if missing:
-            made |= self._made(missing)
+            made |= self._compute(missing)
         return [made[text] for text in texts]
 
     @property
@@ -258,7 +258,7 @@ class Words(Closing):
                 self._lists.popitem(last=False)
         return made
 
-    def _made(self, texts: list[str]) -> dict[str, Embedding]:
+    def _compute(self, texts: list[str]) -> dict[str, Embedding]:
         with self._lock:
             if self._waiting >= _MAX_WAITING:
                 raise QueueFull(

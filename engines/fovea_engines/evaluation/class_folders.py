@@ -50,11 +50,11 @@ class ClassFolders:
         """The files of the images."""
         return self.images
 
-    def only(self, paths: Container[Path]) -> Self:
+    def keep_images(self, paths: Container[Path]) -> Self:
         """Return the part with these images."""
         return replace(self, images=tuple(each for each in self.images if each in paths))
 
-    def for_model(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
+    def match_classes(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
         """Return itself; an InvalidOption if the model lacks a class of the folders."""
         known = [str(i) for i in range(num_classes or 0)] if labels is None else labels
         strangers = sorted({image.parent.name for image in self.images}.difference(known))

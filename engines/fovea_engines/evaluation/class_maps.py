@@ -62,11 +62,11 @@ class ClassMaps:
         """The files of the images."""
         return tuple(image for image, _ in self.images)
 
-    def only(self, paths: Container[Path]) -> Self:
+    def keep_images(self, paths: Container[Path]) -> Self:
         """Return the part with these images."""
         return replace(self, images=tuple(each for each in self.images if each[0] in paths))
 
-    def for_model(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
+    def match_classes(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
         """Return itself; an InvalidOption if the model lacks a class of the names, or a level."""
         count = num_classes if labels is None else len(labels)
         if self.names is None and count is not None:

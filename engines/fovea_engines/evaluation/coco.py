@@ -94,7 +94,7 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
                 f"{data}, images.{index}: there is no image {path}: name the folder of the "
                 "images with --images"
             )
-        images.append(_labelled(path, image, by_image[image.id], class_ids, points))
+        images.append(_make_labelled(path, image, by_image[image.id], class_ids, points))
     return images, tuple(category.name for category in categories)
 
 
@@ -144,7 +144,7 @@ def _corners(annotation: _Annotation) -> tuple[float, float, float, float]:
     return x, y, x + width, y + height
 
 
-def _labelled(
+def _make_labelled(
     path: Path,
     image: _Image,
     annotations: list[_Annotation],

@@ -41,11 +41,11 @@ class Dataset:
         """The files of the images."""
         return tuple(image.path for image in self.images)
 
-    def only(self, paths: Container[Path]) -> Self:
+    def keep_images(self, paths: Container[Path]) -> Self:
         """Return the part with these images."""
         return replace(self, images=tuple(each for each in self.images if each.path in paths))
 
-    def for_model(
+    def match_classes(
         self, labels: Sequence[str | None] | None, num_classes: int | None = None
     ) -> Self:
         """Return the dataset with the class ids and names of a model.
@@ -75,7 +75,7 @@ class Dataset:
             return replace(self, class_names=tuple(numbered))
         used = {names[class_id] for image in self.images for class_id in image.class_ids}
         strangers = sorted(used.difference(known))
-        if strangers and numbered_alike(names, labels):
+        if strangers and share_numbers(names, labels):
             either = zip(names, labels, strict=True)
             return replace(self, class_names=tuple(label or own for own, label in either))
         if strangers and (None not in labels or len(strangers) == len(used)):
@@ -133,7 +133,7 @@ def read_dataset(data: Path, images: Path | None = None) -> Dataset:
     Such a folder may hold them as `labels` or `labels/val`, or a data.yaml that names its splits.
 
     Class ids are those of YOLO labels, or the positions of COCO's categories in the order of their
-    ids; `Dataset.for_model` maps them to a model's. The images are in the folder `images`; None
+    ids; `Dataset.match_classes` maps them to a model's. The images are in the folder `images`; None
     searches beside a COCO file, and for YOLO in `images` next to `labels`.
 
     Raises:
@@ -164,15 +164,15 @@ def read_class_names(data: Path) -> tuple[str, ...] | None:
     return yolo_class_names(data) if data.is_dir() or is_yaml(data) else coco_class_names(data)
 
 
-def numbered_alike(names: Sequence[str], labels: Sequence[str | None]) -> bool:
+def share_numbers(names: Sequence[str], labels: Sequence[str | None]) -> bool:
     """Return True if the classes of labels and model are as many, and most names are equal."""
     if len(names) != len(labels):
         return False
     known = sum(label is not None for label in labels)
-    return 2 * sum(map(_alike, names, labels)) > known
+    return 2 * sum(map(_is_same_class, names, labels)) > known
 
 
-def _alike(name: str, label: str | None) -> bool:
+def _is_same_class(name: str, label: str | None) -> bool:
     """Compare a class of labels with a model's, which may have been read from YAML.
 
     A trainer that reads `names: [no, yes]` calls the classes False and True.

@@ -49,7 +49,7 @@ Detect = Callable[[LabelledImage], CompactDetections]
 """Finds what is in an image, in its upright pixels."""
 
 
-def in_process(engine: Engine, options: PredictOptions = EVALUATION) -> Detect:
+def detect_with(engine: Engine, options: PredictOptions = EVALUATION) -> Detect:
     """Return a function that detects with an engine; UnsupportedModel if it serves tensors only."""
     if engine.head is None:
         raise UnsupportedModel(

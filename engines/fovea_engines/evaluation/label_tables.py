@@ -62,11 +62,11 @@ class LabelTable:
         """The files of the images."""
         return tuple(self.rows)
 
-    def only(self, paths: Container[Path]) -> Self:
+    def keep_images(self, paths: Container[Path]) -> Self:
         """Return the part with these images."""
         return replace(self, rows={path: row for path, row in self.rows.items() if path in paths})
 
-    def for_model(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
+    def match_classes(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
         """Return itself: words meet what a model says as it is measured."""
         return self
 
@@ -140,7 +140,7 @@ def read_table(data: Path, images: Path | None = None) -> TextLabels | Attribute
     try:
         with io.StringIO(text_of(data.read_bytes()), newline="") as file:
             header = next(csv.reader(file), []) if data.suffix == ".csv" else ["image", "text"]
-            lines = csv.reader(file) if data.suffix == ".csv" else _tabbed(file)
+            lines = csv.reader(file) if data.suffix == ".csv" else _split_tabs(file)
             rows = {
                 _image(data, folder, number, line, len(header)): tuple(line[1:])
                 for number, line in enumerate(lines, 2 if data.suffix == ".csv" else 1)
@@ -157,7 +157,7 @@ def read_table(data: Path, images: Path | None = None) -> TextLabels | Attribute
     return kind(data, columns, rows)
 
 
-def _tabbed(lines: Iterator[str]) -> Iterator[list[str]]:
+def _split_tabs(lines: Iterator[str]) -> Iterator[list[str]]:
     for line in lines:
         yield line.rstrip("\r\n").split("\t", 1) if line.strip() else []
 
@@ -191,12 +191,12 @@ def judge_with(engine: Engine) -> Judge:
     def judge(image: Path) -> dict[str, Judged]:
         found = engine.predict(read_image(image), _ALL_CLASSES)
         assert isinstance(found, Attributes), "the task was checked"
-        return {each.name: _judged(each, engine.labels) for each in found.found}
+        return {each.name: _judge_attribute(each, engine.labels) for each in found.found}
 
     return judge
 
 
-def _judged(found: Attribute, labels: Sequence[str] | None) -> Judged:
+def _judge_attribute(found: Attribute, labels: Sequence[str] | None) -> Judged:
     ids = range(found.first, found.first + len(found.probabilities))
     return Judged(
         frozenset(class_name(labels, each) for each in ids),
@@ -210,13 +210,13 @@ def _is_right(path: Path, column: str, word: str, found: Mapping[str, Judged]) -
             return own.likely == {word}
         raise InvalidOption(
             f"{path} has {word!r} in the column {column}, and the model has not, only "
-            f"{_listed(own.names)}: call it as the model does, as --labels of a build can"
+            f"{_join_names(own.names)}: call it as the model does, as --labels of a build can"
         )
     if not any(column in each.names for each in found.values()):
         names = {name for each in found.values() for name in each.names}
         raise InvalidOption(
             f"{path} has the column {column!r}, and the model has neither such an attribute, only "
-            f"{_listed(found)}, nor such a class, only {_listed(names)}"
+            f"{_join_names(found)}, nor such a class, only {_join_names(names)}"
         )
     if word not in _PRESENT:
         raise InvalidOption(
@@ -225,6 +225,6 @@ def _is_right(path: Path, column: str, word: str, found: Mapping[str, Judged]) -
     return any(column in each.likely for each in found.values()) == _PRESENT[word]
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     shown = sorted(names)
     return ", ".join([*shown[:_SHOWN], *(["..."] if len(shown) > _SHOWN else [])])

@@ -22,7 +22,7 @@ from fovea_engines.evaluation.class_maps import (
     segment_with,
 )
 from fovea_engines.evaluation.dataset import Dataset, read_dataset
-from fovea_engines.evaluation.evaluate import EVALUATION, evaluate, in_process
+from fovea_engines.evaluation.evaluate import EVALUATION, detect_with, evaluate
 from fovea_engines.evaluation.label_tables import (
     SUFFIXES,
     AttributeLabels,
@@ -152,4 +152,4 @@ def measure(
         case PicturePairs():
             return labelled.measure(paint_with(engine), progress)
         case Dataset():
-            return evaluate(in_process(engine, options), labelled, progress)
+            return evaluate(detect_with(engine, options), labelled, progress)

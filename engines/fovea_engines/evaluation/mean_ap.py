@@ -60,10 +60,10 @@ def coco_indices(
         _labels_document(classes, images, rotated=own == "rotated IoU"),
         _answers_document(classes, images, answers),
     )
-    return own, [indexed(document) for document in documents]
+    return own, [build_index(document) for document in documents]
 
 
-def indexed(document: Row) -> COCO:
+def build_index(document: Row) -> COCO:
     """Return a document of COCO's form as its evaluation reads it."""
     index = COCO()
     index.dataset = document

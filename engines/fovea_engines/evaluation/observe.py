@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from fovea_engines.evaluation.reference import Outputs, Reference, unsound_with
 from fovea_engines.evaluation.samples import read_rows, sample_images
-from fovea_engines.heads.image_inputs import beside_image
+from fovea_engines.heads.image_inputs import list_other_inputs
 from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import recognise
 from fovea_engines.heads.recognition import Recognition
 from fovea_engines.heads.signature import OTHERS, STRIDES, cells
-from fovea_engines.onnx_graph.as_written import as_written
+from fovea_engines.onnx_graph.as_written import add_own_preprocess
 from fovea_engines.onnx_graph.batch_axis import NO_BATCH, add_batch, lacks_batch
 from fovea_engines.onnx_graph.normalise import open_size, pin_inputs
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
@@ -104,34 +104,34 @@ def recognise_graph(
     Returns:
         The head, and the (height, width) that the model needs; None where the usual one will do.
     """
-    beside = beside_image(graph_inputs(model))
+    beside = list_other_inputs(graph_inputs(model))
     for size in (None, *_possible_sizes(model)):
-        if (pinned := _pinned(model, size)) is not None:
+        if (pinned := _copy_at_size(model, size)) is not None:
             observe = Observer(pinned, trained)
             if observe(None):
 
-                def told(graph: onnx.ModelProto) -> tuple[Recognition, Observer]:
+                def recognise_one(graph: onnx.ModelProto) -> tuple[Recognition, Observer]:
                     seen = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
                     observe = Observer(graph, trained)
                     return recognise(*seen, family, observe, beside=beside), observe
 
-                _, head, _ = with_batch(pinned, told)
-                return as_written(head, model), size
+                _, head, _ = recognise_with_batch(pinned, recognise_one)
+                return add_own_preprocess(head, model), size
     facts = graph_inputs(model), graph_outputs(model), metadata_of(model)
-    return as_written(recognise(*facts, family, lambda _: (), beside=beside), model), None
+    return add_own_preprocess(recognise(*facts, family, lambda _: (), beside=beside), model), None
 
 
-def with_batch(
-    graph: onnx.ModelProto, told: Callable[[onnx.ModelProto], tuple[Recognition, Observer]]
+def recognise_with_batch(
+    graph: onnx.ModelProto, recognise_one: Callable[[onnx.ModelProto], tuple[Recognition, Observer]]
 ) -> tuple[onnx.ModelProto, Recognition, Observer]:
-    """Recognise the head of a graph by `told`; if none fits, of one whose outputs have a batch.
+    """Recognise a head by `recognise_one`; if none fits, that of outputs with a batch.
 
     Returns that graph, or the given one, with its head and with what has seen its outputs. Raises
-    as `told`.
+    as `recognise_one`.
     """
     refused: UnsupportedModel | None = None
     try:
-        head, observe = told(graph)
+        head, observe = recognise_one(graph)
     except UnsupportedModel as error:
         if OTHERS not in str(error):
             raise
@@ -145,7 +145,7 @@ def with_batch(
         return graph, head, observe
     made = deepcopy(graph)
     add_batch(made)
-    other, seen = told(made)
+    other, seen = recognise_one(made)
     other = replace(other, reason=f"{other.reason}; {NO_BATCH}")
     return (made, other, seen) if other.family or other.open else (graph, other, observe)
 
@@ -153,7 +153,7 @@ def with_batch(
 def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:
     """Return a (height, width) at which ONNX Runtime runs a model of any size; None if none is."""
     for size in _possible_sizes(model):
-        pinned = _pinned(model, size)
+        pinned = _copy_at_size(model, size)
         if pinned is not None and Observer(pinned)(None):
             return size
     return None
@@ -171,7 +171,7 @@ def _possible_sizes(model: onnx.ModelProto) -> Iterator[tuple[int, int]]:
     yield from ((side, side) for side in _OTHER_SIZES)
 
 
-def _pinned(model: onnx.ModelProto, size: tuple[int, int] | None) -> onnx.ModelProto | None:
+def _copy_at_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> onnx.ModelProto | None:
     """Return a copy of the model for one size; None if it does not take that."""
     pinned = deepcopy(model)
     try:

@@ -47,11 +47,11 @@ class PicturePairs:
         """The files of the images."""
         return tuple(image for image, _ in self.images)
 
-    def only(self, paths: Container[Path]) -> Self:
+    def keep_images(self, paths: Container[Path]) -> Self:
         """Return the part with these images."""
         return replace(self, images=tuple(each for each in self.images if each[0] in paths))
 
-    def for_model(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
+    def match_classes(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
         """Return itself: pictures have no classes."""
         return self
 

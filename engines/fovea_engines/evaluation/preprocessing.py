@@ -1,6 +1,6 @@
-"""Settles how a detector's images are preprocessed, and checks where its boxes lie on them.
+"""Chooses how a detector's images are preprocessed, and checks where its boxes lie on them.
 
-What it finds on sample images decides, or the user is asked.
+What it finds on sample images decides; where it does not, InvalidOption lists the choices.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _DECISIVE = ("fit", "channels", *VALUES)
 Boxes = NDArray[np.float32]
 
 
-class _Found(NamedTuple):
+class _Counts(NamedTuple):
     """Objects on all images, their scores but for crowded images, and the number of those."""
 
     objects: int
@@ -64,18 +64,18 @@ class _Found(NamedTuple):
     crowded: int
 
     def __str__(self) -> str:
-        said = counted(self.objects, "object")
+        text = counted(self.objects, "object")
         if not self.objects:
-            return said
-        noise = f"{said}, which is noise"
-        return f"{said}, whose scores add up to {self.scores:.2f}" if self.scores else noise
+            return text
+        noise = f"{text}, which is noise"
+        return f"{text}, whose scores add up to {self.scores:.2f}" if self.scores else noise
 
-    def contradicts(self, other: _Found) -> bool:
+    def contradicts(self, other: _Counts) -> bool:
         """Return whether the other is nearly nothing beside this."""
         return self.scores >= _MIN and other.scores < min(_MIN, _LITTLE * self.scores)
 
 
-def _found_with(
+def _detect_each(
     head: Recognition, inputs: Sequence[TensorSpec], seen: Sequence[Outputs]
 ) -> list[Detections]:
     """Return what a detector finds on each image that it was `seen` on, in pixels of its input."""
@@ -86,7 +86,7 @@ def _found_with(
         return [opened.decode(each, 0, PredictOptions(mask="none")) for each in seen]
 
 
-def settle(
+def choose_preprocess(
     head: Recognition,
     inputs: Sequence[TensorSpec],
     metadata: Mapping[str, str],
@@ -98,31 +98,31 @@ def settle(
     """Return the preprocessing of a model, and its origin, for people.
 
     `own` has the fields that the model's graph decides, and `given` those with what is named; it is
-    None where nothing is. `named_by` says who names them.
+    None where nothing is. `named_by` describes who names them.
 
     Raises:
         UnsupportedModel: with what the user names it finds nothing that it finds otherwise.
-        InvalidOption: exporters differ, and the images do not tell which of them it was.
+        InvalidOption: exporters differ, and the images do not show which of them it was.
     """
 
-    def spec_of(fields: Mapping[str, Any]) -> PreprocessSpec:
+    def make_spec(fields: Mapping[str, Any]) -> PreprocessSpec:
         fields = {**head.own_preprocess, **fields}
         return default_preprocess(head.family, inputs, metadata, trained=fields)
 
-    def found(spec: PreprocessSpec) -> _Found:
-        each = _found_with(head, inputs, observe.seen(spec))
+    def count(spec: PreprocessSpec) -> _Counts:
+        each = _detect_each(head, inputs, observe.seen(spec))
         sums = [float(one.scores.sum()) for one in each if len(one) <= _NOISE]
-        return _Found(sum(map(len, each)), sum(sums), len(each) - len(sums))
+        return _Counts(sum(map(len, each)), sum(sums), len(each) - len(sums))
 
-    usual = spec_of(own)
+    usual = make_spec(own)
     detects = isinstance(open_head(head, inputs), Detector)
     if given is not None:
-        spec = spec_of(given)
+        spec = make_spec(given)
         left = [field for field in _DECISIVE if head.guessed and field not in given]
         rest = f"; {', '.join(left)} of a guess: {head.guessed}" if left else ""
         if not detects or spec == usual:
             return spec, f"{named_by}{rest}"
-        has, more = found(spec), found(usual)
+        has, more = count(spec), count(usual)
         both = f"with it the model finds {has}, and with that of the family {head.family} {more}"
         # A crowd is as many objects as noise, so this does not contradict what a user names.
         if more.contradicts(has) and not has.crowded:
@@ -137,7 +137,7 @@ def settle(
     for name in ("family", *head.variants):
         # An input of whole numbers takes pixels as they are, so only the geometry may differ.
         fields = {**read_preprocess(name), **own}.items()
-        spec = spec_of({key: v for key, v in fields if not (usual.whole and key in VALUES)})
+        spec = make_spec({key: v for key, v in fields if not (usual.whole and key in VALUES)})
         if spec not in ways.values():
             ways[name] = spec
     if len(ways) == 1:
@@ -145,12 +145,12 @@ def settle(
             "its input takes pixels as they are" if usual.whole else "it normalises them itself"
         )
         return usual, f"by the family {head.family}; {as_it_is}"
-    name, why = _chosen(head, {name: found(spec) for name, spec in ways.items()}, usual)
+    name, why = _choose_preset(head, {name: count(spec) for name, spec in ways.items()}, usual)
     return ways[name], f"{name}, by what the model finds: {why}"
 
 
-def _chosen(
-    head: Recognition, seen: Mapping[str, _Found], usual: PreprocessSpec
+def _choose_preset(
+    head: Recognition, seen: Mapping[str, _Counts], usual: PreprocessSpec
 ) -> tuple[str, str]:
     """Return the one preprocessing, by name, with which the model finds something, and the figures.
 
@@ -174,39 +174,39 @@ def _chosen(
     )
 
 
-def misplaced(
+def find_misplacement(
     head: Recognition, inputs: Sequence[TensorSpec], observe: Observer, spec: PreprocessSpec
 ) -> str | None:
     """Return why the numbers of boxes or keypoints are others; None if nothing says so."""
-    found = _found_with(head, inputs, observe.seen(spec))
+    found = _detect_each(head, inputs, observe.seen(spec))
     if not found:
         return None
     boxes, places = [one.boxes for one in found], observe.places(spec)
-    moved = _found_with(head, inputs, observe.seen(spec, moved=True))
-    return _swapped(boxes, places) or _crossed(found) or _unlike(found, moved, places)
+    moved = _detect_each(head, inputs, observe.seen(spec, moved=True))
+    return _find_swap(boxes, places) or _find_crossing(found) or _find_order(found, moved, places)
 
 
-def _turned(boxes: Boxes) -> Boxes:
+def _turn(boxes: Boxes) -> Boxes:
     centre, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2
     return np.concatenate([centre - half[:, ::-1], centre + half[:, ::-1]], axis=1)
 
 
-_SWAPPED: Mapping[str, Callable[[Boxes], Boxes]] = {
+_SWAPS: Mapping[str, Callable[[Boxes], Boxes]] = {
     "x and y": lambda boxes: boxes[:, [1, 0, 3, 2]],
-    "width and height": _turned,
+    "width and height": _turn,
 }
 
 
-def _swapped(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | None:
+def _find_swap(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | None:
     """Return why numbers of the boxes must be swapped; None if nothing says so.
 
     Each image has boxes [n, 4], corners in pixels of the input, and its place there. Square images,
     and those that are stretched, say nothing.
     """
-    share = _in_padding(boxes, images)
+    share = _share_in_padding(boxes, images)
     if share <= _MUCH:
         return None
-    others = {name: _in_padding([*map(swap, boxes)], images) for name, swap in _SWAPPED.items()}
+    others = {name: _share_in_padding([*map(swap, boxes)], images) for name, swap in _SWAPS.items()}
     what = " or ".join(name for name, other in others.items() if other < _NEXT_TO_NOTHING)
     if not what:
         return None
@@ -216,28 +216,28 @@ def _swapped(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | No
     )
 
 
-def _others(boxes: Boxes) -> Iterator[tuple[str, Boxes]]:
+def _list_orders(boxes: Boxes) -> Iterator[tuple[str, Boxes]]:
     """Yield what else the numbers of boxes may be that a head read as corners, or as centres."""
     centred = np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], 1)
     for numbers in (boxes, centred):
         for names, read in _FORMS.items():
             for order in permutations(range(4)):
-                said = [name for _, name in sorted(zip(order, names.split(), strict=True))]
-                yield " ".join(said), read(numbers[:, order])
+                ordered = [name for _, name in sorted(zip(order, names.split(), strict=True))]
+                yield " ".join(ordered), read(numbers[:, order])
 
 
-def _from_size(boxes: Boxes) -> Boxes:
+def _corners_from_size(boxes: Boxes) -> Boxes:
     return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
 _FORMS: Mapping[str, Callable[[Boxes], Boxes]] = {
     "x1 y1 x2 y2": lambda boxes: boxes,
     "cx cy w h": corners,
-    "x1 y1 w h": _from_size,
+    "x1 y1 w h": _corners_from_size,
 }
 
 
-def _unlike(
+def _find_order(
     found: Sequence[Detections], moved: Sequence[Detections], images: Sequence[LetterboxMap]
 ) -> str | None:
     """Return what the numbers of boxes must be; None if nothing says so.
@@ -250,7 +250,7 @@ def _unlike(
     if read + _BETTER > 1:
         return None
     best, what = 0.0, ""
-    for others in zip(*(_others(one.boxes) for one in (*found, *moved)), strict=True):
+    for others in zip(*(_list_orders(one.boxes) for one in (*found, *moved)), strict=True):
         every = zip((*found, *moved), others, strict=True)
         seen = [replace(one, boxes=boxes) for one, (_, boxes) in every]
         other = _agreement(seen[: len(found)], seen[len(found) :], images)
@@ -281,10 +281,10 @@ def _agreement(
     return float(np.median(shares)) if shares else 1.0
 
 
-def _crossed(found: Sequence[Detections]) -> str | None:
+def _find_crossing(found: Sequence[Detections]) -> str | None:
     """Return why x and y of keypoints must be swapped; None if nothing says so."""
     inside, turned = (
-        np.concatenate([_in_boxes(one, order) for one in found]) for order in ([0, 1], [1, 0])
+        np.concatenate([_lie_in_boxes(one, order) for one in found]) for order in ([0, 1], [1, 0])
     )
     if len(inside) < _ENOUGH or inside.mean() > _FEW or turned.mean() < _NEARLY_ALL:
         return None
@@ -294,7 +294,7 @@ def _crossed(found: Sequence[Detections]) -> str | None:
     )
 
 
-def _in_boxes(found: Detections, order: list[int]) -> NDArray[np.bool_]:
+def _lie_in_boxes(found: Detections, order: list[int]) -> NDArray[np.bool_]:
     """Return if each keypoint that is seen lies in its box, or a tenth of its sides beside it."""
     if found.keypoints is None:
         return np.zeros(0, np.bool_)
@@ -304,7 +304,7 @@ def _in_boxes(found: Detections, order: list[int]) -> NDArray[np.bool_]:
     return inside[found.keypoints[..., 2] > _SEEN]
 
 
-def _in_padding(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> float:
+def _share_in_padding(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> float:
     """Return the share of the area of boxes that lies outside the images."""
     total = inside = 0.0
     for each, image in zip(boxes, images, strict=True):

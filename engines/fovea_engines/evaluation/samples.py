@@ -34,7 +34,7 @@ def image_files(folder: Path, most: int) -> list[Path]:
     """List at most `most` images of a folder, evenly over their names; InvalidOption if none."""
     if not folder.is_dir():
         raise InvalidOption(f"{folder} is not a folder of images")
-    files = _some(folder, folder.glob("*"))
+    files = _require_images(folder, folder.glob("*"))
     taken = np.linspace(0, len(files) - 1, min(most, len(files))).round().astype(int)
     return [files[i] for i in taken]
 
@@ -46,7 +46,9 @@ def images_below(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise InvalidOption(f"{folder} is not a folder of images")
-    return _some(folder, (path for path in folder.rglob("*") if not is_hidden(path, folder)))
+    return _require_images(
+        folder, (path for path in folder.rglob("*") if not is_hidden(path, folder))
+    )
 
 
 def is_hidden(path: Path, folder: Path) -> bool:
@@ -54,7 +56,7 @@ def is_hidden(path: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
-def _some(folder: Path, paths: Iterable[Path]) -> list[Path]:
+def _require_images(folder: Path, paths: Iterable[Path]) -> list[Path]:
     if not (files := sorted(filter(is_image, paths))):
         raise InvalidOption(f"{folder} has no image ({', '.join(sorted(IMAGE_SUFFIXES))})")
     return files
@@ -96,10 +98,10 @@ def read_rows(
 ) -> Iterator[tuple[str, Array]]:
     """Yield name and input row, [1, ...], of the images that `sample_images` yields.
 
-    `moved` says that they are to be as `_moved` makes them.
+    with `moved` they are as `_mirror` makes them.
     """
     for name, pixels in sample_images(folder, most):
-        yield name, input_row(spec, _moved(pixels) if moved else pixels)
+        yield name, input_row(spec, _mirror(pixels) if moved else pixels)
 
 
 def input_row(spec: PreprocessSpec, pixels: Pixels) -> Array:
@@ -108,7 +110,7 @@ def input_row(spec: PreprocessSpec, pixels: Pixels) -> Array:
     return Preprocessor(fit_spec(spec, width, height)).row(pixels)[0]
 
 
-def _moved(pixels: Pixels) -> Pixels:
+def _mirror(pixels: Pixels) -> Pixels:
     """Return an image of the same size: mirrored and smaller, at the left and the bottom."""
     height, width, _ = pixels.shape
     sides = max(round(width * MOVED), 1), max(round(height * MOVED), 1)

@@ -117,10 +117,10 @@ def fastest(rates: Sequence[Sequence[float]], ties: Sequence[Sequence[float]]) -
 
     The earliest wins where these are equal, too.
     """
-    return _unbeaten(ties, _unbeaten(rates, range(len(rates))))[0]
+    return _find_unbeaten(ties, _find_unbeaten(rates, range(len(rates))))[0]
 
 
-def _unbeaten(rates: Sequence[Sequence[float]], among: Sequence[int]) -> Sequence[int]:
+def _find_unbeaten(rates: Sequence[Sequence[float]], among: Sequence[int]) -> Sequence[int]:
     """Return the positions whose rates no others beat; all where each is beaten, in a circle."""
     beaten = {one for one in among for other in among if is_faster(rates[other], rates[one])}
     return [one for one in among if one not in beaten] or among

@@ -95,12 +95,12 @@ class DataYaml:
                 "list of these"
             )
         if folder is not None:
-            return self._elsewhere(split, entries, folder)
+            return self._pair_moved(split, entries, folder)
         pairs = [pair for entry in entries for pair in self._named(split, entry)]
         # An image that is named twice is measured once.
         return list({pair.image: pair for pair in pairs}.values())
 
-    def _elsewhere(self, split: str, entries: list[str], folder: Path) -> list[Pair]:
+    def _pair_moved(self, split: str, entries: list[str], folder: Path) -> list[Pair]:
         """Pair the images of a folder with the labels that belong to the one in the file."""
         if len(entries) > 1 or entries[0].endswith(".txt"):
             raise InvalidOption(
@@ -109,10 +109,10 @@ class DataYaml:
             )
         named = [labels_of(place) for place in self._places(entries[0])]
         labels = next(filter(Path.is_dir, named), named[0])
-        return [Pair(image, paired(image, folder, labels)) for image in images_below(folder)]
+        return [Pair(image, label_file(image, folder, labels)) for image in images_below(folder)]
 
     def _named(self, split: str, entry: str) -> list[Pair]:
-        path = self._found(entry)
+        path = self._find_entry(entry)
         if path is None:
             raise NotFound(
                 f"{self.file}: its {split} images are not in {self._places(entry)[0]}: correct "
@@ -121,12 +121,12 @@ class DataYaml:
         if path.is_dir():
             images = images_below(path)
         elif path.suffix.lower() == ".txt":
-            images = self._listed(path)
+            images = self._read_list(path)
         else:
             images = [path]
-        return [Pair(image, _beside(image)) for image in images]
+        return [Pair(image, _find_label_file(image)) for image in images]
 
-    def _listed(self, file: Path) -> list[Path]:
+    def _read_list(self, file: Path) -> list[Path]:
         """Read a file with the path of an image on each line."""
         try:
             lines = text_of(file.read_bytes()).splitlines()
@@ -143,7 +143,7 @@ class DataYaml:
             found.append(image)
         return found
 
-    def _found(self, entry: str) -> Path | None:
+    def _find_entry(self, entry: str) -> Path | None:
         return next(filter(Path.exists, self._places(entry)), None)
 
     def _places(self, entry: str) -> list[Path]:
@@ -162,15 +162,15 @@ class DataYaml:
 
 def labels_of(images: Path) -> Path:
     """Return the folder of the labels of images: as YOLO has it, `labels` for `images`."""
-    return swapped(images, "images", "labels")
+    return replace_part(images, "images", "labels")
 
 
-def paired(image: Path, images: Path, labels: Path) -> Path:
+def label_file(image: Path, images: Path, labels: Path) -> Path:
     """Return the file of an image's labels, which has the same place in another folder."""
     return labels / image.relative_to(images).with_suffix(".txt")
 
 
-def swapped(folder: Path, name: str, other: str) -> Path:
+def replace_part(folder: Path, name: str, other: str) -> Path:
     """Replace the last part of a path that has this name; YOLO finds labels of images so."""
     parts = list(folder.absolute().parts)
     if name not in parts:
@@ -179,7 +179,7 @@ def swapped(folder: Path, name: str, other: str) -> Path:
     return Path(*parts)
 
 
-def _beside(image: Path) -> Path:
+def _find_label_file(image: Path) -> Path:
     """Return the file of an image's labels: in `labels` in place of `images`, or beside it."""
     beside = image.with_suffix(".txt")
     usual = labels_of(image.parent) / beside.name
@@ -218,7 +218,7 @@ def read_yolo(data: Path, folder: Path | None) -> YoloLabels:
         described = DataYaml.read(data if is_yaml(data) else data / DATA_YAML)
         pairs, split = described.pairs(folder), described.split
     else:
-        pairs, split = _in_folders(data, folder)
+        pairs, split = _pair_folders(data, folder)
     files = {image: file for image, file in pairs if file.is_file()}
     if not files:
         raise NotFound(
@@ -226,8 +226,8 @@ def read_yolo(data: Path, folder: Path | None) -> YoloLabels:
             f"{pairs[0].labels}: name the folder that has them"
         )
     names = yolo_class_names(data)
-    points = _keypoints_of_each(files.values())
-    images = [_labelled(image, files.get(image), names, points) for image, _ in pairs]
+    points = _count_keypoints(files.values())
+    images = [_read_labelled(image, files.get(image), names, points) for image, _ in pairs]
     return YoloLabels(images, names, split)
 
 
@@ -254,10 +254,10 @@ def yolo_class_names(data: Path) -> tuple[str, ...] | None:
     return DataYaml.read(described).names if described.is_file() else None
 
 
-def _in_folders(data: Path, folder: Path | None) -> tuple[list[Pair], str | None]:
+def _pair_folders(data: Path, folder: Path | None) -> tuple[list[Pair], str | None]:
     """Pair the images of a folder with the label files of another; return their split, too."""
     labels, split = data / "labels" if (data / "labels").is_dir() else data, None
-    if not any(labels.glob("[!.]*.txt")) and (found := _split_of(labels)) is not None:
+    if not any(labels.glob("[!.]*.txt")) and (found := _find_split(labels)) is not None:
         labels, split = found, found.name
         labels = labels / "labels" if (labels / "labels").is_dir() else labels
     files = {
@@ -267,8 +267,8 @@ def _in_folders(data: Path, folder: Path | None) -> tuple[list[Pair], str | None
     }
     if not files:
         raise NotFound(f"{labels} has no YOLO label file (*.txt): name the folder that has them")
-    folder = swapped(labels, "labels", "images") if folder is None else folder
-    pairs = [Pair(image, paired(image, folder, labels)) for image in images_below(folder)]
+    folder = replace_part(labels, "labels", "images") if folder is None else folder
+    pairs = [Pair(image, label_file(image, folder, labels)) for image in images_below(folder)]
     known = {pair.labels for pair in pairs}
     for name in sorted(files):
         if (file := labels / f"{name}.txt") not in known:
@@ -279,23 +279,23 @@ def _in_folders(data: Path, folder: Path | None) -> tuple[list[Pair], str | None
     return pairs, split
 
 
-def _split_of(labels: Path) -> Path | None:
+def _find_split(labels: Path) -> Path | None:
     """Return the folder of the split that is measured, as val or val2017; None without splits."""
     named = {path.name.rstrip("0123456789"): path for path in labels.glob("*") if path.is_dir()}
     return next((named[name] for name in SPLITS if name in named), None)
 
 
-def _keypoints_of_each(files: Iterable[Path]) -> int:
+def _count_keypoints(files: Iterable[Path]) -> int:
     """Return the number of keypoints on every line of files; 0 for boxes and polygons.
 
     All lines decide, as one polygon may look like a box and keypoints by chance.
     """
     lines = (line.split() for file in files for line in _lines(file))
-    counts = {_keypoints_on(words) for words in lines if words}
+    counts = {_count_on_line(words) for words in lines if words}
     return counts.pop() if len(counts) == 1 else 0
 
 
-def _keypoints_on(words: list[str]) -> int:
+def _count_on_line(words: list[str]) -> int:
     try:
         numbers = [float(word) for word in words[_BOX:]]
     except ValueError:
@@ -305,14 +305,14 @@ def _keypoints_on(words: list[str]) -> int:
     return len(visibilities) if complete else 0
 
 
-def _labelled(
+def _read_labelled(
     image: Path, file: Path | None, names: Sequence[str] | None, points: int
 ) -> LabelledImage:
     # Only decoding shows the size of the upright image.
     height, width, _ = read_image(image).shape
     rows = [] if file is None else _read_rows(file, width, height, names, points)
     shapes = [row.outline for row in rows]
-    boxes = np.array([_around(shape) for shape in shapes], np.float32).reshape(-1, 4)
+    boxes = np.array([_bound(shape) for shape in shapes], np.float32).reshape(-1, 4)
     polygons = tuple([row.outline.ravel().tolist()] for row in rows if row.drawn)
     marked = np.array([row.keypoints for row in rows], np.float32).reshape(len(rows), points, 3)
     return LabelledImage(
@@ -347,7 +347,7 @@ def _read_rows(
         class_id = _class_id(where, words[0], names)
         end = _BOX if points else len(words)
         outline = _outline(where, words[1:end]) * [width, height]
-        check_box(where, _around(outline), width, height)
+        check_box(where, _bound(outline), width, height)
         keypoints = np.array(words[end:], np.float64).reshape(-1, 3)
         _check_shares(where, keypoints[:, :2].ravel().tolist(), words[end:])
         rows.append(_Row(class_id, outline, end > _BOX, keypoints * [width, height, 1]))
@@ -397,7 +397,7 @@ def _check_shares(where: str, values: list[float], words: list[str]) -> None:
         )
 
 
-def _around(outline: Outline) -> tuple[float, float, float, float]:
+def _bound(outline: Outline) -> tuple[float, float, float, float]:
     (x1, y1), (x2, y2) = outline.min(axis=0).tolist(), outline.max(axis=0).tolist()
     return x1, y1, x2, y2
 

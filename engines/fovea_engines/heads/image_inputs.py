@@ -98,7 +98,7 @@ def image_of(inputs: Sequence[TensorSpec]) -> TensorSpec:
     return images[0]
 
 
-def beside_image(inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
+def list_other_inputs(inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
     """Return the names of the inputs that are filled in."""
     fed = _images(inputs)
     return tuple(spec.name for spec in inputs if spec not in fed)

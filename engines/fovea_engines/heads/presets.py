@@ -169,7 +169,7 @@ def check_fields(fields: object) -> None:
         raise InvalidOption(_complaint(*error.errors(include_url=False)[0]["loc"][:1])) from error
 
 
-def over_own(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
+def merge_preprocess(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields that a user names over those that the model's graph decides.
 
     Variants differ from what the family of this model has; they leave what the graph decides.

@@ -31,28 +31,28 @@ _SIDES = 320, 480
 _ROUNDING = 0.02
 
 
-def as_written(head: Recognition, model: onnx.ModelProto) -> Recognition:
+def add_own_preprocess(head: Recognition, model: onnx.ModelProto) -> Recognition:
     """Return a head with what the graph decides of its preprocessing.
 
-    Once the graph is normalised, a resize in the graph is a constant, and tells nothing.
+    Once the graph is normalised, a resize in it is a constant, and shows nothing.
     """
     return replace(
         head,
-        own_fit=own_fit(model) if head.resizes else None,
+        own_fit=find_own_fit(model) if head.resizes else None,
         from_openvino=model.graph.name == _OF_OPENVINO,
     )
 
 
-def own_fit(model: onnx.ModelProto) -> Fit | None:
-    """Return how a graph as its exporter wrote it resizes images; None where nothing tells.
+def find_own_fit(model: onnx.ModelProto) -> Fit | None:
+    """Return how a graph as its exporter wrote it resizes images; None where nothing shows it.
 
-    An image of one size, which is square, tells nothing, nor does a graph that cannot be run.
+    An image of one size, which is square, shows nothing, nor does a graph that cannot be run.
     """
     inputs = graph_inputs(model)
     declared = image_of(inputs)
     shape = declared.shape if len(declared.shape) == 4 else (1, *declared.shape)
     image = replace(declared, shape=shape)
-    resized = _resized(model, image.name)
+    resized = _find_resized(model, image.name)
     if resized is None or image_layout(image) is None:
         return None
     height, width = (
@@ -77,7 +77,7 @@ def own_fit(model: onnx.ModelProto) -> Fit | None:
     return "letterbox" if kept else "stretch"
 
 
-def _resized(model: onnx.ModelProto, image: str) -> str | None:
+def _find_resized(model: onnx.ModelProto, image: str) -> str | None:
     """Return what the first resize of the image makes; None where features come first."""
     reached = {image}
     for node in model.graph.node:

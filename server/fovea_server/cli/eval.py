@@ -184,7 +184,7 @@ def _evaluate_locally(
         check_task(labelled, card.task)
         chosen = choose(labelled, classes, engine.labels, engine.num_classes)
         _say(chosen, progress)
-        dataset = chosen.labelled.for_model(engine.labels, engine.num_classes)
+        dataset = chosen.labelled.match_classes(engine.labels, engine.num_classes)
         measured = measure_engine(engine, dataset, progress, engine.resolve(options))
     built = card.backend, card.precision
     confusion = measured.confusion(conf, others=classes is None)
@@ -213,7 +213,7 @@ def _evaluate_server(
             check_task(labelled, known.task)
         chosen = choose(labelled, classes, labels)
         if labels is not None:
-            chosen.labelled.for_model(labels)
+            chosen.labelled.match_classes(labels)
         _say(chosen, progress)
 
         def ask(path: Path) -> Predicted:

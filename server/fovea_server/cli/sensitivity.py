@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fovea_engines.build.int8 import BUDGET, Judge
-from fovea_engines.build.open_question import check_settled
+from fovea_engines.build.open_question import check_head_decided
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.heads.presets import read_preprocess
@@ -100,7 +100,7 @@ def sensitivity(
 def _search(plan: BuildPlan) -> SensitivitySearch:
     progress = ConsoleProgress()
     prepared = prepare(plan, progress)
-    check_settled(plan, prepared)
+    check_head_decided(plan, prepared)
     layers = quantisable_layers(prepared)
     ranges, _ = find_ranges(plan, prepared, progress)
     with progress.phase("sensitivity"):

@@ -25,7 +25,7 @@ from fovea_engines.evaluation.class_folders import (
 )
 from fovea_engines.evaluation.class_maps import ClassMaps, FoundMap, measure_maps
 from fovea_engines.evaluation.dataset import Dataset, LabelledImage
-from fovea_engines.evaluation.evaluate import EVALUATION, CompactDetections, detect_all, in_process
+from fovea_engines.evaluation.evaluate import EVALUATION, CompactDetections, detect_all, detect_with
 from fovea_engines.evaluation.label_tables import AttributeLabels, Judged, TextLabels
 from fovea_engines.evaluation.labels import Labels, check_task, measure, read_labelled
 from fovea_engines.evaluation.mean_ap import mean_ap
@@ -117,7 +117,7 @@ def answered_accuracy(answers: Mapping[int, bytes], labelled: Labels) -> AnyAccu
     def ask(path: Path) -> Predicted:
         return Predicted.of(fovea_client.prediction(httpx.Response(200, content=bodies[path])))
 
-    return measure_answers(labelled.only(bodies), ask).accuracy if bodies else None
+    return measure_answers(labelled.keep_images(bodies), ask).accuracy if bodies else None
 
 
 def measure_engine(
@@ -130,7 +130,7 @@ def measure_engine(
         case ClassFolders():
             return _measure_images(classify_with(engine), labelled, progress)
         case Dataset():
-            answers = detect_all(in_process(engine, options), labelled, progress)
+            answers = detect_all(detect_with(engine, options), labelled, progress)
             return MeasuredAnswers(mean_ap(labelled, answers), labelled, answers)
         case _:
             return MeasuredAnswers(measure(engine, labelled, progress))
@@ -203,7 +203,7 @@ def _measure_objects(
         return CompactDetections.of(found)
 
     answers = detect_all(detect, labelled, progress or Progress())
-    dataset = labelled.for_model(_labels_by_id(names, labelled))
+    dataset = labelled.match_classes(_labels_by_id(names, labelled))
     return MeasuredAnswers(mean_ap(dataset, answers), dataset, answers)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fovea_engines.evaluation.class_folders import ClassFolders
 from fovea_engines.evaluation.class_maps import ClassMaps
-from fovea_engines.evaluation.dataset import Dataset, numbered_alike
+from fovea_engines.evaluation.dataset import Dataset, share_numbers
 from fovea_engines.evaluation.label_tables import AttributeLabels, TextLabels
 from fovea_engines.evaluation.labels import Labels
 from fovea_engines.evaluation.pictures import PicturePairs
@@ -122,7 +122,7 @@ def _map_known(
     labels: Sequence[str] | None,
     num_classes: int | None,
 ) -> dict[str, str]:
-    """Return the model's name of each class of the labels that it has, as `for_model` does."""
+    """Return the model's name of each class of the labels that it has, as `match_classes` does."""
     own = labelled.class_names if isinstance(labelled, Dataset) else None
     if labels is None:
         if own is not None or num_classes is None:
@@ -132,7 +132,7 @@ def _map_known(
         if own is None:
             by_number = {str(number): label for number, label in enumerate(labels)}
             return {name: by_number[name] for name in counts if name in by_number}
-        if not counts.keys() <= set(labels) and numbered_alike(own, labels):
+        if not counts.keys() <= set(labels) and share_numbers(own, labels):
             return dict(zip(own, labels, strict=True))
     return {name: name for name in counts if name in labels}
 
@@ -178,7 +178,9 @@ def _match_typed(
 
 def _only(labelled: Dataset | ClassFolders, kept: Container[str]) -> Labels:
     if isinstance(labelled, ClassFolders):
-        return labelled.only([image for image in labelled.images if image.parent.name in kept])
+        return labelled.keep_images(
+            [image for image in labelled.images if image.parent.name in kept]
+        )
     images = []
     for image in labelled.images:
         names = _names(labelled, image.class_ids.tolist())

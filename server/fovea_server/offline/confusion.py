@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.evaluation.dataset import Dataset
 from fovea_engines.evaluation.evaluate import CompactDetections
-from fovea_engines.evaluation.mean_ap import coco_indices, indexed, judge
+from fovea_engines.evaluation.mean_ap import build_index, coco_indices, judge
 from fovea_engines.results.class_names import class_name
 
 _OVERLAP = 0.5
@@ -134,7 +134,7 @@ def object_confusion(
 
     taken = set(hits.values())
     left = [
-        indexed(index.dataset | {"annotations": rest, "categories": [{"id": 0}]})
+        build_index(index.dataset | {"annotations": rest, "categories": [{"id": 0}]})
         for index, rest in (
             (labels, [o | {"category_id": 0} for n, o in objects.items() if n not in taken]),
             (found, [o | {"category_id": 0} for n, o in own.items() if n not in hits]),

@@ -191,12 +191,12 @@ def test_accuracy_of_what_is_not_finite(tmp_path, images):
     source = fragile_classifier(tmp_path / "m.onnx")
     one = plan(source, tmp_path, images=images)
     prepared, notes = prepare(one, Notes()), Notes()
-    labelled = read_labelled(tmp_path / "data", None).for_model(prepared.labels, 2)
+    labelled = read_labelled(tmp_path / "data", None).match_classes(prepared.labels, 2)
     truth = LabelledEvaluation(one, prepared, labelled, notes)
     with reference(one, prepared, prepared.graph, "fp32") as engine:
-        assert truth.figure_of(engine) == 0
+        assert truth.measure_figure(engine) == 0
         with pytest.raises(NotFinite):
-            truth.of_engine("int8", engine)
+            truth.measure_engine("int8", engine)
     assert acceptance._accuracies(truth, {"fp16": prepared.graph}, notes) == {}
     assert notes.notes[-1].startswith("fp16 cannot be measured beside it: output output0 of m is")
     with pytest.raises(NotFinite):

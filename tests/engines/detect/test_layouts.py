@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fovea_engines.evaluation.observe import Observer
-from fovea_engines.evaluation.preprocessing import misplaced
+from fovea_engines.evaluation.preprocessing import find_misplacement
 from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.heads.registry import FAMILIES
@@ -152,7 +152,7 @@ def family_of(network, outputs, first=0):
     told = recognise(IMAGE, specs, {}, observe=seen)
     if told.family is None:
         return None
-    if misplaced(told, IMAGE, seen, default_preprocess("yolov8", IMAGE, {})):
+    if find_misplacement(told, IMAGE, seen, default_preprocess("yolov8", IMAGE, {})):
         return None
     head = open_head(told, IMAGE)
     for each, want in zip(outputs[False], network.found[False, CONF], strict=True):

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.dataset import Dataset, read_dataset
-from fovea_engines.evaluation.evaluate import CompactDetections, detect_all, in_process
+from fovea_engines.evaluation.evaluate import CompactDetections, detect_all, detect_with
 from fovea_engines.evaluation.labelled_image import LabelledImage
 from fovea_engines.evaluation.mean_ap import mean_ap
 from fovea_engines.progress import Progress
@@ -141,8 +141,8 @@ def engine(shared, tmp_path_factory, request):
 @pytest.fixture(scope="module")
 def detections(engine, coco64):
     """What the engine finds, by name of the image."""
-    dataset = read_dataset(coco64 / "val.json", coco64 / "val").for_model(engine.labels)
-    everything = detect_all(in_process(engine), dataset, Progress())
+    dataset = read_dataset(coco64 / "val.json", coco64 / "val").match_classes(engine.labels)
+    everything = detect_all(detect_with(engine), dataset, Progress())
     return {image.path.name: one for image, one in zip(dataset.images, everything, strict=True)}
 
 
@@ -179,7 +179,7 @@ def test_figures_are_those_of_pycocotools(engine, coco64, detections):
         judge.evaluate()
         judge.accumulate()
         judge.summarize()
-    dataset = read_dataset(coco64 / "val.json", coco64 / "val").for_model(engine.labels)
+    dataset = read_dataset(coco64 / "val.json", coco64 / "val").match_classes(engine.labels)
     figures = figures_of(dataset, detections)
     assert figures.images == 64
     sizes = [figures.by_size[size] for size in ("small", "medium", "large")]
@@ -211,10 +211,10 @@ def test_yolo_labels_of_the_same_boxes_give_the_same_figures(engine, coco64, det
         if lines:
             text = "\n".join(lines) + "\n\n"
             (tmp_path / "labels" / image["file_name"]).with_suffix(".txt").write_text(text)
-    coco = read_dataset(coco64 / "val.json", coco64 / "val").for_model(engine.labels, 80)
+    coco = read_dataset(coco64 / "val.json", coco64 / "val").match_classes(engine.labels, 80)
     expected = figures_of(coco, detections)
     for data, images in ((tmp_path, None), (tmp_path / "labels", coco64 / "val")):
-        yolo = read_dataset(data, images).for_model(engine.labels, 80)
+        yolo = read_dataset(data, images).match_classes(engine.labels, 80)
         assert len(yolo.images) == 64
         have = figures_of(yolo, detections)
         assert have.map50_95 == pytest.approx(expected.map50_95, abs=1e-4)
@@ -228,7 +228,7 @@ def test_gaps_and_order_of_category_ids_do_not_matter(engine, coco64, detections
     """As in COCO's own val2017, whose 80 ids go from 1 to 90."""
     document = json.loads((coco64 / "val.json").read_text())
     expected = figures_of(
-        read_dataset(coco64 / "val.json", coco64 / "val").for_model(engine.labels), detections
+        read_dataset(coco64 / "val.json", coco64 / "val").match_classes(engine.labels), detections
     )
     labels = tuple(category["name"] for category in document["categories"])
     gaps = sorted(random.Random(1).sample(range(1, 91), 80))
@@ -237,7 +237,7 @@ def test_gaps_and_order_of_category_ids_do_not_matter(engine, coco64, detections
     for annotation in document["annotations"]:
         annotation["category_id"] = gaps[annotation["category_id"]]
     (tmp_path / "gaps.json").write_text(json.dumps(document))
-    by_number = read_dataset(tmp_path / "gaps.json", coco64 / "val").for_model(None, 80)
+    by_number = read_dataset(tmp_path / "gaps.json", coco64 / "val").match_classes(None, 80)
     assert figures_of(by_number, detections).map50_95 == expected.map50_95
 
     turned = {category["id"]: 100 - category["id"] for category in document["categories"]}
@@ -246,5 +246,5 @@ def test_gaps_and_order_of_category_ids_do_not_matter(engine, coco64, detections
     for annotation in document["annotations"]:
         annotation["category_id"] = turned[annotation["category_id"]]
     (tmp_path / "turned.json").write_text(json.dumps(document))
-    by_name = read_dataset(tmp_path / "turned.json", coco64 / "val").for_model(labels)
+    by_name = read_dataset(tmp_path / "turned.json", coco64 / "val").match_classes(labels)
     assert figures_of(by_name, detections).map50_95 == expected.map50_95

@@ -57,14 +57,14 @@ def test_the_first_and_the_first_five_count(folders):
 
 def test_classes_meet_by_name_or_by_number(folders):
     found = read_labelled(folders)
-    assert found.for_model(("dog", "bird", "cat")) is found
+    assert found.match_classes(("dog", "bird", "cat")) is found
     with pytest.raises(InvalidOption, match="has a folder 'dog', and the model has no such class"):
-        found.for_model(("bird", "cat"))
+        found.match_classes(("bird", "cat"))
     with pytest.raises(InvalidOption, match="only 0, 1"):
-        found.for_model(None, 2)
+        found.match_classes(None, 2)
     (folders / "cat").rename(folders / "0")
     (folders / "dog").rename(folders / "1")
-    assert len(read_labelled(folders).for_model(None, 2).images) == 3
+    assert len(read_labelled(folders).match_classes(None, 2).images) == 3
 
 
 def test_the_digest_knows_images_and_classes(folders):

@@ -66,7 +66,7 @@ def test_figures_are_those_of_scikit_learn(folder):
 def test_levels_meet_classes_by_name(folder):
     """Levels of one name are one class, and those of an empty line do not count."""
     (folder / "masks" / "classes.txt").write_text("car\n\nroad\ncar\n")
-    dataset = read_labelled(folder / "masks").for_model(tuple(NAMES.values()))
+    dataset = read_labelled(folder / "masks").match_classes(tuple(NAMES.values()))
     ids = {0: 2, 1: 0, 2: 1, 3: 2, 255: 3}
 
     def segment(image):
@@ -78,7 +78,7 @@ def test_levels_meet_classes_by_name(folder):
     wrong = measure_maps(lambda image: FoundMap(np.zeros((30, 40), np.uint16), NAMES), dataset)
     assert (wrong.miou, wrong.pixel_accuracy) == (0, 0)
     with pytest.raises(InvalidOption, match="has the class 'car', and the model has not, only sky"):
-        dataset.for_model(("sky", "road"))
+        dataset.match_classes(("sky", "road"))
     before = dataset.sha256()
     (folder / "masks" / "classes.txt").write_text("car\n\nroad\nroad\n")
     assert read_labelled(folder / "masks").sha256() != before
@@ -86,10 +86,10 @@ def test_levels_meet_classes_by_name(folder):
 
 def test_levels_without_names_are_the_models_class_ids(folder):
     maps = read_labelled(folder / "masks")
-    assert maps.for_model(None, 4) is maps
-    assert maps.for_model(tuple(NAMES.values())) is maps
+    assert maps.match_classes(None, 4) is maps
+    assert maps.match_classes(tuple(NAMES.values())) is maps
     with pytest.raises(InvalidOption, match=r"a.png has the level 3, .* are 0 to 2: name the lev"):
-        maps.for_model(None, 3)
+        maps.match_classes(None, 3)
 
 
 @pytest.mark.parametrize("task", ["saliency", "depth"])

@@ -53,13 +53,13 @@ def image(**changes) -> dict:
 def read_json(folder: Path, document: object, **arguments) -> Dataset:
     file = folder / "val.json"
     file.write_text(document if isinstance(document, str) else json.dumps(document))
-    return read_dataset(file, folder / "images").for_model(**{"labels": None} | arguments)
+    return read_dataset(file, folder / "images").match_classes(**{"labels": None} | arguments)
 
 
 def read_lines(folder: Path, *lines: str, **arguments) -> Dataset:
     (folder / "labels").mkdir(exist_ok=True)
     (folder / "labels" / "a.txt").write_text("\n".join(lines))
-    return read_dataset(folder).for_model(**{"labels": None} | arguments)
+    return read_dataset(folder).match_classes(**{"labels": None} | arguments)
 
 
 def test_coco(images, tmp_path):
@@ -84,7 +84,7 @@ def test_yolo(images, tmp_path):
     assert first.class_ids.tolist() == [2, 0]
     assert first.areas.tolist() == pytest.approx([1600, 2000])
     assert (second.path.name, len(second.boxes)) == ("b.png", 0)
-    alone = read_dataset(tmp_path / "labels").for_model(LABELS)
+    alone = read_dataset(tmp_path / "labels").match_classes(LABELS)
     assert [image.path for image in alone.images] == [first.path, second.path]
     (images / "b.txt").write_text("1 0.5 0.5 0.2 0.4")
     together = read_dataset(images)
@@ -122,26 +122,26 @@ def test_a_set_that_calls_a_few_classes_otherwise_meets_the_model_by_number(imag
     categories = [{"id": i + 1, "name": name} for i, name in enumerate(names)]
     dataset = read_json(tmp_path, annotation(category_id=2) | {"categories": categories})
     assert dataset.class_names == names
-    assert dataset.for_model(LABELS).images[0].class_ids.tolist() == [1]
-    assert dataset.for_model(LABELS).class_names == LABELS
+    assert dataset.match_classes(LABELS).images[0].class_ids.tolist() == [1]
+    assert dataset.match_classes(LABELS).class_names == LABELS
     for labels in (("bus", "cat", "dog"), (*LABELS, "train")):
         with pytest.raises(InvalidOption, match="has the class 'puppy'"):
-            dataset.for_model(labels)
+            dataset.match_classes(labels)
 
 
 def test_labels_that_are_known_in_part_are_completed_by_the_set(images, tmp_path):
     """As a server tells them: only classes that it found."""
     dataset = read_json(tmp_path, coco())
     assert dataset.class_names == ("cat", "dog")
-    in_order = dataset.for_model(("cat", None))
+    in_order = dataset.match_classes(("cat", None))
     assert in_order.class_names == ("cat", "dog")
     assert [image.class_ids.tolist() for image in in_order.images] == [[0], [1]]
-    among_others = dataset.for_model(("bus", None, "dog"))
+    among_others = dataset.match_classes(("bus", None, "dog"))
     assert [image.class_ids.tolist() for image in among_others.images] == [[3], [2]]
     assert among_others.class_names == ("bus", "1", "dog", "cat")
     with pytest.raises(InvalidOption, match="has the class 'cat'"):
-        dataset.for_model(("bus", None, "train"))
-    assert read_lines(tmp_path, "1 0.5 0.5 0.1 0.1").for_model(("cat", None)).class_names == (
+        dataset.match_classes(("bus", None, "train"))
+    assert read_lines(tmp_path, "1 0.5 0.5 0.1 0.1").match_classes(("cat", None)).class_names == (
         "cat",
         "1",
     )
@@ -375,7 +375,7 @@ def test_names_are_as_they_are_written(tmp_path, names, read):
 def test_a_trainer_calls_no_and_yes_false_and_true(tmp_path):
     dataset_at(tmp_path, "images/a.png")
     (tmp_path / "data.yaml").write_text("{val: images, names: [no, yes]}")
-    read = read_dataset(tmp_path / "data.yaml").for_model(("False", "True"))
+    read = read_dataset(tmp_path / "data.yaml").match_classes(("False", "True"))
     assert (read.class_names, read.images[0].class_ids.tolist()) == (("False", "True"), [1])
 
 

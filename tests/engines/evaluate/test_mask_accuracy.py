@@ -13,7 +13,7 @@ from pycocotools.cocoeval import COCOeval
 
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.dataset import Dataset, read_dataset
-from fovea_engines.evaluation.evaluate import CompactDetections, detect_all, in_process
+from fovea_engines.evaluation.evaluate import CompactDetections, detect_all, detect_with
 from fovea_engines.evaluation.labelled_image import LabelledImage
 from fovea_engines.evaluation.mean_ap import mean_ap
 from fovea_engines.progress import Progress
@@ -35,8 +35,8 @@ def segmented(shared, tmp_path_factory):
     (folder / "model.onnx").symlink_to(shared / "models" / "yolov8n-seg-320.onnx")
     coco64 = shared / "data" / "coco64"
     with Engine.open(folder) as engine:
-        dataset = read_dataset(coco64 / "labels-seg", coco64 / "val").for_model(engine.labels)
-        yield dataset, detect_all(in_process(engine), dataset, Progress())
+        dataset = read_dataset(coco64 / "labels-seg", coco64 / "val").match_classes(engine.labels)
+        yield dataset, detect_all(detect_with(engine), dataset, Progress())
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

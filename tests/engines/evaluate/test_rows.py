@@ -5,7 +5,7 @@ import pytest
 
 from fovea_engines.evaluation.agreement.identity import IdentityCheck
 from fovea_engines.evaluation.agreement.measure import measure
-from fovea_engines.evaluation.agreement.rows import aligned
+from fovea_engines.evaluation.agreement.rows import align
 from fovea_engines.evaluation.reference import Sample
 from fovea_preprocess.errors import Disagreement
 
@@ -37,7 +37,7 @@ def check(want, have, ranked=RANKED):
 def test_rows_of_all_outputs_move_together(batch):
     want = answer(batch=batch)
     have = reordered(want, np.random.default_rng(1).permutation(COUNT))
-    for name, array in aligned(want, have, RANKED).items():
+    for name, array in align(want, have, RANKED).items():
         np.testing.assert_array_equal(array, want[name])
     found = check(want, have)
     assert (found.output_error, found.quality) == (0, 1)

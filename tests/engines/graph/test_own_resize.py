@@ -11,7 +11,7 @@ from fovea_engines.build.build import build
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.samples import read_image
 from fovea_engines.inspect.inspection import read_model_file
-from fovea_engines.onnx_graph.as_written import own_fit
+from fovea_engines.onnx_graph.as_written import find_own_fit
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
@@ -50,12 +50,12 @@ def fixed(path, height, width, tmp_path):
 
 
 def test_a_graph_shows_its_own_resize(fcos, stretching, shared, tmp_path):
-    assert own_fit(onnx.load(fcos)) == "letterbox"
-    assert own_fit(onnx.load(stretching)) == "stretch"
+    assert find_own_fit(onnx.load(fcos)) == "letterbox"
+    assert find_own_fit(onnx.load(stretching)) == "stretch"
     for path, fit in ((fcos, "letterbox"), (stretching, "stretch")):
-        assert own_fit(onnx.load(fixed(path, 480, 640, tmp_path))) == fit
-        assert own_fit(onnx.load(fixed(path, 320, 320, tmp_path))) is None
-    assert own_fit(onnx.load(shared / "models" / "yolov8n.onnx")) is None
+        assert find_own_fit(onnx.load(fixed(path, 480, 640, tmp_path))) == fit
+        assert find_own_fit(onnx.load(fixed(path, 320, 320, tmp_path))) is None
+    assert find_own_fit(onnx.load(shared / "models" / "yolov8n.onnx")) is None
 
 
 @pytest.mark.parametrize("size", [None, (480, 640)])

@@ -45,7 +45,7 @@ def test_what_the_model_lacks_is_refused_and_the_error_says_what_to_type():
     assert [image.class_ids.tolist() for image in chosen.labelled.images] == [[0, 1, 1]]
     assert len(chosen.labelled.images[0].outlines) == 3
     assert chosen.note == "not measured: fork lift (2 objects), which the model lacks"
-    assert chosen.labelled.for_model(("dog", "cat", "bus")).images[0].class_ids.tolist() == [
+    assert chosen.labelled.match_classes(("dog", "cat", "bus")).images[0].class_ids.tolist() == [
         1,
         0,
         0,

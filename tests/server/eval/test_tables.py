@@ -79,7 +79,9 @@ def test_texts(tmp_path):
     assert measured[0] == measured[1] == measured[2]
     similarity = (4 / 7 + 1 + 0 + 1) / 4
     assert measured[0] == TextAccuracy(4, 0.5, pytest.approx(similarity), 5 / 14)
-    assert read_table(lines).sha256() != read_table(lines).only([tmp_path / "a.png"]).sha256()
+    assert (
+        read_table(lines).sha256() != read_table(lines).keep_images([tmp_path / "a.png"]).sha256()
+    )
 
 
 def test_attributes(tmp_path):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.evaluation.agreement.measure import NO_NUMBER, output_error
 from fovea_engines.evaluation.agreement.overlap import overlap
-from fovea_engines.evaluation.agreement.rows import aligned
+from fovea_engines.evaluation.agreement.rows import align
 from fovea_engines.evaluation.reference import Outputs, Sample
 from fovea_engines.heads.base import Detector
 from fovea_engines.results.detections import Detections
@@ -219,7 +219,7 @@ def _output_error(sample: Sample, have: Outputs) -> float:
                 f"on {sample.name} an output is {list(actual.shape)} where the source model has "
                 f"{list(expected.shape)}: try another --backend"
             )
-    rows = aligned(sample.want, have, sample.ranked)
+    rows = align(sample.want, have, sample.ranked)
     errors = {
         name: output_error({name: array}, rows, _ROUNDING) for name, array in sample.want.items()
     }

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.evaluation.agreement.matching import CONF, MARGIN, Matching, match
-from fovea_engines.evaluation.agreement.rows import aligned
+from fovea_engines.evaluation.agreement.rows import align
 from fovea_engines.evaluation.reference import Outputs, Sample
 from fovea_engines.heads.base import Head
 from fovea_engines.repository.figures import Agreement, WorstImage
@@ -45,7 +45,7 @@ def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> A
     Each pair has the name of an image, the source's detections and the other's, from a score of
     `CONF - MARGIN`.
     """
-    return _agreement([_matched(*pair) for pair in pairs])
+    return _agreement([_compare_objects(*pair) for pair in pairs])
 
 
 def measure_outputs(pairs: Iterable[tuple[str, Outputs, Outputs]]) -> Agreement:
@@ -126,13 +126,13 @@ def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
         options = PredictOptions(conf=CONF - MARGIN, top_k=MAX_TOP_K)
         want, found = (head.decode(each, 0, options) for each in (sample.want, have))
         if isinstance(want, Detections) and isinstance(found, Detections):
-            figures = _matched(sample.name, want, found)
+            figures = _compare_objects(sample.name, want, found)
         elif isinstance(want, Classes) and isinstance(found, Classes):
-            figures = _ordered(sample.name, want, found)
+            figures = _compare_order(sample.name, want, found)
         else:
             figures = replace(figures, shared=want.shared(found), shares=want.shares)
     figures = replace(figures, replaced=sample.replaced)
-    return _compare_outputs(figures, sample.want, aligned(sample.want, have, sample.ranked))
+    return _compare_outputs(figures, sample.want, align(sample.want, have, sample.ranked))
 
 
 def _compare_outputs(figures: _Figures, want: Outputs, have: Outputs) -> _Figures:
@@ -146,7 +146,7 @@ def _compare_outputs(figures: _Figures, want: Outputs, have: Outputs) -> _Figure
     )
 
 
-def _matched(name: str, want: Detections, have: Detections) -> _Figures:
+def _compare_objects(name: str, want: Detections, have: Detections) -> _Figures:
     matching = match(want, have, CONF, MARGIN)
     drift = have.scores[matching.have] - want.scores[matching.want]
     corners = np.abs(have.boxes[matching.have] - want.boxes[matching.want])
@@ -154,7 +154,7 @@ def _matched(name: str, want: Detections, have: Detections) -> _Figures:
     return _Figures(name, matching, detections, drift, float(corners.max(initial=0)))
 
 
-def _ordered(name: str, want: Classes, have: Classes) -> _Figures:
+def _compare_order(name: str, want: Classes, have: Classes) -> _Figures:
     """Compare the place and the score of the first classes."""
     first = want.class_ids[:_FIRST]
     places = np.full(len(first), -1)

@@ -73,14 +73,14 @@ def _mask_iou(want: Masks, have: Masks, boxes: Floats) -> Floats:
     areas = [[np.count_nonzero(one.pixels) for one in each] for each in (ours, theirs)]
     found = boxes.copy()
     for i, j in zip(*np.nonzero(boxes), strict=True):
-        shared = _shared(ours[i], theirs[j])
+        shared = _count_shared(ours[i], theirs[j])
         union = areas[0][i] + areas[1][j] - shared
         if union:
             found[i, j] = shared / union
     return found
 
 
-def _shared(one: Bitmap, other: Bitmap) -> int:
+def _count_shared(one: Bitmap, other: Bitmap) -> int:
     """Return the number of pixels that two masks share."""
     left, top = max(one.left, other.left), max(one.top, other.top)
     parts = [each.pixels[top - each.top :, left - each.left :] for each in (one, other)]

@@ -15,7 +15,7 @@ from fovea_engines.session import Array
 _NEAR = 1e-3
 
 
-def aligned(want: Outputs, have: Outputs, ranked: Set[str]) -> Outputs:
+def align(want: Outputs, have: Outputs, ranked: Set[str]) -> Outputs:
     """Return what an engine has, each row in the place of the source's that it is closest to.
 
     A top-k orders rows of almost equal scores differently from runtime to runtime, and a threshold
