@@ -20,7 +20,7 @@ from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import Observe, recognise
 from fovea_engines.heads.recognition import TENSORS
 from fovea_engines.heads.signature import image_layout
-from fovea_engines.onnx_graph.tensors import in_its_place, read_metadata
+from fovea_engines.onnx_graph.tensors import explain_file, read_metadata
 from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard, HeadCandidate
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.files import file_sha256
@@ -77,7 +77,7 @@ def open_plain(
         raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(names)}")
     if not (folder / file).is_file():
         raise NotFound(f"{folder} has no {file}, which config.pbtxt names: put it there")
-    if (other := in_its_place(folder / file)) is not None:
+    if (other := explain_file(folder / file)) is not None:
         raise InvalidModel(f"{folder / file} is {other}")
     backend, metadata = _origin(folder / file, choice.backend)
     max_batch = choice.max_batch
@@ -106,17 +106,17 @@ def _has_batch(session: Session) -> bool:
     return first in ({(-1,)}, {(1,)})
 
 
-def _origin(file: Path, said: str) -> tuple[str, dict[str, str]]:
-    """Return the backend that runs a file, possibly `said`, and the exporter's metadata."""
+def _origin(file: Path, declared: str) -> tuple[str, dict[str, str]]:
+    """Return the backend that runs a file, possibly `declared`, and the exporter's metadata."""
     # Deserialising a plan runs code in it, so no plan is accepted under another suffix.
     fitting = {backend.name: backend for backend in backends_for(file.name)}
-    if said and said not in fitting:
+    if declared and declared not in fitting:
         raise InvalidModel(
-            f"{file} is not for backend '{said}' but for {' or '.join(fitting)}: correct "
+            f"{file} is not for backend '{declared}' but for {' or '.join(fitting)}: correct "
             "config.pbtxt, or give the file the suffix of what it is"
         )
     made_for, metadata = next(iter(fitting.values())).read_header(file)
-    return said or made_for, read_metadata(file) if file.suffix == ".onnx" else metadata
+    return declared or made_for, read_metadata(file) if file.suffix == ".onnx" else metadata
 
 
 def _card(

@@ -175,17 +175,21 @@ def _run_strings(session: Any, names: Sequence[str], feeds: Mapping[str, Array])
 def _run_encoded(
     session: Any, names: Sequence[str], feeds: Mapping[str, Array], encoding: str
 ) -> list[Array]:
-    given = {name: _mapped(lambda e: e.decode(encoding), array) for name, array in feeds.items()}
+    given = {
+        name: _convert_strings(lambda e: e.decode(encoding), array) for name, array in feeds.items()
+    }
     found = session.run(names, given)
     try:
-        return [_mapped(lambda element: element.encode(encoding), array) for array in found]
+        return [
+            _convert_strings(lambda element: element.encode(encoding), array) for array in found
+        ]
     except UnicodeEncodeError as error:
         raise InferenceFailed(
             f"the model mixes text of its own with strings that are not UTF-8: {error}; send UTF-8"
         ) from error
 
 
-def _mapped(convert: Any, array: Array) -> Array:
+def _convert_strings(convert: Any, array: Array) -> Array:
     """Convert strings; other arrays stay as they are."""
     if array.dtype != object:
         return array

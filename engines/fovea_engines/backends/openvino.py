@@ -47,7 +47,9 @@ class OpenVinoBackend(Backend):
         try:
             converted = ov.Core().read_model(model)
         except RuntimeError as error:
-            raise InvalidModel(f"OpenVINO cannot convert the model: {_said(error)}") from error
+            raise InvalidModel(
+                f"OpenVINO cannot convert the model: {_shorten_error(error)}"
+            ) from error
         try:
             ov.save_model(converted, engine, compress_to_fp16=False)
         except RuntimeError as error:
@@ -77,7 +79,7 @@ class OpenVinoBackend(Backend):
                 plan.parallel,
             )
         except RuntimeError as error:
-            raise InvalidModel(f"OpenVINO cannot load {path}: {_said(error)}") from error
+            raise InvalidModel(f"OpenVINO cannot load {path}: {_shorten_error(error)}") from error
         return CpuSession(
             tuple(specs[:ports]),
             tuple(specs[ports:]),
@@ -174,7 +176,7 @@ class _Layout:
             self._requests.put(request)
 
 
-def _said(error: RuntimeError) -> str:
+def _shorten_error(error: RuntimeError) -> str:
     """Return OpenVINO's message without the places in its source, on one line."""
     lines = map(str.strip, str(error).splitlines())
     return " ".join(line for line in lines if line and not line.startswith("Exception from "))

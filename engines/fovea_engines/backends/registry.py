@@ -33,7 +33,7 @@ class _Backends(Mapping[str, Backend]):
     """
 
     @cached_property
-    def _found(self) -> dict[str, Backend]:
+    def _backends(self) -> dict[str, Backend]:
         found = dict(_OWN)
         for name, point in entry_points(Group.BACKENDS).items():
             if name in found:
@@ -51,13 +51,13 @@ class _Backends(Mapping[str, Backend]):
         return found
 
     def __getitem__(self, name: str) -> Backend:
-        return self._found[name]
+        return self._backends[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._backends)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._backends)
 
 
 BACKENDS = _Backends()

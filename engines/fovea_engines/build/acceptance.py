@@ -37,7 +37,7 @@ from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.normalise import pin_inputs
 from fovea_engines.onnx_graph.wiring import RANKING, outputs_after
 from fovea_engines.progress import Progress
-from fovea_engines.quantization.half import check_overflow, rounded, to_half
+from fovea_engines.quantization.half import check_overflow, round_to_half, to_half
 from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.repository.card import EngineCard, Precision
 from fovea_engines.repository.figures import SHIPPED, Agreement
@@ -103,9 +103,9 @@ def measure_engine(
     others = {}
     if truth is not None and graphs.precision == "int8" and not prepared.quantised:
         with suppress(UnsupportedModel):  # without it, the report has one column less
-            others["fp16"] = rounded(to_half(prepared.graph))
+            others["fp16"] = round_to_half(to_half(prepared.graph))
     if (exported := graphs.exported) is not None:
-        others[_exported_name(card)] = rounded(exported)
+        others[_exported_name(card)] = round_to_half(exported)
         with progress.phase("tensorrt"):
             check_overflow(exported, prepared.preprocess, plan.check_images)
             with candidate(plan, prepared, exported, graphs.precision, Encoding.SIGNED) as other:

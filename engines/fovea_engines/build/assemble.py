@@ -20,7 +20,7 @@ from fovea_engines.device import Gpu, gpu_here, processor_name, sets_for
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.reference import ReferenceSession
 from fovea_engines.progress import Progress
-from fovea_engines.quantization.half import rounded
+from fovea_engines.quantization.half import round_to_half
 from fovea_engines.repository.card import (
     CARD_FORMAT,
     NOTHING_SEEN,
@@ -180,7 +180,7 @@ def _targets(plan: BuildPlan) -> tuple[str, ...]:
 
 def _stand_in(plan: BuildPlan, graph: onnx.ModelProto) -> Session:
     with temporary_folder("stand-in") as folder:
-        content = rounded(graph).SerializeToString()
+        content = round_to_half(graph).SerializeToString()
         file = get_backend(REFERENCE_BACKEND).compile(content, folder)
         return open_session(REFERENCE_BACKEND, file, max_batch=plan.max_batch)
 
@@ -199,7 +199,7 @@ def candidate(
     runtime, on ONNX Runtime, which then rounds as float16 does.
     """
     if plan.emulates(encoding):
-        with reference(plan, prepared, rounded(graph), precision) as engine:
+        with reference(plan, prepared, round_to_half(graph), precision) as engine:
             yield engine
         return
     with (

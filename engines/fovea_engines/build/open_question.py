@@ -8,7 +8,7 @@ import numpy as np
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.drawing.drawing import captioned, draw, encode
+from fovea_engines.drawing.drawing import add_caption, draw, encode
 from fovea_engines.evaluation.observe import Observer
 from fovea_engines.evaluation.samples import sample_images
 from fovea_engines.heads.presets import default_preprocess
@@ -45,7 +45,7 @@ def _question(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
         spec = default_preprocess(family, inputs, metadata, trained=prepared.trained)
         found = _detect(recognition, inputs, family, spec, observe, pixels.shape[:2])
         answers.append(f"--head {family} finds {found.summary}")
-        panes.append(captioned(draw(found, pixels, Vocabulary(plan.labels)), f"--head {family}"))
+        panes.append(add_caption(draw(found, pixels, Vocabulary(plan.labels)), f"--head {family}"))
     folder = ModelRepository(plan.repository).empty_folder(plan.name, FAILED_FOLDER)
     path = folder / "heads.jpg"
     path.write_bytes(encode(np.hstack(panes), "image/jpeg"))

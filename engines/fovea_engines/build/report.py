@@ -14,7 +14,7 @@ from fovea_engines.build.assemble import reference
 from fovea_engines.build.int8 import Sensitivity
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.drawing.drawing import captioned, draw, encode
+from fovea_engines.drawing.drawing import add_caption, draw, encode
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.agreement.matching import CONF, MARGIN, match
 from fovea_engines.evaluation.samples import Pixels, sample_image
@@ -99,7 +99,7 @@ def worst_image(
         odd = np.setdiff1d(np.flatnonzero(one.scores >= CONF), agreed)
         canvas = _draw(pixels, one.take(np.sort(agreed)), one.take(odd), words)
         caption = f"{title}: {len(agreed) + len(odd)} found, {len(odd) or 'none'} {only}"
-        panes.append(captioned(canvas, caption))
+        panes.append(add_caption(canvas, caption))
     return np.hstack(panes)
 
 

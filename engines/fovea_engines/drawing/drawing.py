@@ -44,7 +44,7 @@ def _draw_picture(found: NewImage, pixels: Pixels, words: Vocabulary) -> Pixels:
     return found.rgb
 
 
-def annotated(found: TaskResult, pixels: Pixels, words: Vocabulary, media_type: MediaType) -> bytes:
+def annotate(found: TaskResult, pixels: Pixels, words: Vocabulary, media_type: MediaType) -> bytes:
     """Draw as `draw` does, and encode; of a `SoftMask`, PNG and WebP are the foreground alone."""
     if isinstance(found, SoftMask) and media_type != "image/jpeg":
         return encode(cut_out(found, pixels), media_type)
@@ -85,8 +85,10 @@ def _draw_objects(found: Detections, pixels: Pixels, words: Vocabulary) -> Pixel
         known = zip(names, found.track_ids.tolist(), strict=True)
         names = [f"{name} #{track}" if track > 0 else name for name, track in known]
     if found.findings is not None:
-        said = zip(names, found.findings, strict=True)
-        names = [", ".join([name, *(f.caption for f in more if f.caption)]) for name, more in said]
+        findings = zip(names, found.findings, strict=True)
+        names = [
+            ", ".join([name, *(f.caption for f in more if f.caption)]) for name, more in findings
+        ]
     reach = np.array([-(line // 2)] * 2 + [line // 2 + 1] * 2)
     edges = np.clip(corners + reach, 0, [width, height] * 2)
     tags = place_tags(
@@ -226,13 +228,13 @@ def _draw_depth(found: DepthMap, pixels: Pixels, words: Vocabulary) -> Pixels:
     steps = np.arange(256, dtype=np.uint8)
     if found.metres:
         levels, steps = 255 - levels, steps[::-1]
-    canvas = _coloured(levels)
+    canvas = _colour_levels(levels)
     unit = " m" if found.metres else ""
-    _draw_scale(canvas, _coloured(steps[None]), f"{low:.3g}{unit}", f"{high:.3g}{unit}")
+    _draw_scale(canvas, _colour_levels(steps[None]), f"{low:.3g}{unit}", f"{high:.3g}{unit}")
     return canvas
 
 
-def _coloured(levels: Pixels) -> Pixels:
+def _colour_levels(levels: Pixels) -> Pixels:
     bgr = cv2.applyColorMap(np.ascontiguousarray(levels), _PALETTE)
     return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
 
@@ -301,7 +303,7 @@ def _draw_lines(lines: Iterable[tuple[str, int]], pixels: Pixels) -> Pixels:
 _STRIP, _GAP, _CAPTION_LETTERS = 40, 16, 0.7
 
 
-def captioned(image: Pixels, text: str) -> Pixels:
+def add_caption(image: Pixels, text: str) -> Pixels:
     """Put a caption above an image, and widen the image on the right where the text needs it."""
     height, width = image.shape[:2]
     (text_width, text_height), _ = cv2.getTextSize(text, FONT, _CAPTION_LETTERS, 1)

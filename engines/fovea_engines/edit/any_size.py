@@ -22,7 +22,7 @@ from fovea_engines.edit.resized import Resizable, Unknown, node_values
 from fovea_engines.heads.image_inputs import image_of
 from fovea_engines.heads.metadata import largest_stride
 from fovea_engines.heads.signature import image_layout, image_sides
-from fovea_engines.onnx_graph.plain_session import onnxruntime_errors, open_plain, showing
+from fovea_engines.onnx_graph.plain_session import expose_tensors, onnxruntime_errors, open_plain
 from fovea_engines.onnx_graph.tensors import graph_inputs, metadata_of, opset_of
 from fovea_engines.onnx_graph.wiring import constants_of, tensors_read
 from fovea_engines.onnx_graph.writer import Writer
@@ -63,7 +63,7 @@ class AnySize:
 
     def at(self, size: Size) -> onnx.ModelProto:
         """Return the network for images of one size, with the constants of that."""
-        made = _copied(self.model)
+        made = _copy(self.model)
         names: dict[int, str] = {}
         for place, value in self.values.items():
             node, slot = made.graph.node[place[0]], place[1]
@@ -72,7 +72,7 @@ class AnySize:
                 made.graph.initializer.append(from_array(value.at(size), name))
             node.input[slot] = name
         _set_sides(made, self.image, size)
-        return _refreshed(made, infer_shapes(made, self.image, size))
+        return _refresh_shapes(made, infer_shapes(made, self.image, size))
 
     def dynamic(self) -> onnx.ModelProto:
         """Return the network for images of any size of multiples of the stride.
@@ -85,7 +85,7 @@ class AnySize:
                 f"the model is of opset {opset_of(self.model)}, and sizes are computed with "
                 f"operators of {_OPSET}: {EXPORT}"
             )
-        made, write = _copied(self.model), Writer(f"{self.image.name}/size")
+        made, write = _copy(self.model), Writer(f"{self.image.name}/size")
         sides = Sides(write, self.image.name, _axis(self.image))
         names: dict[int, str] = {}
         for (node, slot), value in self.values.items():
@@ -104,7 +104,9 @@ class AnySize:
         before = infer_shapes(self.model, self.image, size)
         now = infer_shapes(self.model, self.image, other, self.values)
         _run(made, self.image, other)
-        return _refreshed(made, {name: _common(before[name], now.get(name)) for name in before})
+        return _refresh_shapes(
+            made, {name: _common(before[name], now.get(name)) for name in before}
+        )
 
 
 def any_size(model: onnx.ModelProto) -> AnySize:
@@ -195,7 +197,7 @@ def _constants(model: onnx.ModelProto) -> dict[str, Array]:
     bare.graph.initializer.extend(model.graph.initializer)
     names = [name for node in nodes for name in node.output if name]
     with onnxruntime_errors(lambda error: f"its constants cannot be computed: {error}"):
-        values = open_plain(showing(bare, names)).run(names, {})
+        values = open_plain(expose_tensors(bare, names)).run(names, {})
     return found | dict(zip(names, values, strict=True))
 
 
@@ -299,13 +301,13 @@ def _set_sides(model: onnx.ModelProto, image: TensorSpec, size: Size | None) -> 
             dim.dim_value = size[i]
 
 
-def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     return made
 
 
-def _refreshed(model: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:
+def _refresh_shapes(model: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:
     """Drop the shapes of inner tensors, and state those of the outputs anew, but for the batch."""
     for value in model.graph.output:
         dims = value.type.tensor_type.shape.dim

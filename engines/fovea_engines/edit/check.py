@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from fovea_engines.edit.edited import Edited, first_input
-from fovea_engines.edit.run import Feed, blamed, named, run, sample
+from fovea_engines.edit.run import Feed, find_failing_node, name_nodes, run, sample
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import Array
 from fovea_preprocess.errors import Disagreement, InvalidModel, UnsupportedModel
@@ -37,7 +37,7 @@ def check(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, fl
     after = edited.model
     _validate(before, edited)
     own = feed
-    feed, comparable = _refitted(before, edited, feed)
+    feed, comparable = _refit(before, edited, feed)
     if not comparable and edited.judge is not None:
         _, first = check(before, Edited(edited.judge, edited.what, advice=edited.advice), own)
         feed, second = check(edited.judge, replace(edited, judge=None), own)
@@ -56,13 +56,13 @@ def check(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, fl
         raise UnsupportedModel(
             f"{edited.what}: ONNX Runtime fails at {error} already before: {edited.advice}"
         ) from error
-    taken = {name: _joined(found[source]) for name, source in inputs.items()} | raw
+    taken = {name: _join(found[source]) for name, source in inputs.items()} | raw
     have = _run(edited, outputs, taken)
     rows = _rows(before, feed)
     pairs = [(found[origins[name]], have[name]) for name in outputs]
     if edited.keeps and not all(_same(want, new, rows) for want, new in pairs):
         raise Disagreement(f"{edited.what}: {_first_other(before, edited, feed, taken)}")
-    return taken, max(_difference(_joined(want), _joined(new)) for want, new in pairs)
+    return taken, max(_difference(_join(want), _join(new)) for want, new in pairs)
 
 
 def _validate(before: onnx.ModelProto, edited: Edited) -> None:
@@ -78,13 +78,13 @@ def _validate(before: onnx.ModelProto, edited: Edited) -> None:
 def _inference_error(model: onnx.ModelProto) -> str:
     """Return the node at which strict shape inference fails; nothing if it does not."""
     try:
-        onnx.shape_inference.infer_shapes(named(model), strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(name_nodes(model), strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
-        return blamed(model, str(error))
+        return find_failing_node(model, str(error))
     return ""
 
 
-def _refitted(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, bool]:
+def _refit(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, bool]:
     """Return values of the size that the edited model takes, and if the one before takes them."""
     own = {spec.name: spec.shape for spec in graph_inputs(before)}
     now = {edited.origin.get(s.name, s.name): s.shape for s in graph_inputs(edited.model)}
@@ -130,18 +130,18 @@ def _first_other(before: onnx.ModelProto, edited: Edited, feed: Feed, taken: Fee
 
 def _follows(want: Sequence[Array], have: Sequence[Array]) -> bool:
     """Return True if calls agree side by side, along any dimension, or are the same in each."""
-    joined = any(_agree(_joined(want, i), _joined(have, i)) for i in range(max(1, want[0].ndim)))
+    joined = any(_agree(_join(want, i), _join(have, i)) for i in range(max(1, want[0].ndim)))
     return joined or all(_agree(want[0], one) for one in (*want, *have))
 
 
 def _same(want: Sequence[Array], have: Sequence[Array], rows: int) -> bool:
     """Return True if outputs agree; where calls are joined, each has as many rows as went in."""
-    one, other = _joined(want), _joined(have)
+    one, other = _join(want), _join(have)
     joined = len(want) != len(have)
     return _agree(one, other) and (not joined or one.shape[:1] == (rows,))
 
 
-def _joined(arrays: Sequence[Array], axis: int = 0) -> Array:
+def _join(arrays: Sequence[Array], axis: int = 0) -> Array:
     if len(arrays) == 1 or arrays[0].ndim == 0:
         return arrays[0]
     try:

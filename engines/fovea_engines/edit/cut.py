@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx
 from onnx.utils import Extractor
 
-from fovea_engines.edit.edited import Edited, copied, expect
+from fovea_engines.edit.edited import Edited, copy_model, expect
 from fovea_engines.onnx_graph.tensors import graph_inputs
 from fovea_engines.onnx_graph.wiring import subgraphs, tensors_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
@@ -42,7 +42,7 @@ def cut(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -
     part = _extract(model, list(dict.fromkeys(inputs or own)), wanted)
     if inputs:
         _check_reach(part, own)
-    read = set().union(*map(_read_by, part.graph.node))
+    read = set().union(*map(_list_inputs, part.graph.node))
     if not part.graph.node or not read.intersection(v.name for v in part.graph.input):
         raise InvalidOption(
             f"the cut leaves nothing: {', '.join(wanted)} is not computed from "
@@ -51,7 +51,7 @@ def cut(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -
     needed = [value for value in part.graph.input if value.name in read]
     stated = {value.name for value in model.graph.value_info}
     shapes = [value for value in part.graph.value_info if value.name in stated]
-    result = copied(model)
+    result = copy_model(model)
     result.graph.CopyFrom(part.graph)
     result.graph.name = model.graph.name
     del result.graph.input[:], result.graph.value_info[:], result.functions[:]
@@ -84,7 +84,7 @@ def _extract(model: onnx.ModelProto, inputs: list[str], outputs: list[str]) -> o
                 "operator that ONNX does not know is unknown; cut before that"
             ) from error
         # The extractor overlooks what only branches read.
-        read = set().union(*map(_read_by, part.graph.node))
+        read = set().union(*map(_list_inputs, part.graph.node))
         missing = (read & computed).difference(inputs, *(node.output for node in part.graph.node))
         if not missing:
             break
@@ -100,11 +100,11 @@ def _extract(model: onnx.ModelProto, inputs: list[str], outputs: list[str]) -> o
 def _check_reach(part: onnx.ModelProto, own: Sequence[str]) -> None:
     """Refuse new inputs that are not used, or that do not suffice."""
     given = {value.name for value in part.graph.input}
-    read = set().union(*map(_read_by, part.graph.node))
+    read = set().union(*map(_list_inputs, part.graph.node))
     missing = read.intersection(own) - given
     if missing:
         name = next(name for name in own if name in missing)
-        taker = next(node for node in part.graph.node if name in _read_by(node))
+        taker = next(node for node in part.graph.node if name in _list_inputs(node))
         raise InvalidOption(
             f"what is kept depends on input {name!r} as well, by node {taker.name!r}: add --input "
             f"{name}, or cut at a tensor through which everything goes"
@@ -117,5 +117,5 @@ def _check_reach(part: onnx.ModelProto, own: Sequence[str]) -> None:
         )
 
 
-def _read_by(node: onnx.NodeProto) -> set[str]:
+def _list_inputs(node: onnx.NodeProto) -> set[str]:
     return set(node.input).union(*map(tensors_of, subgraphs(node)))

@@ -17,7 +17,7 @@ _SHOWN = 3
 
 def infer(model: onnx.ModelProto) -> onnx.GraphProto:
     """Return the graph with all shapes that follow from its inputs, none that the file states."""
-    bare = copied(model)
+    bare = copy_model(model)
     del bare.graph.value_info[:]
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
@@ -80,7 +80,7 @@ class Edited:
     judge: onnx.ModelProto | None = None
 
 
-def copied(model: onnx.ModelProto) -> onnx.ModelProto:
+def copy_model(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy that an edit may change."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -16,7 +16,7 @@ from onnx.helper import make_tensor_value_info
 from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.edit.any_size import EXPORT, AnySize, any_size
-from fovea_engines.edit.edited import Edited, copied, first_input, has_batch, infer, refresh
+from fovea_engines.edit.edited import Edited, copy_model, first_input, has_batch, infer, refresh
 from fovea_engines.evaluation.observe import recognise_graph
 from fovea_engines.heads.metadata import largest_stride
 from fovea_engines.onnx_graph.tensors import metadata_of
@@ -47,7 +47,7 @@ def set_batch(model: onnx.ModelProto, batch: int | None) -> Edited:
             "image a call"
         )
     old = first.shape[0]
-    result = copied(model)
+    result = copy_model(model)
     outputs = [value for value in result.graph.output if _rows(value) == old]
     _free_constants(result, old)
     for value in result.graph.input:

@@ -10,7 +10,7 @@ import onnx
 from onnx import defs
 from onnx.helper import set_model_props
 
-from fovea_engines.edit.edited import Edited, copied, expect, nearest
+from fovea_engines.edit.edited import Edited, copy_model, expect, nearest
 from fovea_engines.heads.metadata import RENAMED, renamed_outputs
 from fovea_engines.onnx_graph.tensors import graph_inputs, metadata_of, opset_of
 from fovea_engines.onnx_graph.wiring import subgraphs, tensors_of
@@ -30,7 +30,7 @@ def rename(model: onnx.ModelProto, names: Mapping[str, str]) -> Edited:
     outer = [*(spec.name for spec in graph_inputs(model)), *(v.name for v in model.graph.output)]
     for old in names:
         expect(old, outer, "input or output")
-    result = copied(model)
+    result = copy_model(model)
     taken = Counter(name for name in tensors_of(result.graph) if name not in names)
     taken.update(names.values())
     for new in names.values():
@@ -43,8 +43,8 @@ def rename(model: onnx.ModelProto, names: Mapping[str, str]) -> Edited:
     if renamed := {new: old for new, old in (kept | now).items() if new != old}:
         set_model_props(result, metadata_of(model) | {RENAMED: json.dumps(renamed)})
     _rename(result.graph, names)
-    told = ", ".join(f"{old} is now {new}" for old, new in names.items())
-    return Edited(result, f"rename: {told}", {new: old for old, new in names.items()})
+    renames = ", ".join(f"{old} is now {new}" for old, new in names.items())
+    return Edited(result, f"rename: {renames}", {new: old for old, new in names.items()})
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
@@ -64,7 +64,7 @@ def replace_operators(model: onnx.ModelProto, operators: Mapping[str, str]) -> E
         InvalidOption: the model has no such operator, its operator set has not the new one, or
             that takes other inputs or attributes.
     """
-    result = copied(model)
+    result = copy_model(model)
     nodes = [node for node in result.graph.node if node.domain in _DEFAULT_DOMAIN]
     changes = []
     for old, new in operators.items():
@@ -77,8 +77,8 @@ def replace_operators(model: onnx.ModelProto, operators: Mapping[str, str]) -> E
     for chosen, new, _ in changes:
         for node in chosen:
             node.op_type = new
-    told = "; ".join(text for *_, text in changes)
-    return Edited(result, f"replace: {told}", keeps=False)
+    summary = "; ".join(text for *_, text in changes)
+    return Edited(result, f"replace: {summary}", keeps=False)
 
 
 def _schema(operator: str, opset: int) -> defs.OpSchema:
@@ -116,7 +116,7 @@ def _check(node: onnx.NodeProto, schema: defs.OpSchema) -> None:
 
 def strip_metadata(model: onnx.ModelProto) -> Edited:
     """Remove the exporter's key-value pairs and every description, also of nodes."""
-    result = copied(model)
+    result = copy_model(model)
     for part in (result.graph, *result.graph.node, *result.graph.input, *result.graph.output):
         del part.metadata_props[:]
         part.ClearField("doc_string")
@@ -130,6 +130,6 @@ def strip_metadata(model: onnx.ModelProto) -> Edited:
 
 def write_metadata(model: onnx.ModelProto, entries: Mapping[str, str]) -> Edited:
     """Add key-value pairs, or replace those of the same key."""
-    result = copied(model)
+    result = copy_model(model)
     set_model_props(result, metadata_of(model) | dict(entries))
     return Edited(result, f"metadata: {', '.join(entries)} written")

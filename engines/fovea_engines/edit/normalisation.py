@@ -93,8 +93,8 @@ def add_normalisation(
         return ((raw.astype(np.float32) - mean) / std).astype(image.dtype)
 
     kind = "uint8" if uint8 else image.dtype
-    told = f"normalise: {image.name} takes 0 to 255 as {kind}"
-    return Edited(result, told, values={image.name: Values(raw, cooked)})
+    change = f"normalise: {image.name} takes 0 to 255 as {kind}"
+    return Edited(result, change, values={image.name: Values(raw, cooked)})
 
 
 def _number(text: str) -> float:
@@ -124,8 +124,8 @@ def drop_normalisation(model: onnx.ModelProto) -> Edited:
         UnsupportedModel: there is none before anything else is done with the input.
     """
     image = first_input(model).name
-    front, told = leading_arithmetic(model, image)
-    if not told:
+    front, operations = leading_arithmetic(model, image)
+    if not operations:
         first = next(node for node in model.graph.node if image in node.input)
         raise UnsupportedModel(
             f"input {image} goes into {first.op_type} {first.name!r}, and not into Sub, Mul, Div "
@@ -135,4 +135,4 @@ def drop_normalisation(model: onnx.ModelProto) -> Edited:
     bare = cut(model, [front, *others], []).model
     # The name is free, as nothing else read the input.
     result = rename(bare, {front: image}).model
-    return Edited(result, f"drop normalisation: {', '.join(told)}", {image: front})
+    return Edited(result, f"drop normalisation: {', '.join(operations)}", {image: front})

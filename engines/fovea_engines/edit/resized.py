@@ -94,7 +94,7 @@ def node_values(grid: Resizable, node: onnx.NodeProto) -> _Values:
         yield from find(grid, node)
 
 
-def _said(node: onnx.NodeProto) -> str:
+def _describe_node(node: onnx.NodeProto) -> str:
     return f"node {node.name or node.output[0]!r} ({node.op_type})"
 
 
@@ -159,7 +159,7 @@ def _following(
         return {places[0]: grid.length(made[places[0]], product) or grid.side(made[places[0]])}
     sides = grid.sides(made[places[0]], made[places[1]]) if len(places) == 2 else None
     if sides is None:
-        raise Unknown(f"{_said(node)} makes {list(made)}, where {_NO_RULE}")
+        raise Unknown(f"{_describe_node(node)} makes {list(made)}, where {_NO_RULE}")
     return dict(zip(places, sides, strict=True))
 
 
@@ -205,7 +205,9 @@ def _table(
     elif len(axes) == 1 and (length := grid.length(lengths[0], now[0])) is not None:
         table = flat_table(values, axes[0], length, grid.size)
     if table is None:
-        raise Unknown(f"{_said(node)} has a constant {list(values.shape)} whose values {_NO_RULE}")
+        raise Unknown(
+            f"{_describe_node(node)} has a constant {list(values.shape)} whose values {_NO_RULE}"
+        )
     return table
 
 
@@ -246,14 +248,14 @@ def _resize(grid: Resizable, node: onnx.NodeProto) -> _Values:
     entries: list[int | Length] = [int(n) for n in sizes]
     pair = grid.sides(*(int(sizes[i]) for i in changed)) if len(changed) == 2 else None
     if pair is None:
-        raise Unknown(f"{_said(node)} makes {entries}, where {_NO_RULE}")
+        raise Unknown(f"{_describe_node(node)} makes {entries}, where {_NO_RULE}")
     for place, side in zip(changed, pair, strict=True):
         entries[place] = side
     yield 3, Numbers(tuple(entries))
 
 
 def _raise(node: onnx.NodeProto, length: int) -> Length:
-    raise Unknown(f"{_said(node)} has a length of {length}, and {_NO_RULE}")
+    raise Unknown(f"{_describe_node(node)} has a length of {length}, and {_NO_RULE}")
 
 
 _RULES: Mapping[str, Callable[[Resizable, onnx.NodeProto], _Values]] = {

@@ -10,9 +10,9 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
-from fovea_engines.edit.edited import copied, first_input, has_batch
+from fovea_engines.edit.edited import copy_model, first_input, has_batch
 from fovea_engines.heads.metadata import image_size
-from fovea_engines.onnx_graph.plain_session import onnxruntime_errors, open_plain, showing
+from fovea_engines.onnx_graph.plain_session import expose_tensors, onnxruntime_errors, open_plain
 from fovea_engines.onnx_graph.tensors import graph_inputs, metadata_of
 from fovea_engines.session import Array, TensorSpec
 
@@ -62,24 +62,24 @@ def run(
         UnsupportedModel: ONNX Runtime cannot load or run the model; the message is the node, or
             its own where that names none.
     """
-    asked = [name for name in dict.fromkeys(names) if name not in feed]
-    with onnxruntime_errors(partial(blamed, model)):
-        session = open_plain(showing(named(model), asked))
-        calls = [session.run(asked, part) for part in _calls(model, feed, alone)] if asked else []
-    found = {name: [call[i] for call in calls] for i, name in enumerate(asked)}
+    wanted = [name for name in dict.fromkeys(names) if name not in feed]
+    with onnxruntime_errors(partial(find_failing_node, model)):
+        session = open_plain(expose_tensors(name_nodes(model), wanted))
+        calls = [session.run(wanted, part) for part in _calls(model, feed, alone)] if wanted else []
+    found = {name: [call[i] for call in calls] for i, name in enumerate(wanted)}
     return found | {name: [feed[name]] for name in names if name in feed}
 
 
-def named(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy in which every node has a name, that errors can say."""
-    copy = copied(model)
+def name_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy in which every node has a name, for errors to show."""
+    copy = copy_model(model)
     for node in copy.graph.node:
         node.name = node.name or node.output[0]
     return copy
 
 
-def blamed(model: onnx.ModelProto, text: str) -> str:
-    """Return the node that an error of a `named` model is about; its first line if it is none."""
+def find_failing_node(model: onnx.ModelProto, text: str) -> str:
+    """Return the node that an error names, after `name_nodes`; its first line if it names none."""
     match = _NODE.search(text)
     name = next(filter(None, match.groups())) if match else ""
     node = next((n for n in model.graph.node if name and name in (n.name, *n.output)), None)

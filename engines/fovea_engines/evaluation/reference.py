@@ -22,10 +22,10 @@ from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.plain_session import (
     cannot_load,
     cannot_run,
+    expose_tensors,
     onnxruntime_errors,
     open_openvino,
     open_plain,
-    showing,
 )
 from fovea_engines.session import Array, TensorSpec, batched_outputs
 from fovea_preprocess.errors import UnsupportedModel
@@ -75,7 +75,8 @@ class ReferenceSession:
     def __init__(self, model: Path | onnx.ModelProto, tensors: Iterable[str] = ()) -> None:
         with onnxruntime_errors(cannot_load):
             self._session = open_plain(
-                _runnable(model) if isinstance(model, Path) else showing(model, tensors), fused=True
+                _runnable(model) if isinstance(model, Path) else expose_tensors(model, tensors),
+                fused=True,
             )
         self._inputs = tuple(
             TensorSpec(

@@ -214,8 +214,8 @@ class FileHead(Head):
         whole = dtype is np.int32
         if array.dtype.kind not in ("iu" if whole else "iuf") or array.shape != shape:
             wanted = f"{'whole numbers' if whole else 'numbers'} [{', '.join(map(str, shape))}]"
-            told = "None" if value is None else f"{array.dtype} {list(array.shape)}"
-            raise self._wrong(f"{name} of the result are {told}, and must be {wanted}")
+            actual = "None" if value is None else f"{array.dtype} {list(array.shape)}"
+            raise self._wrong(f"{name} of the result are {actual}, and must be {wanted}")
         if not np.isfinite(array).all():
             raise self._wrong(f"{name} of the result have NaN or infinity")
         return array.astype(dtype)

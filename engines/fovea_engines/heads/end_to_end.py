@@ -95,7 +95,7 @@ class ImageRows(Columns):
     """Decodes rows [k, 7] of all images of a batch; the first column numbers the image.
 
     Attributes:
-        order: of the columns, for people, and as `spelled` has it.
+        order: of the columns, for people, and as `read_order` returns it.
         named: the end of an output's name that only this family has.
         by_name: without a name that says the columns, such rows are of other families.
     """
@@ -110,10 +110,10 @@ class ImageRows(Columns):
         if len(signature.outputs) != 1 or signature.outputs[0].shape[1:] not in ((7,), (-1,)):
             return OTHERS
         name = signature.outputs[0].name
-        said = spelled(name.lower())
-        if said not in (None, cls.order):
-            return f"the name of the output says that its columns are {said}"
-        named = said is not None or (cls.named is not None and name.endswith(cls.named))
+        declared = read_order(name.lower())
+        if declared not in (None, cls.order):
+            return f"the name of the output says that its columns are {declared}"
+        named = declared is not None or (cls.named is not None and name.endswith(cls.named))
         if cls.by_name and not named and not signature.forced:
             return OTHERS
         strength = Strength.NAMES if named else Strength.SHAPE
@@ -209,7 +209,7 @@ class YoloV3Nms(Suppressed):
         return Rows(boxes[places], scores[class_ids, places], class_ids)
 
 
-def spelled(name: str) -> str | None:
+def read_order(name: str) -> str | None:
     """Return the columns that the name of an output says: "batchno_classid_score_x1y1x2y2".
 
     None where it says nothing, or not all of a row of seven.

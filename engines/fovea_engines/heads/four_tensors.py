@@ -50,12 +50,12 @@ class EfficientNms(Suppressed):
     def fit(cls, signature: Signature) -> Fit | str:
         """Check for the four tensors, of names that mean pixels or of no known names."""
         for names in _PIXELS:
-            if found := _named(signature, names):
+            if found := _find_by_name(signature, names):
                 return _fit(signature, found, _IN_PIXELS, Strength.NAMES)
-        if found := _named(signature, _API):
+        if found := _find_by_name(signature, _API):
             strength = Strength.SHAPE if _floats(found) else Strength.NAMES
             return _fit(signature, found, _IN_PIXELS, strength)
-        if found := _shaped(signature, scores_first=True):
+        if found := _find_by_shape(signature, scores_first=True):
             return _fit(signature, found, _IN_PIXELS)
         return OTHERS
 
@@ -96,27 +96,27 @@ class TensorFlowDetection(EfficientNms):
     def fit(cls, signature: Signature) -> Fit | str:
         """Check for the names and types of the operator or the API; others are for the numbers."""
         why = f"y1 x1 y2 x2 as fractions, classes from {cls.first_class}"
-        if cls.operator and (found := _named(signature, cls.operator)):
+        if cls.operator and (found := _find_by_name(signature, cls.operator)):
             return _fit(signature, found, why, Strength.NAMES)
-        if found := _named(signature, _API) or _named(signature, _UNNAMED_API):
+        if found := _find_by_name(signature, _API) or _find_by_name(signature, _UNNAMED_API):
             # The plug-in for suppression uses these names too, with integers.
             strength = cls.of_api if _floats(found) else Strength.RARE
             return _fit(signature, found, why, strength)
-        if found := _shaped(signature, scores_first=False):
+        if found := _find_by_shape(signature, scores_first=False):
             return _fit(signature, found, why) if _floats(found) else OTHERS
         return OTHERS
 
 
-def _named(signature: Signature, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
+def _find_by_name(signature: Signature, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
     """Return the tensors of these names; () if there are others, or they have other shapes."""
     by_name = {_ADDED.sub("", tensor.name): tensor for tensor in signature.outputs}
     others = by_name.keys() - set(names)
     if not by_name.keys() >= set(names) or not all(map(_MORE_OF_API.match, others)):
         return ()
-    return _sound(tuple(by_name[name] for name in names))
+    return _check_count(tuple(by_name[name] for name in names))
 
 
-def _shaped(signature: Signature, *, scores_first: bool) -> tuple[TensorSpec, ...]:
+def _find_by_shape(signature: Signature, *, scores_first: bool) -> tuple[TensorSpec, ...]:
     """Return the tensors by their shapes; two of floats are scores and classes, or the reverse."""
     counts = [one for one in signature.outputs if one.shape[1:] in ((), (1,))]
     boxes = [one for one in signature.outputs if len(one.shape) == 3]
@@ -126,10 +126,10 @@ def _shaped(signature: Signature, *, scores_first: bool) -> tuple[TensorSpec, ..
     whole = [one.dtype.startswith("int") for one in others]
     if whole == [True, False] or (whole == [False, False] and not scores_first):
         others.reverse()
-    return _sound((*boxes, *others, *counts))
+    return _check_count((*boxes, *others, *counts))
 
 
-def _sound(found: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+def _check_count(found: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     boxes, scores, class_ids, count = found
     ranks = len(boxes.shape), len(scores.shape), len(class_ids.shape)
     sound = ranks == (3, 2, 2) and boxes.shape[2] in (-1, 4) and scores.dtype.startswith("float")

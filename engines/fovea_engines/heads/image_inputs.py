@@ -59,7 +59,7 @@ def grey(rows: Array) -> Array:
     return np.tensordot(GREY, rows, (0, 1))[:, None].astype(rows.dtype)
 
 
-def enlarging(length: int, factor: int) -> NDArray[np.float32]:
+def make_enlarging_matrix(length: int, factor: int) -> NDArray[np.float32]:
     """Return the matrix, [length * factor, length], that enlarges columns by bicubic interpolation.
 
     It is OpenCV's and OpenVINO's, whose coefficient is -.75.
@@ -69,7 +69,7 @@ def enlarging(length: int, factor: int) -> NDArray[np.float32]:
     return np.asarray(matrix, np.float32)
 
 
-def enlarged(rows: Array, factor: int) -> Array:
+def enlarge(rows: Array, factor: int) -> Array:
     """Return rows of 0 to 255, [n, c, h, w], enlarged to whole levels: [n, c, h * f, w * f].
 
     That is what OpenCV makes of an image of 8 bits, and what such networks were trained on.
@@ -121,14 +121,14 @@ def source_feeds(inputs: Sequence[TensorSpec], rows: Array) -> dict[str, Array]:
     feeds = {image.name: rows[0] if len(image.shape) == rows.ndim - 1 else rows}
     for spec in inputs:
         if (factor := factor_of(image, spec)) is not None:
-            feeds[spec.name] = enlarged(rows, factor)
+            feeds[spec.name] = enlarge(rows, factor)
         elif spec is not image:
             height, width = image_sides(TensorSpec(image.name, image.dtype, rows.shape))
-            feeds[spec.name] = np.repeat(filled(spec, height, width), len(rows), axis=0)
+            feeds[spec.name] = np.repeat(fill_input(spec, height, width), len(rows), axis=0)
     return feeds
 
 
-def filled(spec: TensorSpec, height: int, width: int) -> Array:
+def fill_input(spec: TensorSpec, height: int, width: int) -> Array:
     """Return the value of an input for one image, [1, ...]; UnsupportedModel if it does not fit."""
     value = _row(spec, height, width)
     assert value is not None, "all inputs but the image are filled in"

@@ -55,7 +55,7 @@ class Semantic(Head):
         count = output.shape[cls.axis]
         if 0 <= count < 2:
             return OTHERS
-        if isinstance(found := _at_some_stride(signature, (height, width)), str):
+        if isinstance(found := _find_stride(signature, (height, width)), str):
             return found
         if isinstance(classes := signature.count_classes(count), str):
             return classes
@@ -86,7 +86,7 @@ class Semantic(Head):
         # An infinite score, weighted with 0, would be no number.
         np.nan_to_num(logits, copy=False, nan=-1e30, posinf=1e30, neginf=-1e30)
         ids = best_of(logits)
-        return ClassMap(ids, logits[np.unique(ids)], _kept(options))
+        return ClassMap(ids, logits[np.unique(ids)], _select_ids(options))
 
 
 class ClassIds(Head):
@@ -104,7 +104,7 @@ class ClassIds(Head):
         [output] = signature.outputs
         if not _is_map(output) or output.dtype.startswith(("float", "bool")):
             return OTHERS
-        if isinstance(found := _at_some_stride(signature, output.shape[-2:]), str):
+        if isinstance(found := _find_stride(signature, output.shape[-2:]), str):
             return found
         strength, why = found
         if signature.task is not None:
@@ -121,7 +121,7 @@ class ClassIds(Head):
         found = outputs[self.outputs[0]][row]
         ids = found.reshape(found.shape[-2:])
         sound = (ids >= 0) & (ids < NOTHING)
-        return ClassMap(np.where(sound, ids, NOTHING).astype(np.uint16), kept=_kept(options))
+        return ClassMap(np.where(sound, ids, NOTHING).astype(np.uint16), kept=_select_ids(options))
 
 
 class Foreground(Head):
@@ -223,7 +223,7 @@ class YoloDepth(Depth):
         return f"it is no depth in metres: one is {least:.3g}" if least < 0 else None
 
 
-def _kept(options: PredictOptions) -> tuple[int, ...] | None:
+def _select_ids(options: PredictOptions) -> tuple[int, ...] | None:
     if options.classes is None:
         return None
     return tuple(each for each in options.classes if isinstance(each, int))
@@ -233,7 +233,7 @@ def _is_map(output: TensorSpec) -> bool:
     return len(output.shape) == 3 or (len(output.shape) == 4 and output.shape[1] == 1)
 
 
-def _at_some_stride(signature: Signature, places: tuple[int, ...]) -> tuple[Strength, str] | str:
+def _find_stride(signature: Signature, places: tuple[int, ...]) -> tuple[Strength, str] | str:
     """Return how surely (height, width) is that of a map over the input, or why it is not."""
     found = [signature.at_stride((places[0], places[1]), stride) for stride in _STRIDES]
     fits = [one for one in found if not isinstance(one, str)]

@@ -209,7 +209,7 @@ def add_nms_tail(
 
     name = head.outputs[0] if len(head.outputs) == 1 else "detections"
     write = Writer(name)
-    outputs = {spec.name: _read(write, _renamed(model, spec.name), spec) for spec in specs}
+    outputs = {spec.name: _read(write, _rename(model, spec.name), spec) for spec in specs}
     found = write_candidates(write, head, outputs, max_candidates)
     count = min(max_det, found.count)
     _write_rows(write, found, _write_survivors(write, found, iou), count)
@@ -221,7 +221,7 @@ def add_nms_tail(
     return replace(recognition, family=YoloV10.family, outputs=(name,), reason=rows, skeleton=None)
 
 
-def _renamed(model: onnx.ModelProto, name: str) -> str:
+def _rename(model: onnx.ModelProto, name: str) -> str:
     raw = name + RAW
     for node in model.graph.node:
         for names in (node.input, node.output):

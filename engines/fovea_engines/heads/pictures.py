@@ -69,7 +69,7 @@ class Pictures(Head):
             return OTHERS
         why = f"a picture of {counted(output.shape[1], 'channel')}, {factor} times as large"
         if signature.task is not None:
-            return Fit((output.name,), None, f"{why}, and the task is image", cls._told())
+            return Fit((output.name,), None, f"{why}, and the task is image", cls._raise_strength())
         if factor > 1:
             return Fit((output.name,), None, why, cls.strength)
         # Maps have one channel, too, and are more usual.
@@ -78,7 +78,7 @@ class Pictures(Head):
         return Fit((output.name,), None, why, Strength.ASKED)
 
     @classmethod
-    def _told(cls) -> Strength:
+    def _raise_strength(cls) -> Strength:
         return Strength.METADATA if cls.strength is Strength.SHAPE else cls.strength
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:

@@ -48,18 +48,18 @@ class YoloV8Pose(YoloV8):
         """Check for a detector's grid with more columns."""
         if isinstance(output := signature.single(), str):
             return output
-        if isinstance(said := _keypoints(signature, output.shape[1] - 5), str):
-            return said
-        skeleton, numbers = said
+        if isinstance(layout := _keypoints(signature, output.shape[1] - 5), str):
+            return layout
+        skeleton, numbers = layout
         fit = signature.fit_grid(axis=1, per_cell=1, others=4 + len(skeleton.names) * numbers)
-        return fit if isinstance(fit, str) else _with_keypoints(fit, skeleton, signature)
+        return fit if isinstance(fit, str) else _add_keypoints(fit, skeleton, signature)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude keypoints that are no pixels, and scores that are no probabilities."""
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         columns = outputs[self.outputs[0]][0][self._end :].T
-        return _no_keypoints(_shaped(columns, self.skeleton))
+        return _no_keypoints(_reshape(columns, self.skeleton))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
@@ -78,18 +78,18 @@ class YoloV10Pose(YoloV10):
         """Check for rows [batch, k, 6 + keypoints]."""
         if isinstance(output := signature.single(), str):
             return output
-        if isinstance(said := _keypoints(signature, output.shape[2] - 6), str):
-            return said
-        skeleton, numbers = said
+        if isinstance(layout := _keypoints(signature, output.shape[2] - 6), str):
+            return layout
+        skeleton, numbers = layout
         fit = cls.fit_rows(signature, output, len(skeleton.names) * numbers)
-        return fit if isinstance(fit, str) else _with_keypoints(fit, skeleton, signature)
+        return fit if isinstance(fit, str) else _add_keypoints(fit, skeleton, signature)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what `YoloV10` does, and keypoints of another form where there is an object."""
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         table = outputs[self.outputs[0]][0]
-        return _no_keypoints(_shaped(table[table[:, 4] > 0, 6:], self.skeleton))
+        return _no_keypoints(_reshape(table[table[:, 4] > 0, 6:], self.skeleton))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
@@ -182,14 +182,14 @@ def _keypoints(signature: Signature, columns: int) -> tuple[Skeleton, int] | str
 
     Without metadata, these are a person's, after the columns of one class.
     """
-    if (said := skeleton_from_metadata(signature.metadata)) is not None:
-        return said
+    if (declared := skeleton_from_metadata(signature.metadata)) is not None:
+        return declared
     if columns != 3 * len(PERSON.names):
         return f"{columns} more columns are not x y and a score of each of a person's 17 keypoints"
     return PERSON, 3
 
 
-def _with_keypoints(fit: Fit, skeleton: Skeleton, signature: Signature) -> Fit:
+def _add_keypoints(fit: Fit, skeleton: Skeleton, signature: Signature) -> Fit:
     why = f"{fit.why}; {len(skeleton.names)} keypoints of each"
     # By its shape it can also be a detector of more classes.
     named = signature.task is not None
@@ -206,10 +206,10 @@ def _no_keypoints(points: NDArray[np.float32]) -> str | None:
 
 def _points(columns: NDArray[np.float32], skeleton: Skeleton | None) -> NDArray[np.float32]:
     """Return keypoints [n, k, 3] of columns [n, k x 2 or 3]; without a score it is 1."""
-    return keypoints(_shaped(columns, skeleton))
+    return keypoints(_reshape(columns, skeleton))
 
 
-def _shaped(columns: NDArray[np.float32], skeleton: Skeleton | None) -> NDArray[np.float32]:
+def _reshape(columns: NDArray[np.float32], skeleton: Skeleton | None) -> NDArray[np.float32]:
     """Return columns [n, k x 2 or 3] as [n, k, 2 or 3]."""
     assert skeleton is not None, "the fit has it"
     count = len(skeleton.names)

@@ -88,7 +88,7 @@ class Queries(Detector):
         by_name = {tensor.name: tensor for tensor in signature.outputs}
         pair = next((pair for pair in cls.names if by_name.keys() >= set(pair)), None)
         if pair is None:
-            return cls._renamed(signature)
+            return cls._suggest_names(signature)
         logits, boxes = (by_name[name] for name in pair)
         if len(logits.shape) != 3 or len(boxes.shape) != 3 or boxes.shape[2] not in (4, -1):
             return OTHERS
@@ -118,8 +118,8 @@ class Queries(Detector):
         )
 
     @classmethod
-    def _renamed(cls, signature: Signature) -> str:
-        """Say what outputs of the right shapes, but other names, should be called."""
+    def _suggest_names(cls, signature: Signature) -> str:
+        """Suggest names for outputs of the right shapes, but other names."""
         flat = [one.shape for one in signature.outputs if len(one.shape) == 3]
         rows = {shape[1] for shape in flat}
         others = len(signature.outputs) - len(flat)

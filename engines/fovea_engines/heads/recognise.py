@@ -78,7 +78,7 @@ def recognise(
         # Who writes a head knows the task and the classes better than the exporter.
         metadata = {}
     if observe is not None:
-        outputs = _with_shapes(outputs, observe(None))
+        outputs = _fill_shapes(outputs, observe(None))
     signature = _signature(inputs, outputs, metadata, beside)
     if isinstance(signature, str):
         if family is not None:
@@ -90,13 +90,15 @@ def recognise(
     judge = _Judge(signature, observe)
     shown = outputs_text(outputs)
     if family is not None:
-        return _as_named(family, judge, shown, force=force, named_by=named_by)
+        return _judge_named(family, judge, shown, force=force, named_by=named_by)
 
     verdicts = tuple(sorted(map(judge, FAMILIES), key=lambda one: one.order))
-    return _decided(verdicts, shown, metadata)
+    return _choose_verdict(verdicts, shown, metadata)
 
 
-def _decided(verdicts: tuple[Verdict, ...], shown: str, metadata: Mapping[str, str]) -> Recognition:
+def _choose_verdict(
+    verdicts: tuple[Verdict, ...], shown: str, metadata: Mapping[str, str]
+) -> Recognition:
     """Choose the best of verdicts, where one is."""
     best = [one for one in verdicts if one.rank == verdicts[0].rank >= 0]
     if best and best[0].rank == Strength.ASKED and any(one.doubt for one in verdicts):
@@ -151,7 +153,7 @@ class _Judge:
             return Verdict(family, fit)
         if head.sized and self._signature.size is None:
             return Verdict(family, fit, unseen=NOT_RUN)
-        opened = self._opened(family, fit)
+        opened = self._open(family, fit)
         seen = _seen(self._observe, family)
         sound = [outputs for outputs in seen if opened.unsound(outputs, 0) is None]
         if seen and not sound:
@@ -172,7 +174,7 @@ class _Judge:
             return Verdict(family, fit, None, unseen, doubt)
         return Verdict(family, fit, fit.unsure or doubt, unseen, doubt)
 
-    def forced(self, family: str) -> Fit | str:
+    def fit_forced(self, family: str) -> Fit | str:
         """Return how a family decodes the outputs, whatever metadata and numbers say against it.
 
         If it cannot, it is the reason.
@@ -184,7 +186,7 @@ class _Judge:
         if isinstance(fit, str) or self._observe is None:
             return fit
         try:
-            opened = self._opened(family, fit)
+            opened = self._open(family, fit)
             for outputs in self._observe(family):
                 with np.errstate(all="ignore"):
                     opened.decode(outputs, 0, PredictOptions(conf=0.0))
@@ -192,7 +194,7 @@ class _Judge:
             return f"its outputs cannot be decoded so ({error or type(error).__name__})"
         return fit
 
-    def _opened(self, family: str, fit: Fit) -> Head:
+    def _open(self, family: str, fit: Fit) -> Head:
         return FAMILIES[family].open(
             fit.outputs, self._signature.size, fit.num_classes, fit.skeleton
         )
@@ -207,14 +209,16 @@ def _seen(observe: Observe, family: str) -> Sequence[Mapping[str, Array]]:
     return own if own is usual else (*own, *usual)
 
 
-def _as_named(family: str, judge: _Judge, shown: str, *, force: bool, named_by: str) -> Recognition:
+def _judge_named(
+    family: str, judge: _Judge, shown: str, *, force: bool, named_by: str
+) -> Recognition:
     verdict = judge(family, named=True)
     if verdict.against is None:
         return decoded(verdict, f"{shown}, {named_by}", judge.metadata)
     task = FAMILIES[family].task
     other = judge.task not in (None, task)
     against = f"the metadata says task {judge.task}" if other else verdict.against
-    fit = judge.forced(family)
+    fit = judge.fit_forced(family)
     if force and isinstance(fit, Fit):
         forced = Verdict(family, fit, doubt=against)
         return decoded(forced, f"{shown}, forced by --force-head", judge.metadata)
@@ -258,7 +262,7 @@ def _spatial(image: TensorSpec) -> tuple[int, int] | None:
     return None if -1 in sides else sides
 
 
-def _with_shapes(
+def _fill_shapes(
     outputs: Sequence[TensorSpec], seen: Sequence[Mapping[str, Array]]
 ) -> list[TensorSpec]:
     """Return outputs with the lengths that every image has, where they are declared as dynamic."""

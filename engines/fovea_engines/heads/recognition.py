@@ -202,7 +202,7 @@ def decoded(
     fit = verdict.fit
     # A rarer family that has the same shapes is not worth a word.
     rivals = [one for one in verdicts if one.fit is not None and one.fit.strength >= fit.strength]
-    parts = [fit.why, *(f"not {one}" for one in _excluded(rivals))]
+    parts = [fit.why, *(f"not {one}" for one in _list_exclusions(rivals))]
     if verdict.unseen:
         parts.append(f"{verdict.unseen}, so its numbers say nothing")
     return Recognition(
@@ -227,7 +227,7 @@ def undecided(
     families = tuple(one.family for one in best)
     unseen = next((one.unseen for one in best if one.unseen), "")
     why = f": {unseen}" if unseen else ""
-    reason = f"{shown} fits {listed(families)}, and nothing tells which of them it is{why}"
+    reason = f"{shown} fits {join_names(families)}, and nothing tells which of them it is{why}"
     return Recognition(
         None, reason, task_of(metadata), verdicts=verdicts, open=families, unseen=bool(unseen)
     )
@@ -250,7 +250,7 @@ def why_none(verdicts: Iterable[Verdict]) -> str:
 
 def nearest_of(verdicts: Iterable[Verdict]) -> str:
     """Say what excludes the families whose outputs are most like those of the model; "" if none."""
-    return "; ".join(_excluded(verdicts))
+    return "; ".join(_list_exclusions(verdicts))
 
 
 def outputs_text(outputs: Sequence[TensorSpec]) -> str:
@@ -266,15 +266,15 @@ def task_of(metadata: Mapping[str, str]) -> str:
     return task if task.isalnum() else TENSORS
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Join names: "a, b and c"."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def _excluded(verdicts: Iterable[Verdict]) -> list[str]:
+def _list_exclusions(verdicts: Iterable[Verdict]) -> list[str]:
     """Say what excludes families whose outputs are much like those of the model, nearest first."""
     reasons: dict[str, list[str]] = {}
     for one in verdicts:
         if one.against not in (None, OTHERS):
             reasons.setdefault(one.against, []).append(one.family)
-    return [f"{listed(names)} ({why})" for why, names in list(reasons.items())[:_NEAREST]]
+    return [f"{join_names(names)} ({why})" for why, names in list(reasons.items())[:_NEAREST]]

@@ -35,7 +35,7 @@ class Families(Mapping[str, type[Head]]):
         self._in_files[head.family] = head
 
     @cached_property
-    def _found(self) -> dict[str, type[Head]]:
+    def _heads(self) -> dict[str, type[Head]]:
         found = {head.family: head for head in HEADS}
         for name in entry_points(Group.HEADS):
             try:
@@ -51,13 +51,13 @@ class Families(Mapping[str, type[Head]]):
         return found
 
     def __getitem__(self, family: str) -> type[Head]:
-        return self._in_files.get(family) or self._found[family]
+        return self._in_files.get(family) or self._heads[family]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._heads)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._heads)
 
 
 FAMILIES = Families()

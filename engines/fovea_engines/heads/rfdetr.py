@@ -92,9 +92,9 @@ class RfDetrKeypoints(RfDetr):
         found, queries = self.objects(outputs, row, options)
         points = outputs[self.outputs[2]][row][queries].astype(np.float32)
         by_class = points.reshape(len(points), -1, len(PERSON.names), _NUMBERS)
-        return replace(found, keypoints=self._of_class(by_class, found.class_ids + self.first))
+        return replace(found, keypoints=self._select_class(by_class, found.class_ids + self.first))
 
-    def _of_class(
+    def _select_class(
         self, points: NDArray[np.float32], columns: NDArray[np.int32]
     ) -> NDArray[np.float32]:
         """Return keypoints [n, 17, 3] of the classes' own, [n, classes, 17, 8]."""

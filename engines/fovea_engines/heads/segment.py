@@ -57,7 +57,7 @@ class _DenseSegmenter(_Segmenter, Dense):
             others=cls.layout.classes + prototypes.shape[1],
             output=rows,
         )
-        return fit if isinstance(fit, str) else _with_prototypes(fit, prototypes.name)
+        return fit if isinstance(fit, str) else _add_prototypes(fit, prototypes.name)
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
@@ -94,7 +94,7 @@ class YoloV10Segment(_Segmenter, YoloV10):
             return found
         rows, prototypes = found
         fit = cls.fit_rows(signature, rows, prototypes.shape[1])
-        return fit if isinstance(fit, str) else _with_prototypes(fit, prototypes.name)
+        return fit if isinstance(fit, str) else _add_prototypes(fit, prototypes.name)
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
@@ -108,7 +108,7 @@ class YoloV10Segment(_Segmenter, YoloV10):
         return replace(found, masks=masks)
 
 
-def _with_prototypes(fit: Fit, prototypes: str) -> Fit:
+def _add_prototypes(fit: Fit, prototypes: str) -> Fit:
     why = f"{fit.why}; {prototypes} has the prototypes of masks"
     return replace(fit, outputs=(*fit.outputs, prototypes), why=why)
 

@@ -86,8 +86,8 @@ class Signature:
     @property
     def end_to_end(self) -> bool | None:
         """True if the metadata says that suppression is part of the model; None if silent."""
-        said = self.metadata.get("end2end")
-        return None if said is None else said.lower() == "true"
+        declared = self.metadata.get("end2end")
+        return None if declared is None else declared.lower() == "true"
 
     @property
     def family(self) -> str:

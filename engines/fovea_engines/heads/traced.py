@@ -53,11 +53,11 @@ class Traced(NDArrayOperatorsMixin):
 
     def max(self, axis: int, keepdims: bool = False) -> Self:
         """Return the largest values along an axis."""
-        return self._reduced("ReduceMax", axis, keepdims)
+        return self._reduce("ReduceMax", axis, keepdims)
 
     def sum(self, axis: int, keepdims: bool = False) -> Self:
         """Return the sums along an axis."""
-        return self._reduced("ReduceSum", axis, keepdims)
+        return self._reduce("ReduceSum", axis, keepdims)
 
     def __getitem__(self, key: slice | tuple[slice, ...]) -> Self:
         part = self
@@ -90,9 +90,9 @@ class Traced(NDArrayOperatorsMixin):
     ) -> Any:
         if function is not np.concatenate:
             return NotImplemented
-        return self._joined(*arguments, **options)
+        return self._join(*arguments, **options)
 
-    def _joined(self, parts: Sequence[Traced], axis: int = 0) -> Self:
+    def _join(self, parts: Sequence[Traced], axis: int = 0) -> Self:
         if len(parts) == 1:
             return self
         shape = list(self.shape)
@@ -100,7 +100,7 @@ class Traced(NDArrayOperatorsMixin):
         joined = self.write("Concat", *(part.name for part in parts), axis=axis + 1)
         return type(self)(self.write, joined, tuple(shape))
 
-    def _reduced(self, operator: str, axis: int, keepdims: bool) -> Self:
+    def _reduce(self, operator: str, axis: int, keepdims: bool) -> Self:
         shape = (*self.shape[:axis], *[1] * keepdims, *self.shape[axis + 1 :])
         return self._node(operator, shape, np.array([axis + 1]), keepdims=int(keepdims))
 

@@ -83,7 +83,7 @@ class _Levels(Detector):
         return *evidence, classes
 
     @classmethod
-    def fitted(cls, signature: Signature, strength: Strength, why: str, classes: int) -> Fit:
+    def make_fit(cls, signature: Signature, strength: Strength, why: str, classes: int) -> Fit:
         """Return the fit of all outputs, whose anchors are these."""
         names = tuple(tensor.name for tensor in signature.outputs)
         first = "x".join(map(str, cls.anchors[:2]))
@@ -116,12 +116,12 @@ class YoloRaw(_Levels):
         if isinstance(found := cls.on_grid(signature), str):
             return found
         strength, why, classes = found
-        told = literal(signature.metadata.get("anchors", ""))
-        if told is not None:
-            if not _equal(told, cls.anchors):
+        declared = literal(signature.metadata.get("anchors", ""))
+        if declared is not None:
+            if not _equal(declared, cls.anchors):
                 return "the metadata has other anchors"
             strength, why = Strength.METADATA, f"{why}; the metadata has the anchors"
-        return cls.fitted(signature, strength, why, classes)
+        return cls.make_fit(signature, strength, why, classes)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude numbers after a sigmoid, and boxes that need other anchors."""
@@ -201,7 +201,7 @@ class YoloV4(_Levels):
     def fit(cls, signature: Signature) -> Fit | str:
         """Check for three levels whose anchors lie beside the columns."""
         found = cls.on_grid(signature)
-        return found if isinstance(found, str) else cls.fitted(signature, *found)
+        return found if isinstance(found, str) else cls.make_fit(signature, *found)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude scores that are logits, and boxes that are decoded already."""
@@ -232,9 +232,9 @@ class YoloV4(_Levels):
         return detections(*joined, options)
 
 
-def _equal(told: object, anchors: tuple[int, ...]) -> bool:
+def _equal(declared: object, anchors: tuple[int, ...]) -> bool:
     try:
-        return np.ravel(np.array(told, np.float64)).tolist() == list(anchors)
+        return np.ravel(np.array(declared, np.float64)).tolist() == list(anchors)
     except (TypeError, ValueError):
         return False
 

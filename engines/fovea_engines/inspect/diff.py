@@ -81,7 +81,7 @@ class Measured:
             tensors_a = self.a.run([a.tensor for a, _ in both], self.feeds.a)
             tensors_b = self.b.run([b.tensor for _, b in both], self.feeds.b)
             for pair, (a, b), one, other in zip(chunk, both, tensors_a, tensors_b, strict=True):
-                arrays = zip(one, _as_in(a, b, one, other), strict=True)
+                arrays = zip(one, _match_order(a, b, one, other), strict=True)
                 yield pair, figures_of(arrays, channels=a.is_output and a.is_float)
 
 
@@ -99,7 +99,9 @@ def _orders(a: Layer, b: Layer) -> list[tuple[int, ...]]:
     return [order for order in places if [have[place] for place in order] == want]
 
 
-def _as_in(a: Layer, b: Layer, one: Sequence[Array], other: Sequence[Array]) -> Sequence[Array]:
+def _match_order(
+    a: Layer, b: Layer, one: Sequence[Array], other: Sequence[Array]
+) -> Sequence[Array]:
     """Return the second's arrays in that of their orders which is most like the first's."""
     if a.shape == b.shape:
         return other

@@ -97,7 +97,7 @@ def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) 
         ab, noise = ab + dot(one, other), noise + dot(off, off)
         max_error = max(max_error, float(off.max(initial=0)), -float(off.min(initial=0)))
     norm = math.sqrt(a2 * b2)
-    found = [_under_the_gap(axis, sums) for (axis, _), sums in slices.items()]
+    found = [_find_gap(axis, sums) for (axis, _), sums in slices.items()]
     return Figures(
         cosine=ab / norm if norm else float(a2 == b2),
         snr_db=decibel(a2, noise),
@@ -152,7 +152,7 @@ def _add_slices(slices: dict[tuple[int, int], Floats], one: Floats, off: Floats)
         slices[axis, length] = slices.get((axis, length), 0) + sums
 
 
-def _under_the_gap(axis: int, sums: Floats) -> SmallSlices | None:
+def _find_gap(axis: int, sums: Floats) -> SmallSlices | None:
     """Return the slices under the widest gap in power; None where no gap is wide.
 
     Slices without any signal are left out. The others under the gap are measured together, so

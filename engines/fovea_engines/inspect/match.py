@@ -31,12 +31,12 @@ def match(a: Sequence[Layer], b: Sequence[Layer]) -> list[Pair]:
     Layers are paired by name where names can be trusted. The rest are paired by the longest common
     subsequence of operators and shapes; then by place and shape, with different operators.
     """
-    named = _by_name(a, b)
+    named = _pair_by_name(a, b)
     taken = set(named.values())
     keys_a = [named.get(i, _key(layer)) for i, layer in enumerate(a)]
     keys_b = [j if j in taken else _key(layer) for j, layer in enumerate(b)]
     paired = dict(_common_subsequence(keys_a, keys_b)) | named
-    paired |= dict(_replaced(a, b, paired))
+    paired |= dict(_find_replaced(a, b, paired))
     pairs = [Pair(i, paired[i], "name" if i in named else "order") for i in sorted(paired)]
     return [pair for pair in pairs if a[pair.a].is_float == b[pair.b].is_float]
 
@@ -45,7 +45,7 @@ def _key(layer: Layer) -> tuple[str, int, tuple[int, ...]]:
     return layer.op, layer.port, layer.shape
 
 
-def _by_name(a: Sequence[Layer], b: Sequence[Layer]) -> dict[int, int]:
+def _pair_by_name(a: Sequence[Layer], b: Sequence[Layer]) -> dict[int, int]:
     owner = {name: j for j, layer in reversed(list(enumerate(b))) for name in layer.names}
     owner |= {name.removesuffix(RAW): j for name, j in owner.items() if name.endswith(RAW)}
     named: dict[int, int] = {}
@@ -55,25 +55,25 @@ def _by_name(a: Sequence[Layer], b: Sequence[Layer]) -> dict[int, int]:
         if j is not None and j not in taken:
             named[i] = j
             taken.add(j)
-    alike = sum(_alike(a[i], b[j]) for i, j in named.items())
+    alike = sum(_are_alike(a[i], b[j]) for i, j in named.items())
     if alike < _TRUSTED * len(named):
         return {}
-    return {i: j for i, j in named.items() if not _renamed(a[i], b[j])}
+    return {i: j for i, j in named.items() if not _is_renamed(a[i], b[j])}
 
 
-def _alike(one: Layer, other: Layer) -> bool:
+def _are_alike(one: Layer, other: Layer) -> bool:
     if one.op == other.op:
         return True
     # Simplified graphs compute a tensor by other operators, and keep its name where it is a path.
     return ("" in (one.op, other.op) or "/" in one.name) and one.shape == other.shape
 
 
-def _renamed(one: Layer, other: Layer) -> bool:
+def _is_renamed(one: Layer, other: Layer) -> bool:
     """Return True if a simplified graph has another tensor under the name."""
     return "" not in (one.op, other.op) and one.op != other.op and one.shape != other.shape
 
 
-def _replaced(
+def _find_replaced(
     a: Sequence[Layer], b: Sequence[Layer], paired: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
     """Yield layers between the same paired layers in both networks."""

@@ -76,16 +76,16 @@ def find_models(path_a: Path, path_b: Path, head: str | None = None) -> tuple[Di
     """
     a, b = _find_model(path_a, head), _find_model(path_b, head)
     if a.sized != b.sized:  # it takes any size, and so that of the other
-        a = _from_file(path_a, head, b.image_sides) if a.sized else a
-        b = _from_file(path_b, head, a.image_sides) if b.sized else b
+        a = _inspect_file(path_a, head, b.image_sides) if a.sized else a
+        b = _inspect_file(path_b, head, a.image_sides) if b.sized else b
     return a, b
 
 
 def _find_model(path: Path, head: str | None) -> DiffModel:
-    return _from_folder(path.resolve()) if path.is_dir() else _from_file(path, head)
+    return _inspect_folder(path.resolve()) if path.is_dir() else _inspect_file(path, head)
 
 
-def _from_file(path: Path, head: str | None, size: tuple[int, int] | None = None) -> DiffModel:
+def _inspect_file(path: Path, head: str | None, size: tuple[int, int] | None = None) -> DiffModel:
     model = load(path).proto
     inputs = graph_inputs(model)
     sized = False
@@ -113,7 +113,7 @@ def _from_file(path: Path, head: str | None, size: tuple[int, int] | None = None
     )
 
 
-def _from_folder(folder: Path) -> DiffModel:
+def _inspect_folder(folder: Path) -> DiffModel:
     if not any((folder / file).is_file() for file in (CARD_FILE, *_NETWORKS)):
         folder = ModelRepository(folder.parent).folder(folder.name)
     # Opening verifies the file and sets its runtime up.

@@ -115,7 +115,7 @@ def judge(
         if behind_picks or one.state == "other picks":
             behind.add(pair.a)
         judged[pair.a] = one
-    return [_doubted(position, one, judged, sources) for position, one in judged.items()]
+    return [_doubt(position, one, judged, sources) for position, one in judged.items()]
 
 
 def _differs(one: Comparison, threshold: float) -> bool:
@@ -131,7 +131,7 @@ def _rounding_picks(one: Comparison, above: Sequence[Comparison]) -> bool:
     return not above or one.inputs_snr_db < inf
 
 
-def _doubted(
+def _doubt(
     position: int,
     one: Comparison,
     judged: Mapping[int, Comparison],

@@ -12,9 +12,9 @@ from fovea_engines.heads.recognition import Recognition
 from fovea_engines.heads.signature import image_layout, image_sides
 from fovea_engines.onnx_graph.plain_session import (
     cannot_run,
+    expose_tensors,
     onnxruntime_errors,
     open_plain,
-    showing,
 )
 from fovea_engines.onnx_graph.tensors import graph_inputs
 from fovea_preprocess.errors import UnsupportedModel
@@ -64,7 +64,7 @@ def find_own_fit(model: onnx.ModelProto) -> Fit | None:
     row = (3, height, width) if image_layout(image) == "NCHW" else (height, width, 3)
     try:
         with onnxruntime_errors(cannot_run):
-            session = open_plain(showing(model, [resized]))
+            session = open_plain(expose_tensors(model, [resized]))
             feeds = source_feeds(inputs, np.zeros((1, *row), image.dtype))
             [found] = session.run([resized], feeds)
     except UnsupportedModel:

@@ -12,7 +12,7 @@ from onnx.helper import make_opsetid
 
 from fovea_engines.heads.efficient_nms import expand_efficient_nms
 from fovea_engines.onnx_graph.external_data import read_external_data
-from fovea_engines.onnx_graph.tensors import in_its_place
+from fovea_engines.onnx_graph.tensors import explain_file
 from fovea_preprocess.errors import InvalidModel, NotFound
 
 _DOMAIN = "tensorrt.plugins"
@@ -128,7 +128,7 @@ def _read(path: Path) -> bytes:
         ) from error
     except OSError as error:
         raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
-    if (other := in_its_place(path)) is not None:
+    if (other := explain_file(path)) is not None:
         raise InvalidModel(f"{path} is {other}")
     if not data:
         raise InvalidModel(f"{path} is empty: copy or export it again")

@@ -13,7 +13,14 @@ from onnx import version_converter
 from onnx.helper import make_attribute, set_model_props
 from onnx.numpy_helper import from_array
 
-from fovea_engines.heads.image_inputs import GREY, enlarging, factor_of, filled, image_of, is_grey
+from fovea_engines.heads.image_inputs import (
+    GREY,
+    factor_of,
+    fill_input,
+    image_of,
+    is_grey,
+    make_enlarging_matrix,
+)
 from fovea_engines.heads.metadata import image_size
 from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.signature import image_layout, image_sides
@@ -62,10 +69,10 @@ def fill_in_size_inputs(model: onnx.ModelProto) -> None:
         if (factor := factor_of(image, spec)) is not None:
             _write_enlarged(model, image, spec.name, factor)
         elif image.shape[0] == -1:
-            value = filled(spec, *image_sides(image))
+            value = fill_input(spec, *image_sides(image))
             _write_for_each_row(model, image.name, spec.name, value)
         else:
-            value = np.repeat(filled(spec, *image_sides(image)), image.shape[0], axis=0)
+            value = np.repeat(fill_input(spec, *image_sides(image)), image.shape[0], axis=0)
             model.graph.initializer.append(from_array(value, spec.name))
         [declared] = (each for each in model.graph.input if each.name == spec.name)
         model.graph.input.remove(declared)
@@ -81,9 +88,11 @@ def _write_for_each_row(model: onnx.ModelProto, image: str, name: str, value: Ar
 
 
 def _write_enlarged(model: onnx.ModelProto, image: TensorSpec, name: str, factor: int) -> None:
-    """Write `enlarged`. Resize does the same, and takes six times as long in ONNX Runtime."""
+    """Write `enlarge`. Resize does the same, and takes six times as long in ONNX Runtime."""
     write = Writer(name)
-    down, across = (enlarging(side, factor).astype(image.dtype) for side in image_sides(image))
+    down, across = (
+        make_enlarging_matrix(side, factor).astype(image.dtype) for side in image_sides(image)
+    )
     levels = write("Round", write("MatMul", down, write("MatMul", image.name, across.T.copy())))
     write("Min", write("Max", levels, np.zeros(1, image.dtype)), np.full(1, 255, image.dtype))
     write.name(name)
@@ -271,13 +280,13 @@ def _infer_outputs(model: onnx.ModelProto, note: Callable[[str], None]) -> None:
     A dynamic batch is fixed at 1, with a note, where an output does not follow it: rows [k, 6] of
     all images, or a batch that the exporter wrote into the graph.
     """
-    trials = [_inferred(model)]
+    trials = [_infer_lengths(model)]
     if graph_inputs(model)[0].shape[0] == -1:
-        trials = [_inferred(model, rows) for rows in _BATCHES]
-        if (whole := _without_batch(model, trials)) is not None:
+        trials = [_infer_lengths(model, rows) for rows in _BATCHES]
+        if (whole := _find_unbatched(model, trials)) is not None:
             note(f"takes one image at a time: output {whole} has no row for each of a batch")
             _fix_batch(model, 1)
-            trials = [_inferred(model)]
+            trials = [_infer_lengths(model)]
     for value, *shapes in zip(model.graph.output, *trials, strict=True):
         known = [shape for shape in shapes if shape is not None]
         if len(known) == len(shapes):
@@ -291,7 +300,7 @@ def _infer_outputs(model: onnx.ModelProto, note: Callable[[str], None]) -> None:
     del model.graph.value_info[:]
 
 
-def _without_batch(
+def _find_unbatched(
     model: onnx.ModelProto, trials: Sequence[Sequence[tuple[int, ...] | None]]
 ) -> str | None:
     """Return the name of an output whose first dimension is not the batch; None without one."""
@@ -304,7 +313,9 @@ def _without_batch(
     return None
 
 
-def _inferred(model: onnx.ModelProto, batch: int | None = None) -> list[tuple[int, ...] | None]:
+def _infer_lengths(
+    model: onnx.ModelProto, batch: int | None = None
+) -> list[tuple[int, ...] | None]:
     """Return the shapes of the outputs, with 0 for an unknown length; None for an unknown rank."""
     bare = deepcopy(model)
     for value in bare.graph.output:

@@ -46,7 +46,7 @@ def leading_arithmetic(model: onnx.ModelProto, image: str) -> tuple[str, list[st
     """Return the last tensor of the arithmetic that follows the input, and what it does."""
     wiring = Wiring(model)
     constants = constants_of(model)
-    last, told = image, []
+    last, operations = image, []
     while last not in wiring.outputs and len(wiring.consumers[last]) == 1:
         [node] = wiring.consumers[last]
         fixed = [name for name in node.input if name in constants]
@@ -57,5 +57,7 @@ def leading_arithmetic(model: onnx.ModelProto, image: str) -> tuple[str, list[st
         if fixed:
             numbers = list(dict.fromkeys(to_array(constants[fixed[0]]).ravel().tolist()))
             shown = " ".join(f"{n:.5g}" for n in numbers[:_SHOWN])
-            told.append(f"{_ARITHMETIC[node.op_type]} {shown}{' ...' * (len(numbers) > _SHOWN)}")
-    return last, told
+            operations.append(
+                f"{_ARITHMETIC[node.op_type]} {shown}{' ...' * (len(numbers) > _SHOWN)}"
+            )
+    return last, operations

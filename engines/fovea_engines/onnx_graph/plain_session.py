@@ -105,7 +105,7 @@ def cannot_run(error: str) -> str:
     )
 
 
-def showing(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
+def expose_tensors(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
     """Serialise a model with some of its inner tensors as further outputs."""
     import onnx
 

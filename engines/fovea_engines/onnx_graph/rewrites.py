@@ -158,7 +158,7 @@ def move_late_transpose(model: onnx.ModelProto) -> None:
             and len(flat) == len(join.input)
             and all(_flattens_grid(wiring, node) for node in flat)
         ):
-            rebuild(model, _moved(model, wiring, flat, join, transpose))
+            rebuild(model, _move(model, wiring, flat, join, transpose))
             return
 
 
@@ -177,7 +177,7 @@ def _flattens_grid(wiring: Wiring, node: onnx.NodeProto) -> bool:
     return len(shape) == 3 and shape[0] in (0, 1) and shape[2] == -1
 
 
-def _moved(
+def _move(
     model: onnx.ModelProto,
     wiring: Wiring,
     flat: list[onnx.NodeProto],

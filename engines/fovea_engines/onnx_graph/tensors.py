@@ -29,8 +29,8 @@ _IN_ITS_PLACE = {
 }
 
 
-def in_its_place(path: Path) -> str | None:
-    """Say what lies in the place of a model, and how to get that; None where nothing tells."""
+def explain_file(path: Path) -> str | None:
+    """Describe what lies in the place of a model, and how to get that; None where unknown."""
     with path.open("rb") as file:
         start = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     return next((what for first, what in _IN_ITS_PLACE.items() if start.startswith(first)), None)

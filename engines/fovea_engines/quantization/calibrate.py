@@ -167,7 +167,7 @@ def find_ranges(
         else:
             images = Images.of(calibration, prepared.preprocess)
             origin = _origin(plan, prepared, images.digest)
-            known = _known_ranges(plan, prepared, origin, progress)
+            known = _reuse_ranges(plan, prepared, origin, progress)
             reused = known is not None
             ranges = known or calibrate(prepared.graph, images, origin, progress)
         _check_clipping(ranges, plan, prepared)
@@ -187,7 +187,7 @@ def _read_ranges(file: Path, plan: BuildPlan, prepared: PreparedModel) -> Ranges
             f"{file} was measured with {difference}: give --calibration the folder of images, "
             "to measure anew"
         )
-    if missing := _missing(given, prepared):
+    if missing := _find_missing(given, prepared):
         raise InvalidOption(
             f"{file} has no range of {missing!r}: give --calibration the folder of images, to "
             "measure anew"
@@ -195,20 +195,20 @@ def _read_ranges(file: Path, plan: BuildPlan, prepared: PreparedModel) -> Ranges
     return given
 
 
-def _known_ranges(
+def _reuse_ranges(
     plan: BuildPlan, prepared: PreparedModel, origin: Origin, progress: Progress
 ) -> Ranges | None:
     repository = ModelRepository(plan.repository)
     for version in reversed(repository.versions(plan.name)):
         with suppress(NotFound, InvalidOption):
             known = Ranges.read(repository.folder(plan.name, version) / RANGES_FILE)
-            if known.origin == origin and _missing(known, prepared) is None:
+            if known.origin == origin and _find_missing(known, prepared) is None:
                 progress.note(f"calibration of version {version} is used again: nothing differs")
                 return known
     return None
 
 
-def _missing(ranges: Ranges, prepared: PreparedModel) -> str | None:
+def _find_missing(ranges: Ranges, prepared: PreparedModel) -> str | None:
     """Return a tensor without a range: another onnxslim version may rename tensors."""
     return next((t for t in measured_tensors(prepared.graph) if t not in ranges.tensors), None)
 
@@ -235,10 +235,10 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
     names = measured_tensors(model)
     seen = {name: Histogram() for name in names}
     reference = ReferenceSession(model, names)
-    asked = [name for name in names if name != model.graph.input[0].name]
+    wanted = [name for name in names if name != model.graph.input[0].name]
     variety = Variety(images.spec)
     for row in progress.each(images.rows(variety), len(images)):
-        values = dict(zip(asked, reference.run(asked, row), strict=True))
+        values = dict(zip(wanted, reference.run(wanted, row), strict=True))
         for name in names:
             try:
                 seen[name].add(values.get(name, row))

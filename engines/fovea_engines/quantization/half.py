@@ -69,7 +69,7 @@ def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | 
                 )
 
 
-def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
+def round_to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a float32 graph that rounds to float16, and overflows, wherever a GPU does.
 
     CPU runtimes take a float16 graph, as `to_half` makes it, only as a hint: ONNX Runtime and
@@ -131,7 +131,7 @@ class _Halving:
             always_float = _ALWAYS_FLOAT.get(node.op_type, ())
             for i, name in enumerate(node.input):
                 if name in self._floats:
-                    node.input[i], cast = self._as(name, halved and i not in always_float)
+                    node.input[i], cast = self._convert(name, halved and i not in always_float)
                     yield from cast
             ends = [name for name in node.output if name in self._outputs]
             for i, name in enumerate(node.output):
@@ -141,7 +141,7 @@ class _Halving:
             for name in ends:
                 yield _cast(f"{name}/half", name, half=False)
 
-    def _as(self, name: str, half: bool) -> tuple[str, list[onnx.NodeProto]]:
+    def _convert(self, name: str, half: bool) -> tuple[str, list[onnx.NodeProto]]:
         """Return the name of a tensor in a type, and the cast that makes it if there is none."""
         if name in self._outputs:
             return (f"{name}/half" if half else name), []
@@ -177,16 +177,16 @@ def _cast(name: str, other: str, half: bool) -> onnx.NodeProto:
 
 def _float_tensors(model: onnx.ModelProto) -> set[str]:
     graph = onnx.shape_inference.infer_shapes(model).graph
-    values = _of_type([*graph.input, *graph.value_info, *graph.output], TensorProto.FLOAT)
+    values = _cast_values([*graph.input, *graph.value_info, *graph.output], TensorProto.FLOAT)
     return values | {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}
 
 
 def _half_tensors(model: onnx.ModelProto) -> set[str]:
     inner = onnx.shape_inference.infer_shapes(model).graph.value_info
-    return _of_type(inner, TensorProto.FLOAT16)
+    return _cast_values(inner, TensorProto.FLOAT16)
 
 
-def _of_type(values: Iterable[onnx.ValueInfoProto], element: int) -> set[str]:
+def _cast_values(values: Iterable[onnx.ValueInfoProto], element: int) -> set[str]:
     return {v.name for v in values if v.type.tensor_type.elem_type == element}
 
 

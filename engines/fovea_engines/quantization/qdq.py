@@ -68,7 +68,7 @@ def _quantisable(model: onnx.ModelProto) -> list[onnx.NodeProto]:
             for node in projections
             if min(wiring.constants[node.input[1]].dims) >= _NARROWEST
             and node.input[0] not in single
-            and not _joined(wiring, node.input[0])
+            and not _is_joined(wiring, node.input[0])
         }
         choices = (node for node in wiring.nodes if node.op_type in RANKING)
         ranked = wiring.last_layers({name for node in choices for name in node.input})
@@ -80,7 +80,7 @@ def _quantisable(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     ]
 
 
-def _joined(wiring: Wiring, name: str) -> bool:
+def _is_joined(wiring: Wiring, name: str) -> bool:
     maker = wiring.maker(name)
     if maker is not None and maker.op_type == "Mul":  # a mask of the levels' edges
         maker = wiring.maker(next(one for one in maker.input if one not in wiring.constants))

@@ -147,23 +147,23 @@ class Quantisation:
 def to_int8(plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Progress) -> Int8:
     """Bring a model to INT8 as a plan says, or keep the INT8 that its exporter has written."""
     if prepared.quantised:
-        return Int8(_checked(keep_exported(plan, prepared.graph, progress)))
+        return Int8(_check_encodings(keep_exported(plan, prepared.graph, progress)))
     found = plan_quantisation(plan, prepared, truth, progress)
     encode = partial(int8_graph, prepared.graph, found.ranges, keep_float=found.kept_float)
     files = {RANGES_FILE: found.ranges.encoded()}
-    return Int8(_checked(encode), found.card_entry, found.ranking, files)
+    return Int8(_check_encodings(encode), found.card_entry, found.ranking, files)
 
 
-def _checked(encode: Encode) -> Encode:
+def _check_encodings(encode: Encode) -> Encode:
     """Refuse what TensorRT would refuse, of the graphs that it may get."""
 
-    def checked(encoding: Encoding) -> onnx.ModelProto:
+    def encode_checked(encoding: Encoding) -> onnx.ModelProto:
         graph = encode(encoding)
         if encoding is Encoding.SIGNED:
             validate(graph)
         return graph
 
-    return checked
+    return encode_checked
 
 
 def plan_quantisation(

@@ -42,15 +42,15 @@ def blocks(layers: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """
     paths = [re.findall(r"[^/.]+", name.split("/aten::")[0]) for name in layers]
     for depth in range(1, max(map(len, paths), default=0)):
-        groups = _grouped(layers, [".".join(path[:depth]) for path in paths])
+        groups = _group(layers, [".".join(path[:depth]) for path in paths])
         if _FEWEST <= len(groups) <= _MAX:
             return groups
     each = -(-len(layers) // _MAX)
     starts = [layers[i - i % each] for i in range(len(layers))]
-    return _grouped(layers, starts)
+    return _group(layers, starts)
 
 
-def _grouped(layers: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _group(layers: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
     groups: dict[str, list[str]] = {}
     for layer, key in zip(layers, keys, strict=True):
         groups.setdefault(key, []).append(layer)
@@ -86,11 +86,15 @@ def rank(
         reached = quality(groups[block])
         found.append(Sensitivity(block, tuple(groups[block]), reached, reached - base))
     if all(one.gain <= 0 for one in found) and base < _SPOILT:
-        found = [_alone(block, groups, quality) for block in progress.each(groups, len(groups))]
+        found = [
+            _measure_alone(block, groups, quality) for block in progress.each(groups, len(groups))
+        ]
     return sorted(found, key=lambda one: one.gain, reverse=True)
 
 
-def _alone(block: str, groups: Mapping[str, Sequence[str]], quality: Quality) -> Sensitivity:
+def _measure_alone(
+    block: str, groups: Mapping[str, Sequence[str]], quality: Quality
+) -> Sensitivity:
     others = [layer for name, layers in groups.items() if name != block for layer in layers]
     reached = quality(others)
     return Sensitivity(block, tuple(groups[block]), reached, 1 - reached)

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from fovea_engines.edit.check import check
 from fovea_engines.edit.cut import cut
-from fovea_engines.edit.edited import Edited, copied, first_input
+from fovea_engines.edit.edited import Edited, copy_model, first_input
 from fovea_engines.edit.input_shape import set_batch, set_size
 from fovea_engines.edit.names import rename as rename_tensors
 from fovea_engines.edit.names import replace_operators, strip_metadata, write_metadata
@@ -145,7 +145,7 @@ def _check_names(model: onnx.ModelProto) -> None:
             "--meta names is no list of class names: give --labels FILE, or write it as in "
             """--meta 'names=["cat", "dog"]'"""
         )
-    unnamed = copied(model)
+    unnamed = copy_model(model)
     set_model_props(unnamed, {key: value for key, value in metadata.items() if key != "names"})
     (before, _), (after, _) = recognise_graph(unnamed), recognise_graph(model)
     if before.family is not None and after.family is None and not after.open:

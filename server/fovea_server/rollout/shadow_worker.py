@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.drawing.drawing import captioned, draw, encode
+from fovea_engines.drawing.drawing import add_caption, draw, encode
 from fovea_engines.engine import Engine
 from fovea_engines.results.task_result import TaskResult
 from fovea_preprocess.errors import FoveaError, InvalidOption, ModelNotReady
@@ -130,7 +130,7 @@ class _Comparison:
         words = self._candidate.words
         versions = self._candidate.against, self._candidate.version
         panes = [
-            captioned(_shrunk(draw(found, pixels, words)), f"{who} {number}")
+            add_caption(_shrunk(draw(found, pixels, words)), f"{who} {number}")
             for found, who, number in zip(
                 (live, candidate), ("live: version", "candidate: version"), versions, strict=True
             )

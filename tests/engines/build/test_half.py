@@ -10,7 +10,7 @@ from tests.engines.tiny import constant, save
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.heads.recognise import open_head
 from fovea_engines.onnx_graph.wiring import Wiring
-from fovea_engines.quantization.half import check_overflow, rounded, to_half
+from fovea_engines.quantization.half import check_overflow, round_to_half, to_half
 from fovea_engines.quantization.qdq import quantise
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
@@ -88,7 +88,7 @@ def test_all_is_float16_but_the_decoding(shared, name):
 @REAL
 def test_outputs_are_those_of_float32(shared, name):
     graph, row = prepared(shared, name).graph, bus(shared, name)
-    for want, have in zip(run(graph, row), run(rounded(to_half(graph)), row), strict=True):
+    for want, have in zip(run(graph, row), run(round_to_half(to_half(graph)), row), strict=True):
         assert have.dtype == np.float32
         if name == "yolov10n":  # rows are in the order of their scores: take those that count
             want, have = (rows[rows[..., 4] > 0.3] for rows in (want, have))
@@ -102,7 +102,7 @@ def test_boxes_move_by_a_fifth_of_a_pixel_at_most(shared, name):
     names = [output.name for output in model.outputs]
     want, have = (
         head.decode(dict(zip(names, run(graph, row), strict=True)), 0, PredictOptions(conf=0.3))
-        for graph in (model.graph, rounded(to_half(model.graph)))
+        for graph in (model.graph, round_to_half(to_half(model.graph)))
     )
     assert len(want) >= 4
     np.testing.assert_array_equal(have.class_ids, want.class_ids)
@@ -121,7 +121,7 @@ def test_int8_with_float16_around_it(shared, name):
         if node.op_type in {"QuantizeLinear", "DequantizeLinear"}:
             assert kinds[node.input[1]] == HALF
             assert {kinds[node.input[0]], kinds[node.output[0]]} == {TensorProto.INT8, HALF}
-    [exact], [want], [have] = (run(each, row) for each in (graph, signed, rounded(model)))
+    [exact], [want], [have] = (run(each, row) for each in (graph, signed, round_to_half(model)))
     # Rounding to float16 is nothing beside rounding to 256 steps.
     assert error(have, exact) < 1.2 * error(want, exact)
 
@@ -139,7 +139,7 @@ def test_a_large_bias_keeps_its_layer_and_activation_in_float32(tmp_path):
         HALF, HALF, FLOAT, FLOAT, FLOAT, HALF,
     ]  # fmt: skip
     row = np.random.default_rng(0).random(SHAPE, np.float32)
-    [want], [have] = run(model, row), run(rounded(to_half(model)), row)
+    [want], [have] = run(model, row), run(round_to_half(to_half(model)), row)
     assert error(have, want) < 5e-4
 
 
@@ -199,7 +199,7 @@ def test_a_constant_of_both_types(tmp_path):
 
 
 def test_a_processor_hides_what_overflows_on_a_gpu(tmp_path):
-    """So float16 is judged by `rounded`: 1000 * 100 is no float16."""
+    """So float16 is judged by `round_to_half`: 1000 * 100 is no float16."""
     model = network(
         tmp_path / "m.onnx", conv("images", "a"), node("Mul", "a k", "b"), conv("b", "out"),
         w=np.eye(3, dtype=np.float32)[..., None, None] * 100, k=np.float32(1e-3),
@@ -207,8 +207,8 @@ def test_a_processor_hides_what_overflows_on_a_gpu(tmp_path):
     row = np.full(SHAPE, 1000, np.float32)
     half = to_half(model)
     assert np.isfinite(run(half, row)[0]).all()
-    assert not np.isfinite(run(rounded(half), row)[0]).any()
-    fine = run(rounded(half), row / 10)[0]
+    assert not np.isfinite(run(round_to_half(half), row)[0]).any()
+    fine = run(round_to_half(half), row / 10)[0]
     np.testing.assert_allclose(fine, run(model, row / 10)[0], rtol=2e-3)
 
 
@@ -231,6 +231,6 @@ def test_integers_are_multiplied_before_anything_is_rounded(tmp_path):
         node("DequantizeLinear", "q s z", "d"), conv("d", "a"), conv("a", "out"),
         s=np.float32(scale), z=np.int8(0),
     )  # fmt: skip
-    [found] = run(rounded(to_half(model)), integers * np.float32(scale))
+    [found] = run(round_to_half(to_half(model)), integers * np.float32(scale))
     first = np.float16(3 * integers * np.float32(scale))
     np.testing.assert_array_equal(found, np.float32(np.float16(3 * np.float32(first))))

@@ -197,7 +197,7 @@ def test_accuracy_of_what_is_not_finite(tmp_path, images):
         assert truth.measure_figure(engine) == 0
         with pytest.raises(NotFinite):
             truth.measure_engine("int8", engine)
-    assert acceptance._accuracies(truth, {"fp16": prepared.graph}, notes) == {}
+    assert acceptance._measure_graphs(truth, {"fp16": prepared.graph}, notes) == {}
     assert notes.notes[-1].startswith("fp16 cannot be measured beside it: output output0 of m is")
     with pytest.raises(NotFinite):
-        acceptance._accuracies(truth, {"int8 for TensorRT": prepared.graph}, notes)
+        acceptance._measure_graphs(truth, {"int8 for TensorRT": prepared.graph}, notes)

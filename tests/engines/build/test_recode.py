@@ -17,7 +17,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.normalise import normalise
 from fovea_engines.progress import Progress
-from fovea_engines.quantization.half import rounded, to_half
+from fovea_engines.quantization.half import round_to_half, to_half
 from fovea_engines.quantization.qdq import quantisable, quantise
 from fovea_engines.quantization.quantisation import validate
 from fovea_engines.quantization.recode import quantised_share, recode
@@ -107,7 +107,7 @@ def test_both_encodings_compute_what_the_exporter_meant(shared, trained):
     onnx.checker.check_model(for_tensorrt, full_check=True)
     validate(for_tensorrt)
     # Scales are the exporter's own and no float16, so some values fall into the next step.
-    assert error(run(rounded(for_tensorrt), row)[0], want) < 0.5 * error(plain, want)
+    assert error(run(round_to_half(for_tensorrt), row)[0], want) < 0.5 * error(plain, want)
 
 
 class Notes(Progress):

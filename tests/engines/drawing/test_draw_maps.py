@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fovea_engines.drawing.drawing import annotated, cut_out, draw, encode
+from fovea_engines.drawing.drawing import annotate, cut_out, draw, encode
 from fovea_engines.results.colours import colour
 from fovea_engines.results.map_encoding import NOTHING
 from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask
@@ -59,9 +59,9 @@ def test_a_cut_out_is_transparent_where_nothing_stands_out():
     cut = cut_out(found, image())
     assert (cut[..., :3] == GREY).all()
     assert (cut[..., 3] == np.where(found.values == 1, 255, 0)).all()
-    assert annotated(found, image(), WORDLESS, "image/png") == encode(cut, "image/png")
+    assert annotate(found, image(), WORDLESS, "image/png") == encode(cut, "image/png")
     flat = draw(found, image(), WORDLESS)
-    assert annotated(found, image(), WORDLESS, "image/jpeg") == encode(flat, "image/jpeg")
+    assert annotate(found, image(), WORDLESS, "image/jpeg") == encode(flat, "image/jpeg")
 
 
 @pytest.mark.parametrize("metres", [True, False])

@@ -13,7 +13,7 @@ from fovea_engines.backends.tensorrt.caches import timing_cache
 from fovea_engines.backends.tensorrt.cuda.quiet import QUIET
 from fovea_engines.backends.tensorrt.layers import engine_layers, network_layers
 from fovea_engines.backends.tensorrt.layers_file import PlanLayers
-from fovea_engines.backends.tensorrt.log import out_of_memory, without_noise
+from fovea_engines.backends.tensorrt.log import out_of_memory, strip_noise
 from fovea_engines.backends.tensorrt.monitor import Phases, progress_monitor, run_cancellable
 from fovea_engines.backends.tensorrt.plugins import load_plugins
 from fovea_engines.backends.tensorrt.runtime import Runtime
@@ -123,7 +123,7 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
 
 
 def _failure(messages: Sequence[str]) -> BuildError:
-    texts = [text for text in map(without_noise, messages) if text]
+    texts = [text for text in map(strip_noise, messages) if text]
     # Each kernel that did not fit is a message of its own, and the last is that none is left.
     if (short := next(filter(out_of_memory, texts), None)) is not None:
         return BuildError(
@@ -162,7 +162,7 @@ def _refusal(errors: list[Any]) -> str:
     if not errors:
         return f"TensorRT does not take the model, and does not say why: {_OTHERWISE}"
     first, *others = errors
-    operator, text = first.node_operator(), without_noise(first.desc())
+    operator, text = first.node_operator(), strip_noise(first.desc())
     node = first.node_name() or f"number {first.node()}"
     where = f"node {node!r} ({operator})" if operator else "the model"
     # The check that refuses an operator without an importer only says "false".

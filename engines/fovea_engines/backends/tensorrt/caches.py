@@ -83,7 +83,7 @@ def timing_cache(config: Any, file: Path) -> Iterator[None]:
             write_whole(file, bytes(memoryview(found)))
 
 
-def known_kernels(engine: Path) -> bytes:
+def read_kernels(engine: Path) -> bytes:
     """Return the kernels that TensorRT-RTX has compiled for an engine file; empty without any."""
     found = [file for file in _kernel_files(engine) if file.is_file()]
     try:

@@ -13,8 +13,8 @@ from fovea_engines.backends.tensorrt.caches import (
     cache_folder,
     duration,
     keep_kernels,
-    known_kernels,
     last_duration,
+    read_kernels,
     record_duration,
     timing_cache_file,
 )
@@ -101,7 +101,7 @@ def _open(
 ) -> TensorRTSession:
     with QUIET.synchronising():
         engine = _load(runtime, file, device)
-        known = known_kernels(file.path)
+        known = read_kernels(file.path)
         runtime_config, runtime_cache = runtime.runtime_config(engine, known)
         letterbox = open_letterbox(file.path.parent, device)
     kind: type[TensorRTSession] = TensorRTSession if letterbox is None else TensorRTImageSession

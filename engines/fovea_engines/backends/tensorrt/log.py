@@ -76,7 +76,7 @@ def out_of_memory(text: str) -> bool:
     return _OUT_OF_MEMORY.search(text) is not None
 
 
-def without_noise(text: str) -> str:
+def strip_noise(text: str) -> str:
     """Return a message of TensorRT on one line, without its source files and the missing driver."""
     lines = (line.strip() for line in text.splitlines() if _NO_DRIVER not in line)
     return _SOURCE.sub("", " ".join(line for line in lines if line))

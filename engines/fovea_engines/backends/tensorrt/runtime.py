@@ -22,7 +22,7 @@ from threading import Lock
 from typing import Any
 
 from fovea_engines.backends.registry import get_backend
-from fovea_engines.backends.tensorrt.log import Log, logger, without_noise
+from fovea_engines.backends.tensorrt.log import Log, logger, strip_noise
 from fovea_engines.device import gpu_here
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
@@ -170,7 +170,7 @@ class Runtime:
             return None
         kinds = trt.EngineInvalidityDiagnostics.__members__.items()
         reasons = [name.replace("_", " ").lower() for name, bit in kinds if found & int(bit)]
-        return ", ".join(reasons) or " ".join(map(without_noise, messages)) or "no reason given"
+        return ", ".join(reasons) or " ".join(map(strip_noise, messages)) or "no reason given"
 
     def runtime_config(self, engine: Any, known: bytes = b"") -> tuple[Any, Any]:
         """Configure an engine's execution contexts.

@@ -121,7 +121,7 @@ class TensorRTSession(Closing):
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
         """Run one batch; see `Session.infer`. `alone` makes no difference on a GPU."""
         if self._closed:
-            raise _closed()
+            raise _closed_error()
         check_feeds(self.inputs, self.max_batch, feeds)
         with self._slot() as slot:
             if self.max_batch:
@@ -135,7 +135,7 @@ class TensorRTSession(Closing):
         slot = self._free.get()
         try:
             if slot is None:
-                raise _closed()
+                raise _closed_error()
             with self._device.current():
                 try:
                     yield slot
@@ -157,12 +157,12 @@ class TensorRTSession(Closing):
             ) from cause
 
     def _infer(self, slot: Slot, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        return self._in_parts(
+        return self._run_parts(
             len(next(iter(feeds.values()))),
             lambda part, outputs: slot.run({n: a[part] for n, a in feeds.items()}, outputs),
         )
 
-    def _in_parts(
+    def _run_parts(
         self, rows: int, run: Callable[[slice, Mapping[str, Array]], None]
     ) -> dict[str, Array]:
         """Return the outputs of a batch; `run` computes parts that fit the largest bucket."""
@@ -197,7 +197,7 @@ def _outputs(
         return read_outputs(engine, context, bucket.rows, batched=batched)
 
 
-def _closed() -> InferenceFailed:
+def _closed_error() -> InferenceFailed:
     return InferenceFailed("the session is closed; open the engine again")
 
 
@@ -225,6 +225,6 @@ class TensorRTImageSession(TensorRTSession):
                 f"{self.max_batch}: split it"
             )
         with self._slot() as slot:
-            return self._in_parts(
+            return self._run_parts(
                 len(images), lambda part, outputs: slot.run_images(images[part], outputs)
             )

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from starlette.concurrency import run_in_threadpool
 
-from fovea_engines.drawing.drawing import annotated
+from fovea_engines.drawing.drawing import annotate
 from fovea_engines.results.new_image import MediaType
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.vocabulary import Vocabulary
@@ -125,4 +125,4 @@ async def draw_image(service: Service, prediction: Prediction, kind: MediaType) 
         raise InvalidRequest("this model's head is not recognised: there is nothing to draw")
     seen = result.found, result.pixels, prediction.words
     async with service.plane.drawing(result.pixels):
-        return await run_in_threadpool(annotated, *seen, kind)
+        return await run_in_threadpool(annotate, *seen, kind)

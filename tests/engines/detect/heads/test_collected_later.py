@@ -16,7 +16,7 @@ from fovea_engines.evaluation import samples
 from fovea_engines.evaluation.agreement.overlap import iou
 from fovea_engines.evaluation.observe import recognise_graph
 from fovea_engines.evaluation.samples import read_image
-from fovea_engines.heads.end_to_end import spelled
+from fovea_engines.heads.end_to_end import read_order
 from fovea_engines.heads.presets import VARIANTS, read_preprocess
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
@@ -140,7 +140,7 @@ def test_the_file_as_it_is_asks_for_its_preprocessing(tmp_path):
     ],
 )
 def test_names_that_say_columns(name, columns):
-    assert spelled(name) == columns
+    assert read_order(name) == columns
 
 
 def yolos(tmp_path, none, lower):

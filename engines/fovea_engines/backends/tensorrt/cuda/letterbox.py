@@ -62,7 +62,9 @@ def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = (
         BuildError: the source does not compile; the message has the compiler's log.
     """
     nvrtc = _nvrtc()
-    program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
+    program = _check_answer(
+        nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
+    )
     try:
         wanted = [option.encode() for option in (f"--gpu-architecture={target}", *options)]
         (result,) = nvrtc.nvrtcCompileProgram(program, len(wanted), wanted)
@@ -93,13 +95,13 @@ def _nvrtc() -> Any:
 
 
 def _text(nvrtc: Any, size_of: Any, read: Any, program: Any) -> bytes:
-    size = _checked(nvrtc, size_of(program))
+    size = _check_answer(nvrtc, size_of(program))
     room = bytearray(size)
-    _checked(nvrtc, read(program, room))
+    _check_answer(nvrtc, read(program, room))
     return bytes(room)
 
 
-def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
+def _check_answer(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
     result, *values = answer
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise BuildError(f"NVRTC failed ({result.name}); reinstall nvidia-cuda-nvrtc")
