@@ -39,7 +39,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.samples import read_image
-from fovea_engines.repository.card import Baseline, Found, compared
+from fovea_engines.repository.card import Baseline, Found, select_values
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.image import DecodedImage, brightness
 from fovea_server.app import build_app
@@ -74,7 +74,7 @@ def looked(
     looks = []
     for image in images:
         pixels = np.ascontiguousarray(change(image))
-        found = compared(engine.predict(pixels), pixels.shape[0] * pixels.shape[1])
+        found = select_values(engine.predict(pixels), pixels.shape[0] * pixels.shape[1])
         assert found is not None, "it finds objects"
         looks.append(Look(found, brightness(DecodedImage(pixels, 1))))
     return looks

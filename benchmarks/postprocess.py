@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.heads.segment import prototype_masks
-from fovea_engines.results.mask_encoding import encoded_masks
+from fovea_engines.results.mask_encoding import encode_masks
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
@@ -105,7 +105,7 @@ def measure_masks(objects: int, rounds: int) -> dict[str, float]:
 
     def work(_: int) -> None:
         masks = prototype_masks(prototypes, weights, boxes, (int(SIZE), int(SIZE)))
-        list(encoded_masks(masks.to_source(back), "rle"))
+        list(encode_masks(masks.to_source(back), "rle"))
 
     spent, passes = [], []
     for _ in range(rounds):

@@ -46,7 +46,7 @@ from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.results.detections import Detections
 from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask
-from fovea_engines.results.mask_encoding import encoded_masks
+from fovea_engines.results.mask_encoding import encode_masks
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.task_result import TaskResult
 from fovea_preprocess.image import decode_image
@@ -92,7 +92,7 @@ def read(found: TaskResult, options: PredictOptions) -> None:
     if isinstance(found, ClassMap | SoftMask | DepthMap):
         found.pixels()
     elif isinstance(found, Detections) and found.masks is not None:
-        list(encoded_masks(found.masks, options.mask))
+        list(encode_masks(found.masks, options.mask))
 
 
 def free_ports(count: int) -> list[int]:

@@ -41,7 +41,7 @@ from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.results import nms
 from fovea_engines.results.detections import Detections, join
 from fovea_engines.results.options import PredictOptions
-from fovea_engines.results.tiles import MAX_SHARED, Tile, crop, cut, joined
+from fovea_engines.results.tiles import MAX_SHARED, Tile, crop, cut, join_tiles
 from fovea_preprocess.image import decode_image
 from fovea_preprocess.letterbox import LetterboxMap
 
@@ -107,12 +107,12 @@ def by_sahi(found: Found, size: tuple[int, int]) -> Detections:
         ]
     )
     whole = whole.take(np.argsort(-whole.scores, kind="stable"))
-    table = nms.grouped(whole.boxes, whole.class_ids)
+    table = nms.add_groups(whole.boxes, whole.class_ids)
 
-    def over(better: NDArray[np.intp], worse: NDArray[np.intp]) -> NDArray[np.bool_]:
-        return nms.over(table[:, better], table[:, worse], MAX_SHARED, over_smaller=True)
+    def overlaps(better: NDArray[np.intp], worse: NDArray[np.intp]) -> NDArray[np.bool_]:
+        return nms.find_overlaps(table[:, better], table[:, worse], MAX_SHARED, over_smaller=True)
 
-    return whole.take(nms.settle(len(whole), len(whole), over))
+    return whole.take(nms.suppress_greedily(len(whole), len(whole), overlaps))
 
 
 def hits(found: Detections, boxes: NDArray[np.float32], classes: NDArray[np.int32]) -> int:
@@ -148,7 +148,7 @@ def cost(
     def loop(number: int) -> None:
         for image in images:
             found = on_tiles(engine, image, options, number)
-            joined(found, (DOWN * HEIGHT, ACROSS * WIDTH), options)
+            join_tiles(found, (DOWN * HEIGHT, ACROSS * WIDTH), options)
 
     def request(client: httpx.Client) -> None:
         for image in images:
@@ -198,7 +198,7 @@ def main() -> None:
                 parts = on_tiles(engine, image, options, 1)
                 size = (DOWN * HEIGHT, ACROSS * WIDTH)
                 answers = {
-                    "tiles": joined(parts, size, options),
+                    "tiles": join_tiles(parts, size, options),
                     "SAHI's rule": by_sahi(parts, size),
                     "no tiles": engine.detect(decode_image(image).pixels, plain),
                 }

@@ -31,7 +31,7 @@ from fovea_engines.results.mosaic import Mosaic
 from fovea_engines.results.new_image import NewImage
 from fovea_engines.results.options import PredictOptions, check_effect
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.tiles import crop, cut, joined
+from fovea_engines.results.tiles import crop, cut, join_tiles
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import (
     Array,
@@ -39,7 +39,7 @@ from fovea_engines.session import (
     ImageSession,
     Session,
     TensorSpec,
-    in_order,
+    sort_like,
 )
 from fovea_preprocess.errors import (
     BackendUnavailable,
@@ -74,8 +74,8 @@ class Engine(Closing):
     def __init__(self, card: EngineCard, session: Session, words: Words | None = None) -> None:
         self.card = card
         self.session = session
-        session.inputs = in_order(session.inputs, card.inputs)
-        session.outputs = in_order(session.outputs, card.outputs)
+        session.inputs = sort_like(session.inputs, card.inputs)
+        session.outputs = sort_like(session.outputs, card.outputs)
         self.words = words
         self.images = session if isinstance(session, ImageSession) else None
         self.labels = card.labels
@@ -85,7 +85,7 @@ class Engine(Closing):
         if (spec := card.preprocess) is not None:
             self.preprocessor = Preprocessor(spec.largest)
             if spec.step:
-                inputs = _sized(inputs, self.preprocessor.spec)
+                inputs = _set_sides(inputs, self.preprocessor.spec)
         self.head = None
         self.num_classes = None if card.labels is None else len(card.labels)
         if card.family is not None:
@@ -144,7 +144,7 @@ class Engine(Closing):
         if found is None:
             assert self.card.preprocess is not None, "the model takes images"
             spec = self.card.preprocess.at(size)
-            card = replace(self.card, preprocess=spec, inputs=_sized(self.card.inputs, spec))
+            card = replace(self.card, preprocess=spec, inputs=_set_sides(self.card.inputs, spec))
             found = self._sizes.setdefault(size, Engine(card, self.session, self.words))
         return found
 
@@ -273,7 +273,7 @@ class Engine(Closing):
     ) -> TaskResult:
         size = pixels.shape[0], pixels.shape[1]
         on_tile = replace(options, tile=None, overlap=_DEFAULTS.overlap)
-        return joined(
+        return join_tiles(
             [
                 (tile, self.detect(np.ascontiguousarray(crop(pixels, tile)), on_tile, alone=alone))
                 for tile in cut(options, size)
@@ -362,7 +362,7 @@ def open_built(
     )
 
 
-def _sized(inputs: Sequence[TensorSpec], spec: PreprocessSpec) -> tuple[TensorSpec, ...]:
+def _set_sides(inputs: Sequence[TensorSpec], spec: PreprocessSpec) -> tuple[TensorSpec, ...]:
     """Return inputs of which the first, the image, has the sides of its rows."""
     image, *rest = inputs
     return replace(image, shape=(*image.shape[:-3], *spec.row_shape)), *rest

@@ -57,7 +57,7 @@ class ConsoleProgress(Progress):
         super().__init__()
         self._console = Console(stderr=True)
         self._bar: Bar | None = None
-        self._said = perf_counter()
+        self._printed_at = perf_counter()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -79,12 +79,12 @@ class ConsoleProgress(Progress):
             return
         task = bar.tasks[-1]
         bar.update(task.id, now=text)
-        if not self._console.is_terminal and perf_counter() - self._said >= SILENCE_S:
+        if not self._console.is_terminal and perf_counter() - self._printed_at >= SILENCE_S:
             self.note(f"{task.description} {text}")
 
     def note(self, text: str) -> None:
         """Print one line."""
-        self._said = perf_counter()
+        self._printed_at = perf_counter()
         self._console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager

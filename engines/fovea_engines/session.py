@@ -61,7 +61,7 @@ class TensorSpec:
         return _numpy_dtype(self.dtype)
 
 
-def in_order(
+def sort_like(
     found: tuple[TensorSpec, ...], wanted: tuple[TensorSpec, ...]
 ) -> tuple[TensorSpec, ...]:
     """Return the tensors of a session in the order of the model's.

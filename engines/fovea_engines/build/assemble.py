@@ -30,7 +30,7 @@ from fovea_engines.repository.card import (
 )
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.locking import temporary_folder
-from fovea_engines.session import Closing, Session, in_order
+from fovea_engines.session import Closing, Session, sort_like
 from fovea_preprocess.errors import (
     BackendError,
     BackendUnavailable,
@@ -90,8 +90,8 @@ def _card(
     judge: str | None,
 ) -> EngineCard:
     weight_bits = plan.weight_bits if precision == "int8" else 8
-    inputs = in_order(session.inputs, prepared.inputs)
-    outputs = in_order(session.outputs, prepared.outputs)
+    inputs = sort_like(session.inputs, prepared.inputs)
+    outputs = sort_like(session.outputs, prepared.outputs)
     names = {a.name: b.name for a, b in zip(prepared.outputs, outputs, strict=True)}
     unseen = NOTHING_SEEN if prepared.head.unseen and not prepared.unproven else None
     return EngineCard(

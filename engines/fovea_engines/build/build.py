@@ -28,11 +28,11 @@ from fovea_engines.evaluation.samples import MAX_IMAGES, image_files, images_sha
 from fovea_engines.heads.base import Detector
 from fovea_engines.heads.head_file import head_in_file
 from fovea_engines.progress import Progress
-from fovea_engines.repository.baseline import Baseline, Found, compared
+from fovea_engines.repository.baseline import Baseline, Found, select_values
 from fovea_engines.repository.card import CARD_FILE, HEAD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
 from fovea_engines.repository.files import file_sha256, write_file
-from fovea_engines.repository.history import HISTORY_FILE, append_event, locked_history
+from fovea_engines.repository.history import HISTORY_FILE, append_event, open_history
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_preprocess.errors import (
@@ -71,7 +71,7 @@ def measure_baseline(
             except FoveaError:  # what is no image, or gives no numbers, is not what it should be
                 continue
             bright.append(brightness(data))
-            if (one := compared(result, image.width * image.height)) is not None:
+            if (one := select_values(result, image.width * image.height)) is not None:
                 found.append(one)
     return Baseline.of(source, found, bright)
 
@@ -235,7 +235,7 @@ def _record(
         **{"who": "fovea build", "why": f"built: {card.backend} {card.precision}"},
     }
     try:
-        with locked_history(folder) as file:
+        with open_history(folder) as file:
             append_event(file, folder, event)
     except OSError as error:
         progress.note(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fovea_engines.results.skeleton import Skeleton, numbered
+from fovea_engines.results.skeleton import Skeleton, number_points
 
 MAX_KEYPOINTS = 1000
 RENAMED = "fovea_renamed"
@@ -108,7 +108,7 @@ def skeleton_from_metadata(metadata: Mapping[str, str]) -> tuple[Skeleton, int] 
             pass
         case _:
             return None
-    skeleton = numbered(count)
+    skeleton = number_points(count)
     names = literal(metadata.get("kpt_names", ""))
     first = next(iter(names.values()), None) if isinstance(names, dict) else None
     if isinstance(first, list | tuple) and len(first) == count:

@@ -70,7 +70,7 @@ class Distribution:
             steps[-1] += 1
             edges = np.unique(steps) * _STEP
         made = cls(tuple(edges.round(4).tolist()), (), 0.0, exact)
-        each = made._by_image(found)
+        each = made._share_by_image(found)
         mean = each.mean(axis=0)
         spread = float((each.var(axis=0)[mean > 0] / mean[mean > 0]).sum())
         counts = tuple(each.sum(axis=0).round(3).tolist())
@@ -78,10 +78,10 @@ class Distribution:
 
     def count(self, found: QuantityValues) -> Floats:
         """Return the number of images in each bin."""
-        counts: Floats = self._by_image(found).sum(axis=0)
+        counts: Floats = self._share_by_image(found).sum(axis=0)
         return counts
 
-    def _by_image(self, found: QuantityValues) -> Floats:
+    def _share_by_image(self, found: QuantityValues) -> Floats:
         """Return the shares of each image that has values, in the bins."""
         edges, bins = np.array(self.edges), len(self.edges) + 1
         if self.exact:
@@ -148,7 +148,7 @@ class Baseline:
 _NONE = QuantityValues(np.zeros(0), np.zeros(0, np.intp))
 
 
-def compared(found: TaskResult | None, pixels: int) -> Found | None:
+def select_values(found: TaskResult | None, pixels: int) -> Found | None:
     """Return what is compared of a result for an image of so many pixels; None of other tasks.
 
     It is quick, and keeps little of the result in memory.

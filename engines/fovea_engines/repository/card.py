@@ -24,7 +24,7 @@ from fovea_engines.repository.baseline import Baseline as Baseline
 from fovea_engines.repository.baseline import Distribution as Distribution
 from fovea_engines.repository.baseline import Floats as Floats
 from fovea_engines.repository.baseline import Found as Found
-from fovea_engines.repository.baseline import compared as compared
+from fovea_engines.repository.baseline import select_values as select_values
 from fovea_engines.repository.figures import (
     NO_FIGURE,
     Agreement,

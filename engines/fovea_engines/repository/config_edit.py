@@ -17,7 +17,7 @@ _TOKEN = re.compile(
 _OPENING, _CLOSING = "{[<", "}]>"
 
 
-def edited_text(text: str, config: ModelConfig) -> str:
+def edit_text(text: str, config: ModelConfig) -> str:
     """Return the text of a config.pbtxt, with the fields that differ in a configuration.
 
     Comments and layout stay, but inside fields that change. Parameters change one by one.
@@ -27,10 +27,10 @@ def edited_text(text: str, config: ModelConfig) -> str:
         config: read from it, then changed.
     """
     message = config_message(config)
-    wanted, have = _parts(message), _parts(_parsed(text))
+    wanted, have = _parts(message), _parts(_parse(text))
     missing, pieces, at = dict(wanted), [], 0
     for start, end in _fields(text):
-        named = _parts(_parsed(text[start:end]))
+        named = _parts(_parse(text[start:end]))
         # A field that is repeated is written whole, in place of its first mention.
         new = [missing.pop(name) for name in named if name in missing]
         if any(wanted.get(name) != have[name] for name in named):
@@ -41,7 +41,7 @@ def edited_text(text: str, config: ModelConfig) -> str:
         kept = f"{edited.rstrip()}\n" if edited.strip() else ""
         edited = kept + _text(missing.values())
     # Should a way to write the format be unknown here, the layout is lost and nothing else.
-    return edited if _parts(_parsed(edited)) == wanted else _text(wanted.values())
+    return edited if _parts(_parse(edited)) == wanted else _text(wanted.values())
 
 
 def _fields(text: str) -> Iterator[tuple[int, int]]:
@@ -60,7 +60,7 @@ def _fields(text: str) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     from google.protobuf import text_format
 
     return text_format.Parse(text, model_config_messages().ModelConfig())

@@ -71,9 +71,11 @@ def config_of(card: EngineCard) -> ModelConfig:
         platform="onnxruntime_onnx" if card.backend == "onnxruntime" else "",
         backend=card.backend,
         max_batch_size=batched,
-        input=tuple(ModelInput(**described(spec, batched=batched > 0)) for spec in card.inputs),
+        input=tuple(
+            ModelInput(**make_tensor_fields(spec, batched=batched > 0)) for spec in card.inputs
+        ),
         output=tuple(
-            ModelOutput(**described(spec, batched=batched > 0), label_filename=labels)
+            ModelOutput(**make_tensor_fields(spec, batched=batched > 0), label_filename=labels)
             for spec in card.outputs
         ),
         # Ultralytics' Triton client reads names, stride and task here, as a Python literal.
@@ -81,15 +83,15 @@ def config_of(card: EngineCard) -> ModelConfig:
     )
 
 
-def describing(config: ModelConfig, before: EngineCard, after: EngineCard) -> ModelConfig:
+def update_config(config: ModelConfig, before: EngineCard, after: EngineCard) -> ModelConfig:
     """Return a configuration for another engine than the one that was served `before`.
 
     Fields that are as a build writes them for that one are written for the new one; what somebody
     else has written stays.
     """
     old, new = config_of(before), config_of(after)
-    described = ("backend", "platform", "input", "output", "max_batch_size")
-    same = [name for name in described if getattr(config, name) == getattr(old, name)]
+    make_tensor_fields = ("backend", "platform", "input", "output", "max_batch_size")
+    same = [name for name in make_tensor_fields if getattr(config, name) == getattr(old, name)]
     changed: dict[str, Any] = {name: getattr(new, name) for name in same}
     return replace(config, **changed)
 
@@ -141,7 +143,7 @@ def config_message(config: ModelConfig) -> Message:
     return json_format.ParseDict(changed, model_config_messages().ModelConfig())
 
 
-def without_version_policy(config: ModelConfig) -> bytes:
+def drop_version_policy(config: ModelConfig) -> bytes:
     """Return the fields of the file, without its version policy, as JSON to compare."""
     source = orjson.loads(config.source)
     source.pop("version_policy", None)
@@ -254,7 +256,7 @@ def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
     return TensorSpec(tensor.name, dtype, (-1, *tensor.dims) if max_batch else tensor.dims)
 
 
-def described(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
+def make_tensor_fields(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
     """Return the fields of a tensor: name, data_type, dims and reshape.
 
     An empty `dims` is not valid. Triton declares one number for each row as [1], reshaped to [].

@@ -58,14 +58,14 @@ class History:
             if line.endswith(b"\n"):
                 try:
                     events.append(json.loads(line))
-                    found = found._after(events[-1])
+                    found = found._apply(events[-1])
                 except (ValueError, KeyError, TypeError, RecursionError):
                     raise InvalidModel(
                         f"line {number} of {folder.name}/{HISTORY_FILE} is no event: take it out"
                     ) from None
         return replace(found, events=tuple(events))
 
-    def _after(self, event: Mapping[str, Any]) -> Self:
+    def _apply(self, event: Mapping[str, Any]) -> Self:
         """Return what follows from an event; KeyError, TypeError or ValueError where it is none."""
         action, version, previous = event["action"], event["version"], event["previous"]
         if (
@@ -105,7 +105,7 @@ class History:
 
 
 @contextmanager
-def locked_history(folder: Path) -> Iterator[BinaryIO]:
+def open_history(folder: Path) -> Iterator[BinaryIO]:
     """Open the history of a model's folder, which nobody else writes until the block ends.
 
     It may wait for that. A new file that stays empty is removed. Raises OSError.
@@ -131,7 +131,7 @@ def append_event(file: BinaryIO, folder: Path, event: Mapping[str, Any]) -> None
     """Write an event with its time, and wait until the disk has it.
 
     Args:
-        file: of `locked_history`.
+        file: of `open_history`.
         folder: of the model.
         event: the rest of it.
 

@@ -50,7 +50,7 @@ class ModelVersionPolicy:
     specific: Specific | None = None
 
 
-def only(version: int) -> ModelVersionPolicy:
+def serve_only(version: int) -> ModelVersionPolicy:
     """Return the policy that serves one version."""
     return ModelVersionPolicy(specific=Specific((version,)))
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.results.class_names import class_name, shown_name
-from fovea_engines.results.classes import classes_json, scored
+from fovea_engines.results.classes import classes_json, read_scores
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.task_result import TaskResult
@@ -67,7 +67,7 @@ class Attribute(NamedTuple):
     @classmethod
     def from_json(cls, answer: Mapping[str, Any]) -> Self:
         """Read it; the probabilities of classes that the answer leaves out are 0."""
-        ids, scores = scored(answer["classes"])
+        ids, scores = read_scores(answer["classes"])
         first = int(ids.min()) if len(ids) else 0
         probabilities = np.zeros(int(ids.max(initial=first)) - first + 1, np.float32)
         probabilities[ids - first] = scores

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.results.class_names import class_name, shown_name
-from fovea_engines.results.columns import SCORE, finite, padded, rounded
+from fovea_engines.results.columns import SCORE, finite, pad_rows, round_columns
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.task_result import TaskResult
@@ -49,7 +49,7 @@ class Classes(TaskResult):
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
         """Read the classes; raises as `TaskResult.from_json`."""
-        return cls(*scored(answer[cls.field]))
+        return cls(*read_scores(answer[cls.field]))
 
     @classmethod
     def to_tensors(
@@ -118,11 +118,13 @@ def classes_json(
     """Return classes as answers list them."""
     return [
         {"class_id": each, "class_name": class_name(labels, each), "score": score}
-        for each, (score,) in zip(class_ids.tolist(), rounded(scores[:, None], SCORE), strict=True)
+        for each, (score,) in zip(
+            class_ids.tolist(), round_columns(scores[:, None], SCORE), strict=True
+        )
     ]
 
 
-def scored(
+def read_scores(
     rows: Iterable[Mapping[str, Any]],
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Read the ids and the scores of what an answer lists; raises as `TaskResult.from_json`."""
@@ -164,7 +166,7 @@ def scored_tensors(
         for column, class_id in enumerate(one.class_ids.tolist()):
             names[row, column] = class_name(labels, class_id).encode()
     return {
-        "scores": padded([one.scores for one in found], most, np.float32),
-        "class_ids": padded([one.class_ids for one in found], most, np.int32),
+        "scores": pad_rows([one.scores for one in found], most, np.float32),
+        "class_ids": pad_rows([one.class_ids for one in found], most, np.int32),
         "class_names": names,
     }

@@ -14,7 +14,7 @@ SCORE: Final = 1e5
 """Scores are rounded to a hundredth of a per mille: finer than any model, and short on the wire."""
 
 
-def rounded(values: Array, per_unit: Array | float) -> list[list[float]]:
+def round_columns(values: Array, per_unit: Array | float) -> list[list[float]]:
     """Return numbers [n, columns], rounded as `np.round` computes it, in one step for all."""
     numbers = values.astype(np.float64)
     numbers *= per_unit
@@ -33,7 +33,7 @@ def finite(rows: Sequence[Any] | Array, *columns: int) -> NDArray[np.float32]:
     return values
 
 
-def padded(arrays: Sequence[Array], length: int, dtype: DTypeLike) -> Array:
+def pad_rows(arrays: Sequence[Array], length: int, dtype: DTypeLike) -> Array:
     """Return arrays [k, ...] of several images as one, [n, length, ...], with zeros behind each."""
     whole = np.zeros((len(arrays), length, *arrays[0].shape[1:]), dtype)
     for row, array in zip(whole, arrays, strict=True):

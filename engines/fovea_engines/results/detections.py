@@ -11,8 +11,8 @@ import orjson
 from numpy.typing import NDArray
 
 from fovea_engines.results.class_names import class_name
-from fovea_engines.results.classes import SCORED, scored, scored_tensors
-from fovea_engines.results.columns import SCORE, finite, padded, rounded
+from fovea_engines.results.classes import SCORED, read_scores, scored_tensors
+from fovea_engines.results.columns import SCORE, finite, pad_rows, round_columns
 from fovea_engines.results.findings import (
     FINDINGS,
     Finding,
@@ -20,7 +20,7 @@ from fovea_engines.results.findings import (
     findings_tensor,
     read_findings,
 )
-from fovea_engines.results.mask_encoding import encoded_masks, read_masks, read_size
+from fovea_engines.results.mask_encoding import encode_masks, read_masks, read_size
 from fovea_engines.results.masks import Masks, join_masks
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.rotated import corners, to_source
@@ -79,7 +79,7 @@ class Detections(TaskResult):
         """Return each object; with its mask, keypoints or rectangle where the task has them."""
         objects = self._boxes_json(words)
         if self.masks is not None:
-            for each, mask in zip(objects, encoded_masks(self.masks, options.mask), strict=True):
+            for each, mask in zip(objects, encode_masks(self.masks, options.mask), strict=True):
                 each["mask"] = mask
         if self.keypoints is not None and words.skeleton is not None:
             for each, points in zip(objects, self.keypoints, strict=True):
@@ -96,7 +96,7 @@ class Detections(TaskResult):
 
     def _boxes_json(self, words: Vocabulary) -> list[dict[str, Any]]:
         # orjson writes dicts faster than any template of ours is filled in.
-        numbers = rounded(np.concatenate([self.boxes, self.scores[:, None]], 1), _BOX_SCORE)
+        numbers = round_columns(np.concatenate([self.boxes, self.scores[:, None]], 1), _BOX_SCORE)
         ids = self.class_ids.tolist()
         names = {class_id: class_name(words.labels, class_id) for class_id in set(ids)}
         return [
@@ -113,8 +113,8 @@ class Detections(TaskResult):
         self, objects: Sequence[dict[str, Any]], rotated: NDArray[np.float32]
     ) -> None:
         outlines = corners(rotated) if self.outlines is None else self.outlines
-        rows = rounded(rotated, _RECTANGLE)
-        flat = rounded(outlines.reshape(-1, 8), _OUTLINE)
+        rows = round_columns(rotated, _RECTANGLE)
+        flat = round_columns(outlines.reshape(-1, 8), _OUTLINE)
         for each, (cx, cy, w, h, angle), (*xy,) in zip(objects, rows, flat, strict=True):
             each["rotated"] = {"cx": cx, "cy": cy, "w": w, "h": h, "angle": angle}
             each["corners"] = [{"x": x, "y": y} for x, y in zip(xy[::2], xy[1::2], strict=True)]
@@ -127,7 +127,7 @@ class Detections(TaskResult):
         boxes. The ids of boxes of no track are 0.
         """
         objects: Sequence[Mapping[str, Any]] = answer[cls.field]
-        class_ids, scores = scored(objects)
+        class_ids, scores = read_scores(objects)
         first = objects[0] if objects else {}
         findings = tuple(tuple(read_findings(each)) for each in objects)
         tracks = [each.get("track_id") or 0 for each in objects]
@@ -165,32 +165,32 @@ class Detections(TaskResult):
         most = max(map(len, found))
         tensors: dict[str, Array] = {
             "num_detections": np.array([len(one) for one in found], np.int32),
-            "boxes": padded([one.boxes for one in found], most, np.float32),
+            "boxes": pad_rows([one.boxes for one in found], most, np.float32),
             **scored_tensors(found, most, words.labels),
         }
         masks = [one.masks for one in found if one.masks is not None]
         if masks:
             encoded = np.full((len(found), most), b"", object)
             for row, of_image in enumerate(masks):
-                for column, mask in enumerate(encoded_masks(of_image, options.mask)):
+                for column, mask in enumerate(encode_masks(of_image, options.mask)):
                     encoded[row, column] = orjson.dumps(mask)
             tensors["masks"] = encoded
         points = [one.keypoints for one in found if one.keypoints is not None]
         if points:
-            tensors["keypoints"] = padded(points, most, np.float32)
+            tensors["keypoints"] = pad_rows(points, most, np.float32)
         rotated = [one.rotated for one in found if one.rotated is not None]
         if rotated:
-            tensors["rotated"] = padded(rotated, most, np.float32)
+            tensors["rotated"] = pad_rows(rotated, most, np.float32)
         tracks = [
             np.where(one.track_ids > 0, one.track_ids, -1)
             for one in found
             if one.track_ids is not None
         ]
         if tracks:
-            tensors["track_ids"] = padded(tracks, most, np.int32)
-        said = [one.findings for one in found if one.findings is not None]
-        if said:
-            tensors[FINDINGS.name] = findings_tensor(said, options)
+            tensors["track_ids"] = pad_rows(tracks, most, np.int32)
+        findings = [one.findings for one in found if one.findings is not None]
+        if findings:
+            tensors[FINDINGS.name] = findings_tensor(findings, options)
         return tensors
 
     @classmethod
@@ -280,7 +280,7 @@ def join(parts: Sequence[Detections]) -> Detections:
 
 
 def _points_json(points: Array, skeleton: Skeleton) -> list[dict[str, Any]]:
-    rows = rounded(points, _POINT_SCORE)
+    rows = round_columns(points, _POINT_SCORE)
     return [
         {"name": name, "x": x, "y": y, "score": score}
         for name, (x, y, score) in zip(skeleton.names, rows, strict=True)

@@ -38,7 +38,7 @@ class Embedding(TaskResult):
 
     def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the vector, in base64 or as a list, and the norm that the network gave it."""
-        vector = self._asked(options)
+        vector = self._choose_vector(options)
         answer: dict[str, Any] = {"norm": round(self.norm, 6), "normalised": options.normalise}
         if options.vector == "list":
             answer["numbers"] = vector.tolist()
@@ -65,7 +65,7 @@ class Embedding(TaskResult):
         With normalise, which is the default, the vectors have length 1.
         """
         return {
-            "embedding": np.stack([one._asked(options) for one in found]),
+            "embedding": np.stack([one._choose_vector(options) for one in found]),
             "norms": np.array([one.norm for one in found], np.float32),
         }
 
@@ -77,7 +77,7 @@ class Embedding(TaskResult):
             TensorSpec("norms", "float32", (-1,)),
         ]
 
-    def _asked(self, options: PredictOptions) -> NDArray[np.float32]:
+    def _choose_vector(self, options: PredictOptions) -> NDArray[np.float32]:
         return self.unit if options.normalise else self.vector
 
     @property

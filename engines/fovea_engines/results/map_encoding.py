@@ -75,7 +75,7 @@ def _grey(levels: NDArray[np.uint8] | NDArray[np.uint16]) -> bytes:
     return data.tobytes()
 
 
-def in_text(file: bytes) -> str:
+def to_base64(file: bytes) -> str:
     """Return a file in base64."""
     return base64.b64encode(file).decode("ascii")
 

@@ -22,10 +22,10 @@ from fovea_engines.results.map_encoding import (
     check_there,
     class_png,
     depth_png,
-    in_text,
     mask_png,
     read_classes,
     read_levels,
+    to_base64,
 )
 from fovea_engines.results.mask_encoding import (
     Outlines,
@@ -98,7 +98,7 @@ class ClassMap(TaskResult):
                 each["mask"] = _mask(ids, each["class_id"], polygon=options.mask == "polygon")
         answer: dict[str, Any] = {"classes": classes}
         if options.mask == "png":
-            answer["png"] = in_text(class_png(ids))
+            answer["png"] = to_base64(class_png(ids))
         return {self.field: answer}
 
     @classmethod
@@ -140,12 +140,12 @@ class ClassMap(TaskResult):
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
         """List the tensors."""
-        return _listed("class_map", "uint16")
+        return _list_outputs("class_map", "uint16")
 
     @property
     def summary(self) -> str:
         """Return the number of classes."""
-        found = np.unique(self._only_kept(self.ids))
+        found = np.unique(self._drop_unwanted(self.ids))
         return counted(int((found != NOTHING).sum()), "class")
 
     @property
@@ -179,9 +179,9 @@ class ClassMap(TaskResult):
         else:
             classes = np.unique(self.ids)
             found = classes[best_of(map(partial(smooth, back=self.back), self.scores))]
-        return self._only_kept(found)
+        return self._drop_unwanted(found)
 
-    def _only_kept(self, ids: NDArray[np.uint16]) -> NDArray[np.uint16]:
+    def _drop_unwanted(self, ids: NDArray[np.uint16]) -> NDArray[np.uint16]:
         if self.kept is None:
             return ids
         return np.where(np.isin(ids, self.kept), ids, np.uint16(NOTHING))
@@ -213,7 +213,7 @@ class SoftMask(TaskResult):
         share = round(float(values.mean()), 5) if self.share is None else self.share
         answer: dict[str, Any] = {"share": share}
         if options.mask != "none":
-            answer["png"] = in_text(mask_png(values))
+            answer["png"] = to_base64(mask_png(values))
         return {self.field: answer}
 
     @classmethod
@@ -238,7 +238,7 @@ class SoftMask(TaskResult):
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
         """List the tensors."""
-        return _listed("saliency", "float32")
+        return _list_outputs("saliency", "float32")
 
     @property
     def summary(self) -> str:
@@ -303,7 +303,7 @@ class DepthMap(TaskResult):
         answer: dict[str, Any] = {"min": low, "max": high, "unit": "m" if self.metres else None}
         if drawn:
             file = depth_png(values)
-            answer |= {"png": in_text(file.png), "scale": file.scale, "offset": file.offset}
+            answer |= {"png": to_base64(file.png), "scale": file.scale, "offset": file.offset}
         return {self.field: answer}
 
     @classmethod
@@ -329,7 +329,7 @@ class DepthMap(TaskResult):
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
         """List the tensors."""
-        return _listed("depth", "float32")
+        return _list_outputs("depth", "float32")
 
     @property
     def summary(self) -> str:
@@ -412,5 +412,5 @@ def _map(name: str, maps: Sequence[Array], dtype: DTypeLike) -> dict[str, Array]
     return {name: whole, "sizes": sizes}
 
 
-def _listed(name: str, dtype: str) -> list[TensorSpec]:
+def _list_outputs(name: str, dtype: str) -> list[TensorSpec]:
     return [TensorSpec(name, dtype, (-1, -1, -1)), TensorSpec("sizes", "int32", (-1, 2))]

@@ -45,7 +45,7 @@ class Outlines(TypedDict):
     polygons: list[list[float]]
 
 
-def encoded_masks(
+def encode_masks(
     masks: Masks, form: MaskFormat
 ) -> Iterator[RunLengths | Outlines | MaskFile | None]:
     """Yield each mask in a form."""
@@ -143,7 +143,7 @@ def read_bitmap(mask: Mapping[str, Any], size: tuple[int, int]) -> Bitmap:
             raise ValueError("the file of a mask does not lie in its image")
         return Bitmap(left, top, (levels > 0).view(np.uint8))
     if "counts" in mask:
-        whole = _decoded(mask["counts"], size)
+        whole = _decode(mask["counts"], size)
     else:
         whole = np.zeros(size, np.uint8)
         # They go through the centres of pixels, which OpenCV counts from.
@@ -172,7 +172,7 @@ def read_size(answer: Mapping[str, Any]) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _decoded(counts: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+def _decode(counts: str, size: tuple[int, int]) -> NDArray[np.uint8]:
     """Return the mask of run lengths, uint8 [height, width]; ValueError where they do not fit.
 
     Numbers are written in groups of five bits from the lowest, in the characters from "0" on, and

@@ -67,16 +67,16 @@ class Masks:
     def bitmaps(self) -> Iterator[Bitmap]:
         """Yield the pixels of each within its bounds."""
         for index in range(len(self)):
-            yield self._resized(index)
+            yield self._resize(index)
 
     def bitmap(self, index: int) -> NDArray[np.uint8]:
         """Return one as a whole image, uint8 [height, width] of 0 and 1."""
-        left, top, part = self._resized(index)
+        left, top, part = self._resize(index)
         pixels = np.zeros(self.size, np.uint8)
         pixels[top : top + part.shape[0], left : left + part.shape[1]] = part
         return pixels
 
-    def _resized(self, index: int) -> Bitmap:
+    def _resize(self, index: int) -> Bitmap:
         """Interpolate between the centres of a window's cells, at the centres of the pixels."""
         window, (x1, y1, x2, y2) = self.windows[index], self.places[index].tolist()
         height, width = self.size

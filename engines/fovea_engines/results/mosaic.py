@@ -92,7 +92,7 @@ class Mosaic:
         values = found[0].values if self._levels is None else self._levels
         factor = values.shape[0] // max(self._size[0], self._side[0])
         part = values[: self._size[0] * factor, : self._size[1] * factor]
-        return replace(found[0], values=part).coloured(pixels)
+        return replace(found[0], values=part).add_colours(pixels)
 
 
 def _shares(first: Sequence[int], length: int) -> Floats:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fovea_engines.results.map_encoding import (
     check_there,
-    in_text,
     picture_png,
     read_levels,
+    to_base64,
 )
 from fovea_engines.results.mask_encoding import read_size
 from fovea_engines.results.options import PredictOptions
@@ -56,7 +56,7 @@ class NewImage(TaskResult):
         height, width = self.values.shape[:2]
         answer: dict[str, Any] = {"width": width, "height": height}
         if options.mask != "none":
-            answer["png"] = in_text(picture_png(self.levels))
+            answer["png"] = to_base64(picture_png(self.levels))
         return {self.field: answer}
 
     @classmethod
@@ -129,7 +129,7 @@ class NewImage(TaskResult):
         """Return it with its channels in RGB."""
         return replace(self, values=self.values[..., ::-1]) if channels == "BGR" else self
 
-    def coloured(self, pixels: Pixels) -> Self:
+    def add_colours(self, pixels: Pixels) -> Self:
         """Return a luma with the colours of its image, uint8 [h, w, 3], enlarged; others as is.
 
         These are Cr and Cb of ITU-R BT.601, enlarged by bicubic interpolation, as the papers have

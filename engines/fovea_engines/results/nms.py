@@ -17,7 +17,7 @@ MAX_CANDIDATES = 30_000
 """Most boxes that enter suppression, best first: evaluation at conf .001 needs so many."""
 
 BLOCK = 192
-"""Boxes settled at once. Fewer pay numpy's overhead more often (128: a tenth more time), more
+"""Boxes compared at once. Fewer pay numpy's overhead more often (128: a tenth more time), more
 compare pairs that suppression would have spared."""
 
 WORSE = np.triu(np.ones((BLOCK, BLOCK), dtype=np.bool_), k=1)
@@ -79,7 +79,7 @@ def choose(
     suppress: bool = True,
 ) -> NDArray[np.intp]:
     """Return the indices of the candidates that `detections` keeps, best first."""
-    order = ranked(boxes, scores, class_ids, options)
+    order = rank(boxes, scores, class_ids, options)
     if not suppress or len(order) < 2:
         return order[: options.max_det]
     groups = None if options.agnostic else class_ids[order]
@@ -87,7 +87,7 @@ def choose(
     return order[greedy(ordered, groups, options.iou, options.max_det)]
 
 
-def ranked(
+def rank(
     boxes: NDArray[np.floating],
     scores: NDArray[np.floating],
     class_ids: NDArray[np.integer],
@@ -120,57 +120,61 @@ def greedy(
     Boxes are float32 [n, 4], corners, best first. Boxes of different `groups`, int [n], never
     suppress each other; None is one group.
     """
-    table = grouped(boxes, groups)
-    return settle(
-        len(boxes), limit, lambda better, worse: over(table[:, better], table[:, worse], iou)
+    table = add_groups(boxes, groups)
+    return suppress_greedily(
+        len(boxes),
+        limit,
+        lambda better, worse: find_overlaps(table[:, better], table[:, worse], iou),
     )
 
 
-def grouped(boxes: NDArray[np.float32], groups: NDArray[np.integer] | None) -> NDArray[np.float32]:
-    """Return boxes [n, 4] and groups [n] as `over` takes them; without groups all are of one."""
+def add_groups(
+    boxes: NDArray[np.float32], groups: NDArray[np.integer] | None
+) -> NDArray[np.float32]:
+    """Return boxes [n, 4] and groups [n] for `find_overlaps`; without groups all are of one."""
     if groups is None:
         groups = np.zeros(len(boxes), dtype=np.int32)
     return np.concatenate([boxes.T, groups[None].astype(np.float32)])
 
 
-def settle(
+def suppress_greedily(
     count: int,
     limit: int,
-    over: Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.bool_]],
+    overlaps: Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.bool_]],
 ) -> NDArray[np.intp]:
     """Return the indices, ascending, of at most `limit` of `count` candidates that survive.
 
-    `over` says of better and worse ones which suppress which, bool [better, worse]. Each block is
-    compared with all survivors so far, then with itself: n x survivors comparisons without a Python
-    step per candidate.
+    `overlaps` returns which better ones suppress which worse ones, bool [better, worse]. Each block
+    is compared with all survivors so far, then with itself: n x survivors comparisons without a
+    Python step per candidate.
     """
     kept = np.empty(0, dtype=np.intp)
     for start in range(0, count, BLOCK):
         block = np.arange(start, min(start + BLOCK, count))
         if start > 0:
-            block = block[~over(kept, block).any(axis=0)]
-        block = block[_survivors(over(block, block) & WORSE[: len(block), : len(block)])]
+            block = block[~overlaps(kept, block).any(axis=0)]
+        block = block[_find_survivors(overlaps(block, block) & WORSE[: len(block), : len(block)])]
         kept = np.concatenate([kept, block])
         if len(kept) >= limit:
             break
     return kept[:limit]
 
 
-def _survivors(over: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _find_survivors(overlaps: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return the survivors for a strictly upper triangular [n, n] of suppressing overlaps.
 
-    A box survives unless a surviving better one overlaps it. Each round settles at least one more
+    A box survives unless a surviving better one overlaps it. Each round decides at least one more
     box, so the fixed point is the greedy answer; real images take 2 to 6 rounds.
     """
-    alive: NDArray[np.bool_] = np.ones(len(over), dtype=np.bool_)
+    alive: NDArray[np.bool_] = np.ones(len(overlaps), dtype=np.bool_)
     while True:
-        settled: NDArray[np.bool_] = np.logical_not(over[alive].any(axis=0))
-        if np.array_equal(settled, alive):
+        unsuppressed: NDArray[np.bool_] = np.logical_not(overlaps[alive].any(axis=0))
+        if np.array_equal(unsuppressed, alive):
             return alive
-        alive = settled
+        alive = unsuppressed
 
 
-def over(
+def find_overlaps(
     better: NDArray[np.float32],
     worse: NDArray[np.float32],
     iou: float,
@@ -217,7 +221,7 @@ def rotated_detections(
     """
     with np.errstate(invalid="ignore", over="ignore"):
         boxes = bounds(rotated)
-    order = ranked(boxes, scores, class_ids, options)
+    order = rank(boxes, scores, class_ids, options)
     groups = np.zeros(len(order)) if options.agnostic else class_ids[order]
     kept = order[rotated_greedy(rotated[order], groups, options.iou, options.max_det, overlap)]
     return replace(take(boxes, scores, class_ids, kept), rotated=regular(rotated[kept]))
@@ -238,7 +242,7 @@ def rotated_greedy(
     table, farthest = axes(rotated), _farthest(iou)
     diagonals = np.square(table[2:]).sum(axis=0)
 
-    def over(better: NDArray[np.intp], worse: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def overlaps(better: NDArray[np.intp], worse: NDArray[np.intp]) -> NDArray[np.bool_]:
         x, y = table[:2, better, None] - table[:2, None, worse]
         reach = farthest * (diagonals[better, None] + diagonals[worse])
         near: NDArray[np.bool_] = (x**2 + y**2 <= reach) & (groups[better, None] == groups[worse])
@@ -247,7 +251,7 @@ def rotated_greedy(
         near.ravel()[pairs] = overlap(table[:, better[one]], table[:, worse[other]]) > iou
         return near
 
-    return settle(len(rotated), limit, over)
+    return suppress_greedily(len(rotated), limit, overlaps)
 
 
 def _farthest(iou: float) -> float:

@@ -53,7 +53,7 @@ OF_TRACK = ("stream_id", "frame", "track_high", "track_new", "min_frames")
 """Options that mean something with `track` alone."""
 
 
-def _ranged(least: float, most: float, description: str) -> dict[str, object]:
+def _make_range(least: float, most: float, description: str) -> dict[str, object]:
     return {"description": description, "ge": least, "le": most}
 
 
@@ -76,11 +76,11 @@ class PredictOptions:
 
     conf: float = field(
         default=0.25,
-        metadata=_ranged(0, 1, "least score of an object, not of a classifier's classes"),
+        metadata=_make_range(0, 1, "least score of an object, not of a classifier's classes"),
     )
     iou: float = field(
         default=0.7,
-        metadata=_ranged(0, 1, "overlap above which the weaker of two boxes goes"),
+        metadata=_make_range(0, 1, "overlap above which the weaker of two boxes goes"),
     )
     classes: tuple[int | str, ...] | None = field(
         default=None,
@@ -88,11 +88,11 @@ class PredictOptions:
     )
     max_det: int = field(
         default=300,
-        metadata=_ranged(1, MAX_DETECTIONS, "most detections of an image"),
+        metadata=_make_range(1, MAX_DETECTIONS, "most detections of an image"),
     )
     top_k: int = field(
         default=_TOP_K,
-        metadata=_ranged(1, MAX_TOP_K, "of a classifier: most classes, whatever their score"),
+        metadata=_make_range(1, MAX_TOP_K, "of a classifier: most classes, whatever their score"),
     )
     agnostic: bool = field(
         default=False, metadata={"description": "drop overlapping boxes of different classes, too"}
@@ -129,7 +129,7 @@ class PredictOptions:
     )
     overlap: float = field(
         default=_OVERLAP,
-        metadata=_ranged(0, 0.9, "share of a tile that the next one repeats"),
+        metadata=_make_range(0, 0.9, "share of a tile that the next one repeats"),
     )
     track: str | None = field(
         default=None,
@@ -145,7 +145,7 @@ class PredictOptions:
     )
     track_high: float | None = field(
         default=None,
-        metadata=_ranged(
+        metadata=_make_range(
             0,
             1,
             "of `track`: score from which boxes are matched first, default a little above `conf`",
@@ -153,7 +153,7 @@ class PredictOptions:
     )
     track_new: float | None = field(
         default=None,
-        metadata=_ranged(
+        metadata=_make_range(
             0,
             1,
             "of `track`: score from which boxes begin a track, default a little above `conf`",
@@ -161,7 +161,7 @@ class PredictOptions:
     )
     min_frames: int | None = field(
         default=None,
-        metadata=_ranged(
+        metadata=_make_range(
             1,
             1000,
             "of `track`: frames in which an object is seen until it gets its id; 1 "
@@ -198,7 +198,7 @@ class PredictOptions:
             raise InvalidOption("classes has a number that is no class id: ids count from 0 up")
 
 
-def without_track(options: PredictOptions) -> PredictOptions:
+def drop_track(options: PredictOptions) -> PredictOptions:
     """Return options without those of the frames of a stream."""
     absent: dict[str, Any] = dict.fromkeys(("track", *OF_TRACK))
     return replace(options, **absent)
@@ -240,7 +240,7 @@ def check_effect(options: PredictOptions, model: str, task: str) -> None:
 
     Defaults pass, and so do masks of none. With `labels`, the others are those of a classifier.
     """
-    own, with_labels = task, task_with(options, task)
+    own, with_labels = task, choose_task(options, task)
     for name, default in _DEFAULTS:
         value = getattr(options, name)
         if value == default:
@@ -250,19 +250,19 @@ def check_effect(options: PredictOptions, model: str, task: str) -> None:
         if isinstance(tasks, Mapping):
             tasks = tasks.get(value, (task,))
         if task not in tasks:
-            said = name if name != "mask" else f"mask={value}"
+            shown = name if name != "mask" else f"mask={value}"
             raise InvalidOption(
-                f"{said} has no effect on model '{model}', whose task is {task}: leave it out"
-                f"{_instead(name, task)}"
+                f"{shown} has no effect on model '{model}', whose task is {task}: leave it out"
+                f"{_suggest_instead(name, task)}"
             )
 
 
-def task_with(options: PredictOptions, task: str) -> str:
+def choose_task(options: PredictOptions, task: str) -> str:
     """Return the task of the answers of a model of this one: with texts, vectors become classes."""
     return "classify" if task == "embed" and options.labels is not None else task
 
 
-def _instead(option: str, task: str) -> str:
+def _suggest_instead(option: str, task: str) -> str:
     if task in _RANKED and option in ("conf", "max_det"):
         return "; top_k says how many classes are answered"
     if task == "embed" and option in ("classes", "top_k"):

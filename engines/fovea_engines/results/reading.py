@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.results.columns import SCORE, padded, rounded
+from fovea_engines.results.columns import SCORE, pad_rows, round_columns
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.task_result import TaskResult
@@ -41,7 +41,7 @@ class ReadText(TaskResult):
     def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the text, its mean score, and each character with its own."""
         characters = self.characters(words.labels)
-        scores = rounded(self.scores[:, None], SCORE)
+        scores = round_columns(self.scores[:, None], SCORE)
         return {
             self.field: {
                 "text": "".join(characters),
@@ -81,7 +81,7 @@ class ReadText(TaskResult):
         return {
             "text": np.array(texts, object),
             "scores": np.array([one.score for one in found], np.float32),
-            "character_scores": padded(each, max(map(len, each)), np.float32),
+            "character_scores": pad_rows(each, max(map(len, each)), np.float32),
         }
 
     @classmethod

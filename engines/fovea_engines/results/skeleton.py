@@ -37,12 +37,12 @@ class Skeleton:
         return cls(names, bones)
 
 
-def named(names: Sequence[str]) -> Skeleton:
+def name_points(names: Sequence[str]) -> Skeleton:
     """Return the skeleton of these points, with bones if it is a person's."""
     return PERSON if tuple(names) == PERSON.names else Skeleton(tuple(names))
 
 
-def numbered(count: int) -> Skeleton:
+def number_points(count: int) -> Skeleton:
     """Return the skeleton of a model that does not name its points."""
     if count == len(PERSON.names):
         return PERSON

@@ -84,7 +84,7 @@ def tiles(option: str, overlap: float, width: int, height: int) -> list[Tile]:
     return [Tile(left, top, across, down) for top in rows for left in columns]
 
 
-def joined(
+def join_tiles(
     found: Sequence[tuple[Tile, Detections]], size: tuple[int, int], options: PredictOptions
 ) -> Detections:
     """Join the objects on tiles of an image of (height, width) pixels, each in pixels of its tile.
@@ -113,14 +113,16 @@ def joined(
     if whole.rotated is not None:
         kept = nms.rotated_greedy(whole.rotated, groups, options.iou, options.max_det)
     else:
-        table = nms.grouped(whole.boxes, groups)
+        table = nms.add_groups(whole.boxes, groups)
 
-        def over(better: Indices, worse: Indices) -> NDArray[np.bool_]:
-            shared = nms.over(table[:, better], table[:, worse], MAX_SHARED, over_smaller=True)
+        def overlaps(better: Indices, worse: Indices) -> NDArray[np.bool_]:
+            shared = nms.find_overlaps(
+                table[:, better], table[:, worse], MAX_SHARED, over_smaller=True
+            )
             shared &= tile_of[better, None] != tile_of[worse]
             return shared
 
-        kept = nms.settle(len(whole), options.max_det, over)
+        kept = nms.suppress_greedily(len(whole), options.max_det, overlaps)
     return whole.take(kept[np.argsort(-whole.scores[kept], kind="stable")])
 
 

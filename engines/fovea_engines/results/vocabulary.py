@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fovea_engines.results.skeleton import Skeleton, named
+from fovea_engines.results.skeleton import Skeleton, name_points
 
 # No model has so many classes; tables of names are as long as the largest id.
 _MAX_CLASSES = 1 << 20
@@ -46,7 +46,7 @@ def words_in(answer: object) -> Vocabulary:
             continue
         names[check_class(one["class_id"])] = str(one["class_name"])
         if skeleton is None and one.get("keypoints"):
-            skeleton = named([str(point["name"]) for point in one["keypoints"]])
+            skeleton = name_points([str(point["name"]) for point in one["keypoints"]])
     if names:
         labels = tuple(names.get(each, str(each)) for each in range(max(names) + 1))
         return Vocabulary(labels, skeleton)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.config_edit import edited_text
-from fovea_engines.repository.config_pbtxt import CONFIG_FILE, describing, read_config
+from fovea_engines.repository.config_edit import edit_text
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config, update_config
 from fovea_engines.repository.locking import temporary_folder
-from fovea_engines.repository.model_config import only
+from fovea_engines.repository.model_config import serve_only
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import NotFound
 
@@ -42,13 +42,13 @@ def serve_version(repository: ModelRepository, name: str, version: int) -> Itera
         return
     with copy_model(repository.root / name) as copy:
         path = copy / CONFIG_FILE
-        config = replace(read_config(path), version_policy=only(version))
+        config = replace(read_config(path), version_policy=serve_only(version))
         with suppress(NotFound):  # an engine that was not built by Fovea has no card
             before, after = (
                 EngineCard.read(copy / str(each) / CARD_FILE) for each in (served[-1], version)
             )
-            config = describing(config, before, after)
-        path.write_text(edited_text(config_source(path), config), "utf-8")
+            config = update_config(config, before, after)
+        path.write_text(edit_text(config_source(path), config), "utf-8")
         yield copy.parent
 
 

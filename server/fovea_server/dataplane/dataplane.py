@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from fovea_engines.engine import Engine
 from fovea_engines.results.embedding import Embedding
-from fovea_engines.results.options import PredictOptions, task_with, without_track
+from fovea_engines.results.options import PredictOptions, choose_task, drop_track
 from fovea_engines.session import Array
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, InvalidOption, InvalidRequest
 from fovea_server.byte_budget import Reservation
@@ -147,7 +147,7 @@ class DataPlane:
         prediction = Prediction(
             model=model.name,
             version=model.version,
-            task=task_with(options, model.task),
+            task=choose_task(options, model.task),
             words=words,
             images=tuple(results),
             times=longest(each.times for each in results if isinstance(each, ImageResult)),
@@ -173,7 +173,7 @@ class DataPlane:
             cut = self._tiles.cut_of(model.name, engine, request.options)
         return ImageRequest(
             [image for image in request.images if not isinstance(image, FoveaError)],
-            without_track(options) if turn else options,
+            drop_track(options) if turn else options,
             keep_pixels=request.keep_pixels or (turn is not None and turn.keeps_pixels),
             encode=write if turn is None else None,
             id=request.request_id,

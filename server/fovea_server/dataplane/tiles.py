@@ -18,7 +18,7 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.new_image import NewImage
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.tiles import crop, cut, joined
+from fovea_engines.results.tiles import crop, cut, join_tiles
 from fovea_preprocess.errors import (
     FoveaError,
     ImageTooLarge,
@@ -81,7 +81,7 @@ class Tiles:
             found = await _run_parts(Detections, request, run, image, crops, times)
             if isinstance(found, FoveaError):
                 return found
-            join = partial(joined, list(zip(tiles, found, strict=True)), size, request.options)
+            join = partial(join_tiles, list(zip(tiles, found, strict=True)), size, request.options)
             return await run_in_thread(partial(_answer, request, image, decode_ns, times, join))
 
     async def _answer_by_pictures(

@@ -21,7 +21,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.plain_engine import PlainChoice
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.config_pbtxt import config_of, describing
+from fovea_engines.repository.config_pbtxt import config_of, update_config
 from fovea_engines.repository.model_config import ModelConfig, ModelWarmup, WarmupInput
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_engines.results.options import PredictOptions
@@ -145,7 +145,7 @@ def _adapt_to_version(card: EngineCard, config: ModelConfig, folder: Path) -> Mo
         except (InvalidModel, NotFound):
             continue
         if fits(other):
-            return describing(config, other, card)
+            return update_config(config, other, card)
     return config
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from fovea_engines.repository.config_pbtxt import CONFIG_FILE, without_version_policy
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, drop_version_policy
 from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository, check_name
@@ -201,7 +201,7 @@ class Source:
         """Return True if a version loaded from `other` need not be loaded again from this."""
         return (
             self.folder == other.folder
-            and without_version_policy(self.config) == without_version_policy(other.config)
+            and drop_version_policy(self.config) == drop_version_policy(other.config)
             and self._files_of(version) == other._files_of(version)
         )
 

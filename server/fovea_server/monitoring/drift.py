@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 from starlette.concurrency import run_in_threadpool
 
-from fovea_engines.repository.card import Baseline, Distribution, Floats, Found, compared
+from fovea_engines.repository.card import Baseline, Distribution, Floats, Found, select_values
 from fovea_engines.results.class_names import class_name
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, NotFound
@@ -152,7 +152,7 @@ class Drift(Feature):
             if isinstance(image, FoveaError) or not isinstance(result, ImageResult):
                 continue
             pixels = result.width * result.height
-            if usual and (found := compared(result.found, pixels)):
+            if usual and (found := select_values(result.found, pixels)):
                 window.found.append(found)
             if time.monotonic() >= window.next_look and pixels <= _MAX_PIXELS:
                 window.next_look = math.inf

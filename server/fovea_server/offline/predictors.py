@@ -12,7 +12,7 @@ import orjson
 from fovea_client import Client, FoveaClientError, ImageError, Model, Prediction, Timing, as_json
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.results.options import MaskFormat, PredictOptions, task_with
+from fovea_engines.results.options import MaskFormat, PredictOptions, choose_task
 from fovea_engines.results.registry import reading
 from fovea_engines.results.skeleton import Skeleton
 from fovea_engines.results.vocabulary import Vocabulary
@@ -41,7 +41,7 @@ class Predicting:
 
     def with_texts(self, texts: tuple[str, ...]) -> Self:
         """Return the model as it answers texts of a request in place of its classes."""
-        task = task_with(PredictOptions(labels=texts), self.task)
+        task = choose_task(PredictOptions(labels=texts), self.task)
         return replace(self, task=task, words=replace(self.words, labels=texts))
 
 
@@ -157,7 +157,7 @@ class LocalPredictor(Predictor):
         self._alone = alone
         session, card = self._engine.session, self._engine.card
         self._words = self._engine.vocabulary(options.labels)
-        self._task = task_with(options, card.task)
+        self._task = choose_task(options, card.task)
         busy = IN_FLIGHT if session.offloads else session.concurrency
         self.threads = 1 if alone else busy
 

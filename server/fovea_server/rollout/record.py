@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fovea_engines.repository.history import HISTORY_FILE, append_event, locked_history
+from fovea_engines.repository.history import HISTORY_FILE, append_event, open_history
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidRequest, NotFound, Unavailable
 from fovea_server.rollout.promotion_documents import CanaryPlan, Event, Promotion, Rollback
@@ -78,7 +78,7 @@ class HistoryRecord:
         models.history(name)
         self._stack = ExitStack()
         try:
-            self._file = self._stack.enter_context(locked_history(self._path.parent))
+            self._file = self._stack.enter_context(open_history(self._path.parent))
         except OSError as error:
             raise Unavailable(
                 f"{self._name}/{HISTORY_FILE} cannot be written ({error.strerror}): make the "

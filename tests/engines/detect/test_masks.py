@@ -14,7 +14,7 @@ from tests.run_lengths import decoded
 from fovea_client import MaskFile
 from fovea_client._json import read
 from fovea_engines.results.detections import Detections
-from fovea_engines.results.mask_encoding import encoded_masks, polygons, run_lengths
+from fovea_engines.results.mask_encoding import encode_masks, polygons, run_lengths
 from fovea_engines.results.masks import Bitmap, Masks, whole_masks
 from fovea_preprocess.letterbox import fit
 
@@ -106,7 +106,7 @@ def test_png_files_are_the_pixels():
     masks = whole_masks(values, (30, 40))
     bounds = np.array([[0, 0, 40, 30], [7.5, 3, 21, 20], [8, 8, 8, 8]], float)
     masks = Masks(masks.windows * 3, masks.places.repeat(3, axis=0), bounds, masks.size)
-    for index, mask in enumerate(encoded_masks(masks, "png")):
+    for index, mask in enumerate(encode_masks(masks, "png")):
         file = np.frombuffer(base64.b64decode(mask["png"]), np.uint8)
         part = cv2.imdecode(file, cv2.IMREAD_GRAYSCALE)
         assert part.shape == [(30, 40), (17, 13), (1, 1)][index]
@@ -125,5 +125,5 @@ def test_a_mask_beyond_the_image_is_cut_off(left, top):
     whole = np.zeros((100, 100), np.uint8)
     whole[max(top, 0) : max(top + 60, 0), max(left, 0) : max(left + 60, 0)] = 1
     assert (masks.bitmap(0) == whole).all()
-    [encoded] = encoded_masks(masks, "rle")
+    [encoded] = encode_masks(masks, "rle")
     assert (decoded(encoded) == whole).all()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fovea_engines.results.detections import Detections
 from fovea_engines.results.masks import Masks
 from fovea_engines.results.options import PredictOptions
-from fovea_engines.results.tiles import Tile, crop, cut, joined, tiles
+from fovea_engines.results.tiles import Tile, crop, cut, join_tiles, tiles
 from fovea_preprocess.errors import InvalidOption
 
 lengths = st.integers(1, 4000)
@@ -70,7 +70,7 @@ def test_a_cut_object_gives_way_to_the_whole_one(end):
     left, right = Tile(0, 0, 100, 100), Tile(80, 0, 100, 100)
     whole = objects((5, 10, 45, 50), scores=[0.6])
     part = objects((85, 10, end, 50), scores=[0.9])
-    found = joined([(left, part), (right, whole)], (100, 180), PredictOptions())
+    found = join_tiles([(left, part), (right, whole)], (100, 180), PredictOptions())
     assert found.boxes.tolist() == [[85, 10, 125, 50]]
     assert found.scores.tolist() == [pytest.approx(0.6)]
 
@@ -78,7 +78,7 @@ def test_a_cut_object_gives_way_to_the_whole_one(end):
 def test_what_one_tile_tells_apart_stays_apart():
     tile = Tile(0, 0, 100, 100)
     found = objects((10, 10, 90, 90), (20, 20, 50, 60), scores=[0.9, 0.5])
-    assert len(joined([(tile, found)], (100, 100), PredictOptions())) == 2
+    assert len(join_tiles([(tile, found)], (100, 100), PredictOptions())) == 2
 
 
 def test_classes_do_not_suppress_each_other_unless_asked():
@@ -86,9 +86,9 @@ def test_classes_do_not_suppress_each_other_unless_asked():
     one = objects((0, 0, 50, 50))
     other = Detections(one.boxes, one.scores, one.class_ids + 1)
     parts = [(tile, one), (tile, other)]
-    assert len(joined(parts, (100, 100), PredictOptions())) == 2
-    assert len(joined(parts, (100, 100), PredictOptions(agnostic=True))) == 1
-    assert len(joined(parts, (100, 100), PredictOptions(max_det=1))) == 1
+    assert len(join_tiles(parts, (100, 100), PredictOptions())) == 2
+    assert len(join_tiles(parts, (100, 100), PredictOptions(agnostic=True))) == 1
+    assert len(join_tiles(parts, (100, 100), PredictOptions(max_det=1))) == 1
 
 
 def test_masks_and_keypoints_move_with_their_tile():
@@ -97,7 +97,7 @@ def test_masks_and_keypoints_move_with_their_tile():
     masks = Masks((window,), box, box, (100, 100))
     points = np.array([[[12, 22, 0.5]]], np.float32)
     found = objects((10, 20, 30, 40), masks=masks, keypoints=points)
-    whole = joined([(Tile(50, 60, 100, 100), found)], (300, 200), PredictOptions())
+    whole = join_tiles([(Tile(50, 60, 100, 100), found)], (300, 200), PredictOptions())
     assert whole.boxes.tolist() == [[60, 80, 80, 100]]
     assert whole.keypoints.tolist() == [[[62, 82, 0.5]]]
     bitmap = whole.masks.bitmap(0)
@@ -107,6 +107,6 @@ def test_masks_and_keypoints_move_with_their_tile():
 
 
 def test_nothing_on_any_tile():
-    found = joined([(Tile(0, 0, 10, 10), objects())] * 2, (10, 20), PredictOptions())
+    found = join_tiles([(Tile(0, 0, 10, 10), objects())] * 2, (10, 20), PredictOptions())
     assert len(found) == 0
     assert found.boxes.shape == (0, 4)

@@ -9,7 +9,7 @@ from tests.run_lengths import decoded
 from fovea_engines.evaluation.agreement.matching import match
 from fovea_engines.evaluation.agreement.overlap import overlap, overlap_of
 from fovea_engines.results.detections import Detections
-from fovea_engines.results.mask_encoding import encoded_masks
+from fovea_engines.results.mask_encoding import encode_masks
 from fovea_engines.results.masks import Masks, whole_masks
 
 SIZE = 80, 120
@@ -40,7 +40,7 @@ def with_keypoints(points):
 def test_masks_overlap_as_their_pixels_do():
     one, other = with_masks(1), with_masks(2)
     ours, theirs = (
-        [decoded(mask).astype(bool) for mask in encoded_masks(found.masks, "rle")]
+        [decoded(mask).astype(bool) for mask in encode_masks(found.masks, "rle")]
         for found in (one, other)
     )
     expected = [[(a & b).sum() / (a | b).sum() for b in theirs] for a in ours]

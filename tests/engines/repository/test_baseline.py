@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fovea_engines.repository.baseline import MIN_LIVE, Baseline, compared
+from fovea_engines.repository.baseline import MIN_LIVE, Baseline, select_values
 from fovea_engines.results.classes import Classes
 from fovea_engines.results.detections import Detections
 
@@ -21,7 +21,7 @@ def images(seed, count, *, classes=4, size=60.0, spread=0.4, mean=4):
         boxes = np.concatenate([corners, corners + sides[:, None]], 1).astype(np.float32)
         scores = rng.uniform(0.1, 1, number).astype(np.float32)
         ids = rng.integers(0, classes, number).astype(np.int32)
-        found.append(compared(Detections(boxes, scores, ids), PIXELS))
+        found.append(select_values(Detections(boxes, scores, ids), PIXELS))
     return found, rng.normal(0.5, 0.1, count).tolist()
 
 
@@ -64,9 +64,9 @@ def test_an_image_with_many_objects_counts_once():
 
 
 def test_bins_that_no_image_of_the_build_was_in_are_seen():
-    same = [compared(Classes(np.int32([3, 1]), np.float32([0.9, 0.05])), PIXELS)] * 50
+    same = [select_values(Classes(np.int32([3, 1]), np.float32([0.9, 0.05])), PIXELS)] * 50
     baseline = Baseline.of("val", same, [0.5] * 50)
     assert set(baseline.quantities) == {"scores", "classes", "brightness"}
     assert distances(baseline, same, [0.5] * 50) == dict.fromkeys(baseline.quantities, 0)
-    other = [compared(Classes(np.int32([1, 3]), np.float32([0.8, 0.05])), PIXELS)] * 50
+    other = [select_values(Classes(np.int32([1, 3]), np.float32([0.8, 0.05])), PIXELS)] * 50
     assert min(distances(baseline, other, [0.4] * 50).values()) > 1

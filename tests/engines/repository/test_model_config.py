@@ -7,11 +7,11 @@ from google.protobuf import text_format
 
 from fovea_engines.repository.config_pbtxt import (
     config_message,
+    drop_version_policy,
     fields_in_source,
     model_config_messages,
     parse_config,
     read_config,
-    without_version_policy,
 )
 from fovea_engines.repository.model_config import ModelInstanceGroup
 from fovea_engines.repository.model_config_scheduling import ModelQueuePolicy, StrategyDirect
@@ -83,7 +83,7 @@ def test_configurations_that_differ_in_the_version_policy_alone_compare_equal(co
     (tmp_path / "config.pbtxt").write_text(text)
     other = read_config(tmp_path / "config.pbtxt")
     assert other != config
-    assert without_version_policy(other) == without_version_policy(config)
+    assert drop_version_policy(other) == drop_version_policy(config)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "3.4028235e+38", "0.1"])
@@ -94,7 +94,7 @@ def test_floats_of_any_size_are_in_the_message(tmp_path, value):
     changed = config_message(replace(config, name="m"))
     # As text, because NaN is not equal to itself.
     assert str(changed) == str(message(f'name: "m" {text}'))
-    assert without_version_policy(config) == without_version_policy(again)
+    assert drop_version_policy(config) == drop_version_policy(again)
 
 
 @pytest.mark.parametrize(

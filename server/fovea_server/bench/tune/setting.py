@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from fovea_engines.repository.config_pbtxt import config_of, describing
+from fovea_engines.repository.config_pbtxt import config_of, update_config
 from fovea_engines.repository.model_config import (
     NUM_STREAMS,
     NUM_THREADS,
     ModelConfig,
     ModelParameter,
-    only,
+    serve_only,
 )
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_server.bench.tune.candidates import BuiltVersion
@@ -105,8 +105,8 @@ def configure(
         parameters[NUM_STREAMS] = ModelParameter(str(setting.streams))
     config = replace(config, parameters=parameters)
     if pin:
-        config = replace(config, version_policy=only(candidate.version))
-    config = describing(config, served.card, candidate.card)
+        config = replace(config, version_policy=serve_only(candidate.version))
+    config = update_config(config, served.card, candidate.card)
     if not setting.max_batch:
         return config
     fewer = config.max_batch_size or setting.max_batch < candidate.max_batch

@@ -13,7 +13,7 @@ import httpx
 import psutil
 
 from fovea_client import with_key
-from fovea_engines.repository.config_edit import edited_text
+from fovea_engines.repository.config_edit import edit_text
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.session import Closing
 from fovea_server.bench.level import Generator, Level
@@ -168,7 +168,7 @@ class Trials(Closing):
     def _text_with(self, setting: Setting, *, pin: bool) -> str:
         candidate = self._candidates[setting.version]
         config = configure(self.config, setting, self._present, candidate, self._cores, pin=pin)
-        return edited_text(self.before, config)
+        return edit_text(self.before, config)
 
     def close(self) -> None:
         """Stop the server. Calling it again does nothing."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fovea_engines.heads.signature import image_layout
-from fovea_engines.repository.config_edit import edited_text
+from fovea_engines.repository.config_edit import edit_text
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, fields_in_source
 from fovea_engines.repository.labels import labels_text, read_labels
 from fovea_engines.repository.model_config import ModelConfig
@@ -299,7 +299,7 @@ def _keep_config(network: Network, config: ModelConfig) -> None:
     if config.response_cache.enable:
         kept = ModelConfig(name=network.name, response_cache=config.response_cache)
         path = f"repository/{network.name}/{CONFIG_FILE}"
-        network.files[path] = edited_text("", kept).encode()
+        network.files[path] = edit_text("", kept).encode()
     if tuned := sorted(given & _TUNED):
         network.left.append(
             f"not kept of config.pbtxt: {', '.join(tuned)}; `fovea tune` finds its own"

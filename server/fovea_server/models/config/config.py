@@ -19,7 +19,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.repository.config_pbtxt import (
     CONFIG_FILE,
     DATA_TYPES,
-    described,
+    make_tensor_fields,
     parse_config,
     read_config,
 )
@@ -183,11 +183,13 @@ def _fill_in_tensors(config: ModelConfig, session: Session) -> ModelConfig:
     controls = {control.name for control in sequences.control_input}
     rows = config.max_batch_size > 0
     inputs = tuple(
-        ModelInput(**described(spec, batched=rows))
+        ModelInput(**make_tensor_fields(spec, batched=rows))
         for spec in session.inputs
         if spec.name not in controls
     )
-    outputs = tuple(ModelOutput(**described(spec, batched=rows)) for spec in session.outputs)
+    outputs = tuple(
+        ModelOutput(**make_tensor_fields(spec, batched=rows)) for spec in session.outputs
+    )
     return replace(config, input=config.input or inputs, output=config.output or outputs)
 
 

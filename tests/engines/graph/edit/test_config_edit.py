@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fovea_engines.repository.config_edit import edited_text
+from fovea_engines.repository.config_edit import edit_text
 from fovea_engines.repository.config_pbtxt import read_config
 from fovea_engines.repository.model_config import ModelParameter, ModelVersionPolicy, Specific
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
@@ -36,12 +36,12 @@ def reread(path, text):
 
 
 def test_nothing_changes_where_nothing_is_changed(path):
-    assert edited_text(TEXT, read_config(path)) == TEXT
+    assert edit_text(TEXT, read_config(path)) == TEXT
 
 
 def test_one_number(path):
     config = replace(read_config(path), max_batch_size=2)
-    assert edited_text(TEXT, config) == TEXT.replace("size: 8", "size: 2")
+    assert edit_text(TEXT, config) == TEXT.replace("size: 8", "size: 2")
 
 
 def test_every_kind_of_field(path):
@@ -54,7 +54,7 @@ def test_every_kind_of_field(path):
         dynamic_batching=replace(batching, max_queue_delay_microseconds=0),
         parameters=parameters,
     )
-    text = edited_text(TEXT, changed)
+    text = edit_text(TEXT, changed)
     assert reread(path, text) == replace(changed, source="{}")
     for kept in (
         "# of the night shift",
@@ -69,9 +69,9 @@ def test_every_kind_of_field(path):
 
 def test_a_field_goes(path):
     changed = replace(read_config(path), dynamic_batching=None)
-    assert "dynamic_batching" not in edited_text(TEXT, changed)
+    assert "dynamic_batching" not in edit_text(TEXT, changed)
 
 
 def test_a_file_that_is_not_there(tmp_path):
     config = replace(read_config(tmp_path / "config.pbtxt"), max_batch_size=4)
-    assert edited_text("", config) == "max_batch_size: 4\n"
+    assert edit_text("", config) == "max_batch_size: 4\n"
