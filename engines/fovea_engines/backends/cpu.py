@@ -22,7 +22,7 @@ _SLOW = 1.2
 # the time, but not over .8 s unless they would then cost more than a twenty-fifth.
 _SOONEST_S, _SOON_S = 0.25, 0.8
 _COST, _MAX_COST = 0.02, 0.04
-# The first call after a change finds cold caches and memory that was released: it tells nothing.
+# The first call after a change finds cold caches and memory that was released: it shows nothing.
 # But a wide call that takes so many times what a narrow one does, and so many seconds more, is
 # slower when it is warm, too: beside no neighbour it takes about half as long as a narrow one.
 _TRIAL_CALLS = 2

@@ -132,7 +132,7 @@ def _build(
     dataset = None if labelled is None else _match_labels(labelled, prepared)
     key = _content_key(plan, prepared, dataset)
     known = repository.find(plan.name, key)
-    # A file for TensorRT is written each time it is asked for; an identical version is not
+    # A file for TensorRT is written at each request for it; an identical version is not
     # published again.
     if known is not None and plan.tensorrt is None:
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")

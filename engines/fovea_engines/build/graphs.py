@@ -73,7 +73,7 @@ def fuse(
     """Add what a plan asks for to a graph in its precision: image front and NMS tail.
 
     Parts that are only a default of the backend are left out, with a note, where the model does not
-    support them; where they were asked for, that is an UnsupportedModel.
+    support them; where they were requested, that is an UnsupportedModel.
     """
     if plan.rect:
         return replace(prepared, graph=graph)

@@ -82,7 +82,7 @@ def _set_rows(value: onnx.ValueInfoProto, batch: int | None) -> None:
 
 
 def _free_constants(model: onnx.ModelProto, old: int) -> None:
-    """Make Reshape and Resize take any number of rows, as far as that can be told."""
+    """Make Reshape and Resize take any number of rows, as far as the graph shows how."""
     before = _shapes(model, old, 1)
     _free_resizes(model, before)
     # What follows a Reshape is known once that is right, so there is one in each round.

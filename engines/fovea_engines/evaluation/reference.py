@@ -69,7 +69,7 @@ class ReferenceSession:
     """A model of one image, run unchanged; UnsupportedModel if ONNX Runtime cannot.
 
     It does not use a backend: the reference must not share code with what it checks. The tensors
-    given can be asked for beside the outputs.
+    given can be requested beside the outputs.
     """
 
     def __init__(self, model: Path | onnx.ModelProto, tensors: Iterable[str] = ()) -> None:
@@ -177,7 +177,7 @@ def read_samples(
 def answers(engine: Engine, samples: Iterable[Sample]) -> Iterator[tuple[Sample, Outputs]]:
     """Yield each sample with the engine's answer; batches are as large as the engine takes.
 
-    Raises UnsupportedModel if the answers of a batch cannot be told apart.
+    Raises UnsupportedModel if the answers of a batch cannot be distinguished.
     """
     session = engine.session
     batched = batched_outputs(session)

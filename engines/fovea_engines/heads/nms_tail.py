@@ -1,7 +1,7 @@
 """Adds decoding and NMS to a detector's graph, in plain operators of fixed shapes.
 
 Cluster NMS (arXiv 2005.03572): all boxes start alive; in each round a box is alive unless a better
-one that is alive overlaps it. A round settles at least one more box of each chain of overlapping
+one that is alive overlaps it. A round decides at least one more box of each chain of overlapping
 boxes, so as many rounds as the longest chain has links give the greedy answer.
 """
 

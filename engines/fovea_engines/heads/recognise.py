@@ -222,7 +222,7 @@ def _judge_named(
     if force and isinstance(fit, Fit):
         forced = Verdict(family, fit, doubt=against)
         return decoded(forced, f"{shown}, forced by --force-head", judge.metadata)
-    # Those that must be asked for fit outputs of any kind.
+    # Heads that a user must name fit outputs of any kind.
     others = [one.family for one in map(judge, FAMILIES) if one.rank > Strength.ASKED]
     could = (
         f"it could be {' or '.join(others)}"

@@ -145,7 +145,7 @@ class RetinaFace(PriorBoxes):
         return f"{reason}, so that the sides of its priors are {times:.2g} times these"
 
     def times(self, outputs: Mapping[str, Array]) -> float | None:
-        """Return how many times these the sides of the model's priors are; None if nothing tells.
+        """Return how many times these the sides of the model's priors are; None if unknown.
 
         As `movement` says, the centres of neighbouring cells that find the same move by 1 - 1 / it.
         """
@@ -156,7 +156,7 @@ class RetinaFace(PriorBoxes):
         return 1 / share
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
-        """Return whether there is a face, which tells one family's priors from another's."""
+        """Return whether there is a face, which distinguishes the priors of two families."""
         return self.times(outputs) is not None
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:

@@ -49,7 +49,7 @@ class Fit:
         skeleton: of the keypoints; None without them.
         unsure: what else the outputs may be, which numbers do not tell, so that only a user can
             choose the family; None where they can be nothing else.
-        sure: more than the shape tells the family, so that `Head.doubt` is not asked.
+        sure: more than the shape shows the family, so that `Head.doubt` is not called.
     """
 
     outputs: tuple[str, ...]

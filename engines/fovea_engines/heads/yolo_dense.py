@@ -83,7 +83,7 @@ class YoloV6(Dense):
     rare = True
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude objectness that tells one box from another."""
+        """Exclude objectness that differs from box to box."""
         lowest = outputs[self.outputs[0]][0, :, 4].min(initial=1)
         if lowest < 1:
             return f"column 4, which YOLOv6 leaves at 1, is {lowest:.3g} for a box"

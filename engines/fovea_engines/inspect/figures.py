@@ -48,7 +48,7 @@ class Figures:
             same positions.
         small: slices that the large ones would hide; None without any, or if channels are not
             examined.
-        unknown: number of values that are NaN in both, of which nothing can be said.
+        unknown: number of values that are NaN in both, about which nothing is known.
     """
 
     cosine: float

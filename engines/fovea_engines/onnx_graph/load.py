@@ -142,7 +142,7 @@ def _read(path: Path) -> bytes:
 
 
 def _other(path: Path) -> str | None:
-    """Say what a file is that is no ONNX, by its suffix; None where that tells nothing."""
+    """Describe a file that is no ONNX, by its suffix; None where that is unknown."""
     if (path / "saved_model.pb").exists():
         return f"{path} is {_TENSORFLOW.replace('FOLDER', str(path))}"
     other = _OTHERS.get(path.suffix.lower())

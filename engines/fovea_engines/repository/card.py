@@ -110,7 +110,7 @@ class EngineCard:
         calibration: None unless INT8 was written into the graph by this build.
         accuracy: on labelled images, by precision; "fp32" is the source model.
         tensorrt: agreement of the file that was prepared for TensorRT, as ONNX Runtime computes
-            it; None when none was asked for.
+            it; None when none was requested.
         judge: backend that computed the figures in the engine's place, where it could not run.
         builder: options of a TensorRT build; None for others.
         gpu: the one that a TensorRT engine was built for; None where it was for the compute
@@ -118,8 +118,8 @@ class EngineCard:
         weight_bits: of INT8 weights: 7 where it was built for CPUs that saturate with 8.
         cpu_features: instruction sets, by Linux's names, that it was verified with and that its
             arithmetic depends on; empty for arithmetic that every CPU has.
-        candidates: backends and precisions that the build chose from; empty where it was told.
-        goal: speed that it chose by; None where it was told.
+        candidates: backends and precisions that the build chose from; empty if the user named one.
+        goal: speed that it chose by; None if the user named one.
         unproven: operators of TensorRT's plugins, for which nothing compared the engine with the
             source; empty for a checked engine.
         baseline: what it finds on the images of its build, which live images are compared with;

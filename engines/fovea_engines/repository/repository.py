@@ -137,7 +137,7 @@ class ModelRepository:
         return ()
 
     def standing(self, name: str, version: int) -> Standing:
-        """Say whether a version answers requests that name none, or is loaded at all."""
+        """Return whether a version answers requests that name none, or is loaded at all."""
         served = self.served_or_none(name)
         if version in served[-1:]:
             return "current"
