@@ -13,8 +13,8 @@ from fovea_engines.backends.tensorrt.cuda.letterbox import (
     LETTERBOX_FILE,
     LetterboxKernel,
     definitions,
+    pack_kernel,
     source,
-    with_spec,
 )
 from fovea_engines.backends.tensorrt.session import TensorRTImageSession
 from fovea_preprocess.spec import PreprocessSpec
@@ -27,7 +27,7 @@ def host_image(spec: PreprocessSpec, folder: Path) -> bytes:
 
 def write_host_letterbox(folder: Path, spec: PreprocessSpec) -> None:
     """Put that kernel beside a plan."""
-    (folder / LETTERBOX_FILE).write_bytes(with_spec(host_image(spec, folder), spec))
+    (folder / LETTERBOX_FILE).write_bytes(pack_kernel(host_image(spec, folder), spec))
 
 
 def through(spec: PreprocessSpec) -> onnx.ModelProto:

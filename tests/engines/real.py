@@ -42,7 +42,7 @@ def prepared(shared: Path, name: str) -> PreparedModel:
 def ranges(shared: Path, name: str) -> Ranges:
     """Its ranges on a few images, measured once a run."""
     kept = _shared_by_the_run(f"ranges-{name}.json")
-    slimmed.once(kept, lambda: _measured(shared, name).encoded())
+    slimmed.once(kept, lambda: _measured(shared, name).encode())
     return Ranges.read(kept)
 
 

@@ -40,19 +40,19 @@ def install_extra(extra: str) -> str:
     requirements = _requirements(fovea, extra)
     if not requirements:
         return f"there are no packages of it for {sys.platform} on {platform.machine()}"
-    return install(*(_from_source(fovea, extra) or requirements))
+    return install(*(_find_source(fovea, extra) or requirements))
 
 
-def _from_source(fovea: Distribution, extra: str) -> list[str] | None:
+def _find_source(fovea: Distribution, extra: str) -> list[str] | None:
     """Return the source to install again, from PEP 610's record; None where there is none."""
     try:
         source = json.loads(fovea.read_text("direct_url.json") or "{}")
-        return _recorded(source, extra) if source else None
+        return _read_source(source, extra) if source else None
     except (AttributeError, LookupError, TypeError, ValueError):
         return None
 
 
-def _recorded(source: dict[str, Any], extra: str) -> list[str] | None:
+def _read_source(source: dict[str, Any], extra: str) -> list[str] | None:
     below: str = source.get("subdirectory", "")
     url = urlsplit(source["url"])
     # The user before the host may be a secret, unless it is "git".

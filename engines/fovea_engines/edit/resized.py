@@ -108,7 +108,7 @@ def _reshape(grid: Resizable, node: onnx.NodeProto) -> _Values:
     follow: dict[int, Length | None] = {}
     for ins, outs in _groups(taken, made):
         if taken[ins] != now[ins]:
-            follow |= _following(grid, node, made, outs, prod(now[ins]))
+            follow |= _find_following(grid, node, made, outs, prod(now[ins]))
     entries: list[int | Length] = [int(entry) for entry in target]
     left = [place for place in follow if entries[place] not in (0, -1)]
     for place, entry in enumerate(entries if left else ()):
@@ -150,7 +150,7 @@ def _groups(taken: _Shape, made: _Shape) -> Iterator[tuple[slice, slice]]:
         yield slice(first, i), slice(start, j)
 
 
-def _following(
+def _find_following(
     grid: Resizable, node: onnx.NodeProto, made: _Shape, outs: slice, product: int
 ) -> dict[int, Length | None]:
     """Return the dimensions of a run that follow the size, and how."""

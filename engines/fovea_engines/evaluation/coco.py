@@ -71,7 +71,7 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
     file = _parse(data)
     _refuse_twins(data, "images", (image.id for image in file.images))
     _refuse_twins(data, "categories", (category.id for category in file.categories))
-    categories = _by_id(file.categories)
+    categories = _sort_by_id(file.categories)
     class_ids = {category.id: index for index, category in enumerate(categories)}
     by_image: dict[int, list[_Annotation]] = {image.id: [] for image in file.images}
     sizes = {image.id: (image.width, image.height) for image in file.images}
@@ -100,10 +100,10 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
 
 def coco_class_names(data: Path) -> tuple[str, ...]:
     """Return the names of a COCO file's categories by their ids; raises as `read_coco`."""
-    return tuple(category.name for category in _by_id(_parse(data).categories))
+    return tuple(category.name for category in _sort_by_id(_parse(data).categories))
 
 
-def _by_id(categories: Iterable[_Category]) -> list[_Category]:
+def _sort_by_id(categories: Iterable[_Category]) -> list[_Category]:
     return sorted(categories, key=lambda category: category.id)
 
 

@@ -127,15 +127,15 @@ class Reference:
 
         They are ONNX Runtime's where no runtime's are finite.
         """
-        found = self._named(self._session.run(self._outputs, row))
+        found = self._name_outputs(self._session.run(self._outputs, row))
         if self._unsound(found) is not None:
             with suppress(UnsupportedModel):
-                other = self._named(self._openvino(self._session.feeds(row)))
+                other = self._name_outputs(self._openvino(self._session.feeds(row)))
                 if self._unsound(other) is None:
                     return other, True
         return found, False
 
-    def _named(self, arrays: Sequence[Array]) -> Outputs:
+    def _name_outputs(self, arrays: Sequence[Array]) -> Outputs:
         return dict(zip(self._outputs, arrays, strict=True))
 
     @cached_property

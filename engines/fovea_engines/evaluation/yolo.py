@@ -96,7 +96,7 @@ class DataYaml:
             )
         if folder is not None:
             return self._pair_moved(split, entries, folder)
-        pairs = [pair for entry in entries for pair in self._named(split, entry)]
+        pairs = [pair for entry in entries for pair in self._pair_entry(split, entry)]
         # An image that is named twice is measured once.
         return list({pair.image: pair for pair in pairs}.values())
 
@@ -111,7 +111,7 @@ class DataYaml:
         labels = next(filter(Path.is_dir, named), named[0])
         return [Pair(image, label_file(image, folder, labels)) for image in images_below(folder)]
 
-    def _named(self, split: str, entry: str) -> list[Pair]:
+    def _pair_entry(self, split: str, entry: str) -> list[Pair]:
         path = self._find_entry(entry)
         if path is None:
             raise NotFound(

@@ -126,9 +126,11 @@ class FileHead(Head):
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
         """Return what the file finds in one image; InferenceFailed says what is wrong with it."""
-        return self.found(outputs, row, options)
+        return self.decode_checked(outputs, row, options)
 
-    def found(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
+    def decode_checked(
+        self, outputs: Mapping[str, Array], row: int, options: PredictOptions
+    ) -> TaskResult:
         """Decode, and check the result; raises as `decode`."""
         parts = {
             name: self._part(outputs[one], row)
@@ -142,7 +144,7 @@ class FileHead(Head):
             found = self._own.decode(given, options)
         kind = RESULT_OF[self.task]
         if not isinstance(found, kind):
-            raise self._wrong(
+            raise self._make_error(
                 f"decode returns {type(found).__name__}, and the result of task {self.task} is "
                 f"{kind.__name__}"
             )
@@ -152,7 +154,7 @@ class FileHead(Head):
             return self._classes(found, options)
         for array in map(np.asarray, found.arrays):
             if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
-                raise self._wrong(f"{kind.__name__} has {array.dtype}, NaN or infinity")
+                raise self._make_error(f"{kind.__name__} has {array.dtype}, NaN or infinity")
         return found
 
     def _part(self, array: Array, row: int) -> Array:
@@ -166,38 +168,42 @@ class FileHead(Head):
 
     def _classes(self, found: Classes, options: PredictOptions) -> Classes:
         """Check classes, and filter and order them as a request asks."""
-        class_ids, scores = self._scored(found)
+        class_ids, scores = self._check_scores(found)
         kept = np.argsort(-scores, kind="stable")
         if options.classes is not None:
             kept = kept[np.isin(class_ids[kept], options.classes)]
         return Classes(class_ids[kept[: options.top_k]], scores[kept[: options.top_k]])
 
-    def _scored(self, found: Classes | Detections) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    def _check_scores(
+        self, found: Classes | Detections
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return copies of class ids and scores."""
         count = np.shape(found.scores)[:1]
         scores = self._array("scores", found.scores, count)
         if scores.size and not 0 <= scores.min() <= scores.max() <= _ONE:
-            raise self._wrong(
+            raise self._make_error(
                 f"scores are from {scores.min():g} to {scores.max():g}, and must be 0 to 1"
             )
         class_ids = self._array("class_ids", found.class_ids, count, np.int32)
         classes = self.num_classes or sys.maxsize
         if class_ids.size and not 0 <= class_ids.min() <= class_ids.max() < classes:
             known = f"{classes} labels" if self.num_classes else "class ids from 0 on"
-            raise self._wrong(
+            raise self._make_error(
                 f"class_ids are from {class_ids.min()} to {class_ids.max()}, of {known}"
             )
         return class_ids, scores.clip(max=1)
 
     def _objects(self, found: Detections, options: PredictOptions) -> Detections:
         """Check objects, and filter and order them as a request asks."""
-        class_ids, scores = self._scored(found)
+        class_ids, scores = self._check_scores(found)
         boxes = self._array("boxes", found.boxes, (len(scores), 4))
         masks = keypoints = rotated = None
         if self.task == "segment" and options.mask != "none":
             masks = found.masks
             if masks is None or len(masks) != len(scores):
-                raise self._wrong("decode returns objects of task segment without a mask for each")
+                raise self._make_error(
+                    "decode returns objects of task segment without a mask for each"
+                )
         if (skeleton := self.written.skeleton) is not None:
             points = len(skeleton.names)
             keypoints = self._array("keypoints", found.keypoints, (len(scores), points, 3))
@@ -215,12 +221,12 @@ class FileHead(Head):
         if array.dtype.kind not in ("iu" if whole else "iuf") or array.shape != shape:
             wanted = f"{'whole numbers' if whole else 'numbers'} [{', '.join(map(str, shape))}]"
             actual = "None" if value is None else f"{array.dtype} {list(array.shape)}"
-            raise self._wrong(f"{name} of the result are {actual}, and must be {wanted}")
+            raise self._make_error(f"{name} of the result are {actual}, and must be {wanted}")
         if not np.isfinite(array).all():
-            raise self._wrong(f"{name} of the result have NaN or infinity")
+            raise self._make_error(f"{name} of the result have NaN or infinity")
         return array.astype(dtype)
 
-    def _wrong(self, reason: str) -> InferenceFailed:
+    def _make_error(self, reason: str) -> InferenceFailed:
         written = self.written.decode
         line = written.__code__.co_firstlineno if isinstance(written, FunctionType) else 1
         return InferenceFailed(f"{self.file}, line {line}: {reason}")
@@ -231,7 +237,7 @@ class FileDetector(FileHead, Detector):
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's objects; raises as `FileHead.decode`."""
-        found = self.found(outputs, row, options)
+        found = self.decode_checked(outputs, row, options)
         assert isinstance(found, Detections), "it is checked"
         return found
 

@@ -49,7 +49,7 @@ def expand_efficient_nms(model: onnx.ModelProto) -> None:
         if node.op_type != PLUGIN:
             nodes.append(node)
             continue
-        write = _expanded(node, *(shapes.get(name, ()) for name in node.input[:2]))
+        write = _expand(node, *(shapes.get(name, ()) for name in node.input[:2]))
         nodes += write.nodes
         model.graph.initializer.extend(write.constants)
     domains = {node.domain for node in found}
@@ -64,7 +64,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
     return {v.name: [d.dim_value or -1 for d in v.type.tensor_type.shape.dim] for v in values}
 
 
-def _expanded(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Sequence[int]) -> Writer:
+def _expand(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Sequence[int]) -> Writer:
     if len([name for name in node.input if name]) > 2:
         raise UnsupportedModel(
             f"{PLUGIN} with anchors as a third input is not served: export the model with decoded "

@@ -62,8 +62,8 @@ class EfficientNms(Suppressed):
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude more rows than there are, too."""
         boxes, _, _, count = (outputs[name][0] for name in self.outputs)
-        if not 0 <= _whole(count) <= len(boxes):
-            return f"{self.outputs[3]} is {_whole(count)}, and there are {len(boxes)} rows"
+        if not 0 <= _read_count(count) <= len(boxes):
+            return f"{self.outputs[3]} is {_read_count(count)}, and there are {len(boxes)} rows"
         return super().contradiction(outputs)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
@@ -74,7 +74,7 @@ class EfficientNms(Suppressed):
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
         """Return as many of an image's rows as the model counts."""
         boxes, scores, class_ids, count = (outputs[name][row] for name in self.outputs)
-        counted = max(_whole(count), 0)
+        counted = max(_read_count(count), 0)
         return Rows(boxes[:counted], scores[:counted], class_ids[:counted])
 
 
@@ -136,7 +136,7 @@ def _check_count(found: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     return found if sound and (len(count.shape) == 1 or count.shape[1:] in ((1,), (-1,))) else ()
 
 
-def _whole(count: Array) -> int:
+def _read_count(count: Array) -> int:
     """Return the one number of an array, 0 for NaN."""
     return int(np.nan_to_num(np.float64(count.item())))
 

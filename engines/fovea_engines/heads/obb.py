@@ -98,11 +98,11 @@ class YoloV10Obb(YoloV10):
         """Return one image's detections."""
         table = outputs[self.outputs[0]][row]
         found, numbers = self.objects(self.split(table), options)
-        return replace(found, rotated=regular(_rotated(table[numbers])))
+        return replace(found, rotated=regular(_select_rotated(table[numbers])))
 
     def split(self, table: Array) -> Rows:
         """Return the rows of a table [rows, 7], with the upright boxes around the rotated."""
-        return Rows(bounds(_rotated(table)), table[:, self.score], table[:, self.class_id])
+        return Rows(bounds(_select_rotated(table)), table[:, self.score], table[:, self.class_id])
 
 
 class YoloNasObb(BoxesAndScores):
@@ -134,7 +134,7 @@ class YoloNasObb(BoxesAndScores):
         return rotated_detections(rotated, few.max(axis=1), few.argmax(axis=1), options, iou)
 
 
-def _rotated(table: Array) -> NDArray[np.float32]:
+def _select_rotated(table: Array) -> NDArray[np.float32]:
     return table[:, [0, 1, 2, 3, 6]].astype(np.float32, copy=False)
 
 

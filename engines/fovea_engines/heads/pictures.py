@@ -83,9 +83,11 @@ class Pictures(Head):
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude numbers that are no levels."""
-        return self._beyond(outputs) or (self._dark(outputs) if self.dark else None)
+        return self._check_range(outputs) or (
+            self._check_brightness(outputs) if self.dark else None
+        )
 
-    def _beyond(self, outputs: Mapping[str, Array]) -> str | None:
+    def _check_range(self, outputs: Mapping[str, Array]) -> str | None:
         numbers = outputs[self.outputs[0]].astype(np.float32)
         span = self.high - self.low
         least, most = float(numbers.min(initial=0)), float(numbers.max(initial=0))
@@ -96,7 +98,7 @@ class Pictures(Head):
             f"{self.high:g} (white)"
         )
 
-    def _dark(self, outputs: Mapping[str, Array]) -> str | None:
+    def _check_brightness(self, outputs: Mapping[str, Array]) -> str | None:
         mean = float(outputs[self.outputs[0]].mean(dtype=np.float64))
         return f"a photograph becomes black: its mean is {mean:.2g}" if mean < _DARK else None
 

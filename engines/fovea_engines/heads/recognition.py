@@ -249,7 +249,7 @@ def why_none(verdicts: Iterable[Verdict]) -> str:
 
 
 def nearest_of(verdicts: Iterable[Verdict]) -> str:
-    """Describe what excludes the families whose outputs are most like those of the model; "" if none."""
+    """Describe what excludes the families with outputs most like the model's; "" if none."""
     return "; ".join(_list_exclusions(verdicts))
 
 
@@ -272,7 +272,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def _list_exclusions(verdicts: Iterable[Verdict]) -> list[str]:
-    """Describe what excludes families whose outputs are much like those of the model, nearest first."""
+    """Describe what excludes families with outputs much like the model's, nearest first."""
     reasons: dict[str, list[str]] = {}
     for one in verdicts:
         if one.against not in (None, OTHERS):

@@ -39,7 +39,7 @@ class Measured:
     threshold_db: float
     progress: Progress
 
-    def judged(self) -> list[Comparison]:
+    def judge(self) -> list[Comparison]:
         """Judge every pair, in the first network's order.
 
         To read a tensor of a network that `fuses` as it is served takes a compilation each: so are
@@ -206,7 +206,7 @@ def diff(
         )
     if threshold_db is None:
         threshold_db = default_threshold(a.precision, b.precision)
-    layers = Measured(a, b, pairs, feeds, threshold_db, progress).judged()
+    layers = Measured(a, b, pairs, feeds, threshold_db, progress).judge()
     first = next((one for one in layers if one.state == "diverges"), None)
     causes: tuple[str, ...] = ()
     if first is not None and first.is_jump:

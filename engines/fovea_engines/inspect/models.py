@@ -170,7 +170,7 @@ def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
             spec, batch = _preprocess(a, b, one, other)
             rows, others = (
                 [np.repeat(row, batch, axis=0) for _, row in read_rows(each, images, _MAX_IMAGES)]
-                for each in (_as_taken(spec, a, one), _as_taken(spec, b, other))
+                for each in (_fit_to_input(spec, a, one), _fit_to_input(spec, b, other))
             )
         else:
             rows = others = _random(one, other, len(samples))
@@ -221,7 +221,7 @@ def _common(a: int, b: int, default: int) -> int:
     return fixed.pop() if fixed else default
 
 
-def _as_taken(spec: PreprocessSpec, model: DiffModel, taken: TensorSpec) -> PreprocessSpec:
+def _fit_to_input(spec: PreprocessSpec, model: DiffModel, taken: TensorSpec) -> PreprocessSpec:
     if model.front:
         return spec.bare
     layout = image_layout(taken) or "NCHW"

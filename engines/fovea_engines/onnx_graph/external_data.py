@@ -83,24 +83,24 @@ def _stores(folder: Path) -> Iterator[Path]:
 
 
 def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    yield from _of_graph(proto.graph)
+    yield from _list_of_graph(proto.graph)
     for function in proto.functions:
-        yield from _of_nodes(function.node)
+        yield from _list_of_nodes(function.node)
 
 
-def _of_graph(graph: GraphProto) -> Iterator[TensorProto]:
+def _list_of_graph(graph: GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
-    yield from _of_nodes(graph.node)
+    yield from _list_of_nodes(graph.node)
 
 
-def _of_nodes(nodes: Sequence[NodeProto]) -> Iterator[TensorProto]:
+def _list_of_nodes(nodes: Sequence[NodeProto]) -> Iterator[TensorProto]:
     for attribute in (each for node in nodes for each in node.attribute):
         if attribute.HasField("t"):
             yield attribute.t
         yield from attribute.tensors
         if attribute.HasField("g"):
-            yield from _of_graph(attribute.g)
+            yield from _list_of_graph(attribute.g)
         for graph in attribute.graphs:
-            yield from _of_graph(graph)
+            yield from _list_of_graph(graph)

@@ -42,19 +42,19 @@ _OTHERS = {
 
 def plugin_operators(model: onnx.ModelProto) -> tuple[str, ...]:
     """Name the operators that neither ONNX nor ONNX Runtime defines, in order."""
-    return tuple(sorted({node.op_type for node in _unknown(model)}))
+    return tuple(sorted({node.op_type for node in _find_unknown(model)}))
 
 
 def mark_plugins(model: onnx.ModelProto) -> None:
     """Move them out of ONNX's domain, where its checker and converters refuse what they miss."""
-    found = [node for node in _unknown(model) if node.domain in ("", "ai.onnx")]
+    found = [node for node in _find_unknown(model) if node.domain in ("", "ai.onnx")]
     for node in found:
         node.domain = _DOMAIN
     if found:
         model.opset_import.append(make_opsetid(_DOMAIN, 1))
 
 
-def _unknown(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+def _find_unknown(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     functions = {(function.domain, function.name) for function in model.functions}
     for node in model.graph.node:
         domain = "" if node.domain == "ai.onnx" else node.domain

@@ -81,11 +81,11 @@ def round_to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     for constant in simulated.graph.initializer:
         if constant.data_type == TensorProto.FLOAT16:
             constant.CopyFrom(from_array(to_array(constant).astype(np.float32), constant.name))
-    rebuild(simulated, _rounded_nodes(simulated, _half_tensors(model)))
+    rebuild(simulated, _round_nodes(simulated, _half_tensors(model)))
     return simulated
 
 
-def _rounded_nodes(model: onnx.ModelProto, halves: set[str]) -> Iterator[onnx.NodeProto]:
+def _round_nodes(model: onnx.ModelProto, halves: set[str]) -> Iterator[onnx.NodeProto]:
     for node in list(model.graph.node):
         if node.op_type == "Cast" and attribute(node, "to", 0) == TensorProto.FLOAT16:
             node.op_type = "Identity"

@@ -150,7 +150,7 @@ def to_int8(plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Pr
         return Int8(_check_encodings(keep_exported(plan, prepared.graph, progress)))
     found = plan_quantisation(plan, prepared, truth, progress)
     encode = partial(int8_graph, prepared.graph, found.ranges, keep_float=found.kept_float)
-    files = {RANGES_FILE: found.ranges.encoded()}
+    files = {RANGES_FILE: found.ranges.encode()}
     return Int8(_check_encodings(encode), found.card_entry, found.ranking, files)
 
 

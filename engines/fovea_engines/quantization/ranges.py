@@ -57,7 +57,7 @@ class Ranges:
     tensors: Mapping[str, tuple[float, float]]
     remarks: tuple[str, ...] = ()
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Write the ranges as JSON."""
         return json.dumps(asdict(self), indent=1).encode() + b"\n"
 

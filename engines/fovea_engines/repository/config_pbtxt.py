@@ -118,7 +118,7 @@ def read_config(path: Path) -> ModelConfig:
             ) from error
         except UnicodeDecodeError as error:
             raise InvalidModel(f"{path} is not a model configuration: {error}") from error
-    return _from_message(message)
+    return _read_message(message)
 
 
 def parse_config(text: str) -> ModelConfig:
@@ -132,7 +132,7 @@ def parse_config(text: str) -> ModelConfig:
         message = json_format.ParseDict(override, model_config_messages().ModelConfig())
     except (orjson.JSONDecodeError, json_format.ParseError) as error:
         raise InvalidModel(f"Invalid config override: {error}") from error
-    return _from_message(message)
+    return _read_message(message)
 
 
 def config_message(config: ModelConfig) -> Message:
@@ -189,7 +189,7 @@ def _adapter() -> TypeAdapter[ModelConfig]:
     return TypeAdapter(ModelConfig)
 
 
-def _from_message(message: Message) -> ModelConfig:
+def _read_message(message: Message) -> ModelConfig:
     from google.protobuf import json_format
 
     # Sorted, because the order of protobuf maps is undefined.

@@ -122,7 +122,7 @@ class Agreement:
 
     @property
     def replaced_text(self) -> str:
-        """Describe on how many images OpenVINO is the reference, and why; "" where it is on none."""
+        """Describe on how many images OpenVINO is the reference, and why; "" for none."""
         if not self.replaced:
             return ""
         return (

@@ -43,7 +43,7 @@ def lock(folder: Path, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int:
 def temporary_folder(kind: str) -> Iterator[Path]:
     """Make a folder for a while, with the `kind` in its name; abandoned ones are removed first."""
     remove_abandoned()
-    folder, owner = _owned(kind)
+    folder, owner = _make_owned(kind)
     try:
         yield folder
     finally:
@@ -51,7 +51,7 @@ def temporary_folder(kind: str) -> Iterator[Path]:
         os.close(owner)
 
 
-def _owned(kind: str) -> tuple[Path, int]:
+def _make_owned(kind: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-"))
         # Another process may take it for abandoned before it is locked.

@@ -216,7 +216,7 @@ def test_a_refused_build_leaves_the_report_of_a_real_detector(shared, tmp_path):
         name: (low, high) if name == "images" else (low / 20, high / 20)
         for name, (low, high) in ranges.tensors.items()
     }
-    (tmp_path / "small.json").write_bytes(replace(ranges, tensors=small).encoded())
+    (tmp_path / "small.json").write_bytes(replace(ranges, tensors=small).encode())
     plan = replace(plan, repository=tmp_path / "r", calibration=tmp_path / "small.json")
     with pytest.raises(Disagreement, match=r"INT8 agrees 0\..*failed-build has the report"):
         build(plan)

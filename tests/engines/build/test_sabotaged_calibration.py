@@ -150,13 +150,13 @@ def test_a_real_detector_with_the_wrong_preprocessing(shared, tmp_path):
     wrong, prepared = read_preprocess("yolo"), prepare(plan, Progress())
     spec = replace(prepared.preprocess, **wrong)
     ranges, _ = find_ranges(plan, replace(prepared, preprocess=spec), Progress())
-    (tmp_path / "wrong.json").write_bytes(ranges.encoded())
+    (tmp_path / "wrong.json").write_bytes(ranges.encode())
     with pytest.raises(InvalidOption, match=r"wrong\.json was measured with another preproc"):
         build(replace(plan, calibration=tmp_path / "wrong.json"))
     # As if its origin had been altered as well: what the input reaches tells.
     right = prepared.preprocess.digest
     forged = replace(ranges, origin=replace(ranges.origin, preprocess=right))
-    (tmp_path / "forged.json").write_bytes(forged.encoded())
+    (tmp_path / "forged.json").write_bytes(forged.encode())
     with pytest.raises(Disagreement, match=r"up to 1 at .* hold 255: .* another preprocessing"):
         build(replace(plan, calibration=tmp_path / "forged.json"))
     # And with the whole build told wrongly, the source is blind.

@@ -166,7 +166,7 @@ def _refusal(errors: list[Any]) -> str:
     node = first.node_name() or f"number {first.node()}"
     where = f"node {node!r} ({operator})" if operator else "the model"
     # The check that refuses an operator without an importer only says "false".
-    reason = "" if text == "false" else f": {_short(text)}"
+    reason = "" if text == "false" else f": {_shorten(text)}"
     more = sorted({error.node_operator() for error in others} - {operator, ""})
     also = f"; nor does it take {', '.join(more)}" if more else ""
     return f"TensorRT does not take {where}{reason}: {_advice(first, text)}{also}"
@@ -179,7 +179,7 @@ def _advice(error: Any, text: str) -> str:
     return _UNKNOWN if error.code().name == "UNSUPPORTED_NODE" else _OTHERWISE
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 

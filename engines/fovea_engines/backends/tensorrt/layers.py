@@ -59,7 +59,7 @@ def _engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
     context = _context(engine, trt)
     if context is not None:
         inspector.execution_context = context
-    return inspected_layers(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+    return parse_layers(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
 def _context(engine: Any, trt: Any) -> Any:
@@ -82,7 +82,7 @@ def _context(engine: Any, trt: Any) -> Any:
     return context
 
 
-def inspected_layers(text: str) -> PlanLayers | None:
+def parse_layers(text: str) -> PlanLayers | None:
     """Parse the inspector's JSON; None for a plan that was built without such detail.
 
     TensorRT 11 has "DataType" and "Format" where 10 has "Format/Datatype".
@@ -91,12 +91,12 @@ def inspected_layers(text: str) -> PlanLayers | None:
     layers = json.loads(text, strict=False).get("Layers", [])
     if not all(isinstance(layer, dict) for layer in layers) or not layers:
         return None
-    return PlanLayers("engine", tuple(map(_inspected_layer, layers)))
+    return PlanLayers("engine", tuple(map(_parse_layer, layers)))
 
 
-def _inspected_layer(layer: Mapping[str, Any]) -> PlanLayer:
-    inputs = tuple(map(_inspected_tensor, layer.get("Inputs", [])))
-    outputs = tuple(map(_inspected_tensor, layer.get("Outputs", [])))
+def _parse_layer(layer: Mapping[str, Any]) -> PlanLayer:
+    inputs = tuple(map(_parse_tensor, layer.get("Inputs", [])))
+    outputs = tuple(map(_parse_tensor, layer.get("Outputs", [])))
     # A layer's precision is that of its inputs, or without inputs that of its outputs.
     precision = next((tensor.dtype for tensor in (*inputs, *outputs)), "")
     if not precision:
@@ -105,7 +105,7 @@ def _inspected_layer(layer: Mapping[str, Any]) -> PlanLayer:
     return PlanLayer(name, kind, precision, inputs, outputs)
 
 
-def _inspected_tensor(tensor: Mapping[str, Any]) -> TensorSpec:
+def _parse_tensor(tensor: Mapping[str, Any]) -> TensorSpec:
     # TensorRT's own documentation writes both "Datatype" and "DataType".
     fields = {key.lower(): value for key, value in tensor.items()}
     text = fields.get("datatype") or fields.get("format/datatype", "")

@@ -18,7 +18,7 @@ from fovea_engines.backends.tensorrt.layers import (
     PlanLayer,
     PlanLayers,
     engine_layers,
-    inspected_layers,
+    parse_layers,
 )
 from fovea_engines.backends.tensorrt.log import Log
 from fovea_engines.backends.tensorrt.runtime import RTX, TENSORRT, Runtime, load_runtime
@@ -124,7 +124,7 @@ def inspected(*tensor: tuple[str, object]) -> str:
     ],
 )
 def test_what_the_inspector_says_is_read(said, dtype):
-    layers = inspected_layers(inspected(*said))
+    layers = parse_layers(inspected(*said))
     assert layers.source == "engine"
     takes, gives = TensorSpec("x", dtype, (-1, 3, 8, 8)), TensorSpec("y", dtype, (-1, 4, 8, 8))
     assert layers.layers == (
@@ -138,16 +138,16 @@ def test_a_precision_that_depends_on_shapes_is_that_of_the_weights():
     unknown = ("Format/Datatype", "N/A due to dynamic shapes")
     text = json.loads(inspected(unknown))
     text["Layers"][0]["Weights"] = {"Type": "Int8", "Count": 432}
-    [layer, _] = inspected_layers(json.dumps(text)).layers
+    [layer, _] = parse_layers(json.dumps(text)).layers
     assert layer.precision == "int8"
     assert (layer.inputs[0].dtype, layer.outputs[0].dtype) == ("", "")
-    [layer, _] = inspected_layers(inspected(unknown)).layers
+    [layer, _] = parse_layers(inspected(unknown)).layers
     assert layer.precision == ""
 
 
 @pytest.mark.parametrize("text", ['{"Layers": ["conv", "relu"]}', '{"Layers": []}', "{}"])
 def test_an_engine_without_detail_has_no_list(text):
-    assert inspected_layers(text) is None
+    assert parse_layers(text) is None
 
 
 def test_what_cannot_be_loaded_has_no_list():

@@ -247,10 +247,10 @@ def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> N
     except BackendUnavailable as error:
         progress.note(f"the engine is built without its letterbox, so the host does it: {error}")
         return
-    write_file(folder / LETTERBOX_FILE, with_spec(kernel, spec))
+    write_file(folder / LETTERBOX_FILE, pack_kernel(kernel, spec))
 
 
-def with_spec(kernel: bytes, spec: PreprocessSpec) -> bytes:
+def pack_kernel(kernel: bytes, spec: PreprocessSpec) -> bytes:
     """Return the contents of the file for a compiled kernel."""
     return _MARK + _SPEC.dump_json(spec) + b"\n" + kernel
 
