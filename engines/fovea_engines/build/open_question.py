@@ -13,7 +13,7 @@ from fovea_engines.evaluation.observe import Observer
 from fovea_engines.evaluation.samples import sample_images
 from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import Observe, open_head
-from fovea_engines.heads.recognition import Recognition, decoded
+from fovea_engines.heads.recognition import Recognition, accept_family
 from fovea_engines.repository.repository import FAILED_FOLDER, ModelRepository
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.task_result import TaskResult
@@ -62,7 +62,7 @@ def _detect(
 ) -> TaskResult:
     """Return what a family finds on the first image, of (height, width) pixels."""
     [verdict] = (one for one in recognition.verdicts if one.family == family)
-    head = open_head(decoded(verdict, "", {}), inputs)
+    head = open_head(accept_family(verdict, "", {}), inputs)
     assert head is not None, "it has a family"
     found = head.decode(observe(family)[0], 0, PredictOptions())
     return found.to_source(fit(spec, sides[1], sides[0]))

@@ -23,12 +23,12 @@ from fovea_engines.heads.recognition import (
     UNSEEN,
     Recognition,
     Verdict,
-    decoded,
+    accept_family,
+    explain_none,
+    leave_open,
     nearest_of,
-    not_decoded,
     outputs_text,
-    undecided,
-    why_none,
+    reject_all,
 )
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.heads.signature import (
@@ -73,7 +73,7 @@ def recognise(
     """
     check_family(family)
     if family == TENSORS:
-        return not_decoded(named_by, metadata)
+        return reject_all(named_by, metadata)
     if head_in_file(family) is not None:
         # Who writes a head knows the task and the classes better than the exporter.
         metadata = {}
@@ -86,7 +86,7 @@ def recognise(
                 f"the model is not of family {family}: {signature}; leave --head out, and its "
                 "tensors are served"
             )
-        return not_decoded(signature, metadata)
+        return reject_all(signature, metadata)
     judge = _Judge(signature, observe)
     shown = outputs_text(outputs)
     if family is not None:
@@ -109,18 +109,18 @@ def _choose_verdict(
         reason = f"{shown} can be of models of any kind: say {could} if it is of that"
         if nearest := nearest_of(verdicts):
             reason += f"; the nearest others are {nearest}"
-        return not_decoded(reason, metadata, verdicts)
+        return reject_all(reason, metadata, verdicts)
     if best and best[0].unseen and best[0].rank <= Strength.SHAPE:
         # Rarer families of this shape are for the numbers to exclude, and there were none.
         best = [one for one in verdicts if one.rank > Strength.ASKED]
     if len(best) == 1:
-        return decoded(best[0], shown, metadata, verdicts)
+        return accept_family(best[0], shown, metadata, verdicts)
     if best:
-        return undecided(best, shown, metadata, verdicts)
+        return leave_open(best, shown, metadata, verdicts)
     doubted = " or ".join(f"--head {one.family}" for one in verdicts if one.doubt is not None)
     cure = f"; give --images that show what it finds, or say {doubted} if it is that"
-    why = why_none(verdicts) + (cure if doubted else "")
-    return not_decoded(f"{shown}: {why}", metadata, verdicts)
+    why = explain_none(verdicts) + (cure if doubted else "")
+    return reject_all(f"{shown}: {why}", metadata, verdicts)
 
 
 def check_family(family: str | None) -> None:
@@ -214,14 +214,14 @@ def _judge_named(
 ) -> Recognition:
     verdict = judge(family, named=True)
     if verdict.against is None:
-        return decoded(verdict, f"{shown}, {named_by}", judge.metadata)
+        return accept_family(verdict, f"{shown}, {named_by}", judge.metadata)
     task = FAMILIES[family].task
     other = judge.task not in (None, task)
     against = f"the metadata says task {judge.task}" if other else verdict.against
     fit = judge.fit_forced(family)
     if force and isinstance(fit, Fit):
         forced = Verdict(family, fit, doubt=against)
-        return decoded(forced, f"{shown}, forced by --force-head", judge.metadata)
+        return accept_family(forced, f"{shown}, forced by --force-head", judge.metadata)
     # Heads that a user must name fit outputs of any kind.
     others = [one.family for one in map(judge, FAMILIES) if one.rank > Strength.ASKED]
     could = (

@@ -194,7 +194,7 @@ class Recognition:
         )
 
 
-def decoded(
+def accept_family(
     verdict: Verdict, shown: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...] = ()
 ) -> Recognition:
     """Return the result for a family that fits; `shown` is what the model's outputs are."""
@@ -220,7 +220,7 @@ def decoded(
     )
 
 
-def undecided(
+def leave_open(
     best: Sequence[Verdict], shown: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...]
 ) -> Recognition:
     """Return the result where several families fit alike."""
@@ -233,15 +233,15 @@ def undecided(
     )
 
 
-def not_decoded(
+def reject_all(
     reason: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...] = ()
 ) -> Recognition:
     """Return the result where no family fits, or none is wanted."""
     return Recognition(None, reason, task_of(metadata), verdicts=verdicts)
 
 
-def why_none(verdicts: Iterable[Verdict]) -> str:
-    """Say of a model that no family fits why the nearest ones do not."""
+def explain_none(verdicts: Iterable[Verdict]) -> str:
+    """Describe why the nearest families do not fit a model that none fits."""
     nearest = nearest_of(verdicts)
     if not nearest:
         return f"no family that Fovea decodes has such outputs; {_OWN}"
