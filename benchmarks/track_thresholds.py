@@ -48,7 +48,7 @@ from fovea_engines.build.plan import BuildPlan  # noqa: E402
 from fovea_engines.engine import Engine  # noqa: E402
 from fovea_engines.results.detections import Detections  # noqa: E402
 from fovea_engines.results.options import PredictOptions  # noqa: E402
-from fovea_server.streams.frames.reader import Due  # noqa: E402
+from fovea_server.streams.frames.reader import FrameSampler  # noqa: E402
 from fovea_server.streams.scene import Scene  # noqa: E402
 from fovea_server.streams.zones import Shape  # noqa: E402
 from fovea_server.tracking.tracker import Tracker, Tuning  # noqa: E402
@@ -186,7 +186,7 @@ def off(clips: Clips, tracker: str, tried: Thresholds) -> int:
     wrong = 0
     for frames in clips.values():
         for rate in RATES:
-            due, one = Due(1 / rate), Tracker(tracker)
+            due, one = FrameSampler(1 / rate), Tracker(tracker)
             scene, tuning = Scene([LINE], 0.3, 2.0), tried.tuning(tracker, 0.25)
             for time_s, found in frames:
                 if due.takes(time_s):

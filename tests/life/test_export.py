@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from fovea_preprocess.errors import InvalidResult
-from fovea_server.monitoring.captures import DAMAGED, Captured
+from fovea_server.monitoring.captures import DAMAGED, StoredCapture
 from fovea_server.offline.capture_export import export
 
 BOX = {"box": {"x1": 2.0, "y1": 1.0, "x2": 6.0, "y2": 5.0}, "score": 0.5}
@@ -15,7 +15,7 @@ POINTS = [{"name": "nose", "x": 4.0, "y": 2.0, "score": 0.5}]
 FOUND = {"segment": {"mask": OUTLINE}, "pose": {"keypoints": POINTS}, "obb": {}, "detect": {}}
 
 
-def captured(folder, task, detections, /, **fields) -> Captured:
+def captured(folder, task, detections, /, **fields) -> StoredCapture:
     about = {
         "model": "m",
         "version": "1",
@@ -30,7 +30,7 @@ def captured(folder, task, detections, /, **fields) -> Captured:
     place.mkdir(parents=True)
     (place / "image.jpg").write_bytes(b"")
     (place / "predictions.json").write_text(json.dumps({"info": about}))
-    return Captured(place, datetime.now(UTC), 0)
+    return StoredCapture(place, datetime.now(UTC), 0)
 
 
 @pytest.mark.parametrize("task", FOUND)

@@ -27,14 +27,14 @@ from fovea_server.streams.cameras.stream import CameraStream, cancel_and_wait
 from fovea_server.streams.events.config import EventConfig
 from fovea_server.streams.frames.address import SourceAddress, check_address
 from fovea_server.streams.frames.camera import Camera, SourceState
-from fovea_server.streams.frames.reader import Reading
+from fovea_server.streams.frames.reader import SourceSettings
 
 pytestmark = pytest.mark.real
 
 
 def camera(address, **reading):
     given = {"open_s": 5.0, "stall_s": 2.0, **reading}
-    return Camera(SourceAddress.parse(address), Reading(**given), reach=EVERYWHERE)
+    return Camera(SourceAddress.parse(address), SourceSettings(**given), reach=EVERYWHERE)
 
 
 async def first(source, count):
@@ -371,7 +371,7 @@ def test_each_redirect_is_checked(mjpeg, monkeypatch):
         check_address(SourceAddress.parse(f"http://{mjpeg}/ftp"), Reach())
     # The decoder follows none: what was checked might redirect the next time.
     away = SourceAddress("http", f"http://{mjpeg}/away", mjpeg)
-    source = Camera(away, Reading(), reach=EVERYWHERE)
+    source = Camera(away, SourceSettings(), reach=EVERYWHERE)
     assert asyncio.run(reason_of(source))[0] is SourceState.WAITING
 
 

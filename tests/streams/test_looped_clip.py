@@ -16,7 +16,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_server.dataplane.reach import EVERYWHERE
 from fovea_server.streams.frames.address import SourceAddress
 from fovea_server.streams.frames.camera import Camera
-from fovea_server.streams.frames.reader import Reading
+from fovea_server.streams.frames.reader import SourceSettings
 from fovea_server.streams.scene import Scene
 from fovea_server.streams.zones import Shape
 from fovea_server.tracking.tracker import Tracker, Tuning
@@ -33,7 +33,7 @@ def clip(shared, tmp_path_factory):
     repository = tmp_path_factory.mktemp("repository")
     build(BuildPlan(shared / "models" / "yolox_nano.onnx", "yolox", repository, "onnxruntime"))
     address = SourceAddress.parse(str(shared / "data" / "video" / "car-detection.mp4"))
-    camera = Camera(address, Reading(every_s=EVERY_S), reach=EVERYWHERE)
+    camera = Camera(address, SourceSettings(every_s=EVERY_S), reach=EVERYWHERE)
 
     async def seen(engine):
         frames = []

@@ -17,7 +17,7 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.text import counted
 from fovea_server.cli.command import Command
 from fovea_server.cli.options import AsJson, check_options
-from fovea_server.monitoring.captures import DAMAGED, Captured, captures
+from fovea_server.monitoring.captures import DAMAGED, StoredCapture, captures
 
 FORMATS = ("coco", "yolo", "label-studio", "cvat")
 
@@ -70,7 +70,7 @@ def ls(
         rows = [_row(one, about) for one, about in found]
         typer.echo(json.dumps({"captures": rows}, indent=2))
         return
-    groups: dict[tuple[str, str, str], list[Captured]] = {}
+    groups: dict[tuple[str, str, str], list[StoredCapture]] = {}
     for one, about in found:
         groups.setdefault((one.model, about["version"], about["rule"]), []).append(one)
     table = Table("model", "version", "rule", "images", "MB", "first", "last")
@@ -179,7 +179,7 @@ def purge(
 
 def _choose(
     folder: Path, model: str | None, rule: str | None, since: datetime | None
-) -> Iterator[tuple[Captured, dict[str, Any]]]:
+) -> Iterator[tuple[StoredCapture, dict[str, Any]]]:
     """Find captures, the oldest first, each with what is known of it."""
     found, rules = False, set()
     for one in sorted(captures(folder, model), key=lambda each: each.folder.name):
@@ -198,7 +198,7 @@ def _choose(
         raise NotFound(f"no capture is of a rule that begins with {rule!r}; rules there: {there}")
 
 
-def _row(one: Captured, about: dict[str, Any]) -> dict[str, Any]:
+def _row(one: StoredCapture, about: dict[str, Any]) -> dict[str, Any]:
     keys = ("version", "task", "rule", "request_id")
     return {
         "model": one.model,

@@ -24,7 +24,7 @@ from fovea_server.app import build_app
 from fovea_server.listen import bind
 from fovea_server.logs import SERVER_LOG, set_up_logging
 from fovea_server.models.servable import check_servable
-from fovea_server.offline.predictors import Predicted
+from fovea_server.offline.predictors import ImagePrediction
 from fovea_server.offline.result_output import result_table
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
@@ -124,7 +124,7 @@ def _show(
         annotated.write_bytes(client.annotate(model, scene, labels=texts))
     console = Console()
     console.print(f"{scene} through {url}", style="bold", highlight=False)
-    console.print(result_table(Predicted.of(prediction).result))
+    console.print(result_table(ImagePrediction.of(prediction).result))
     console.print(f"annotated image      {annotated}")
     if not serving:
         return

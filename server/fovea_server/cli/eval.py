@@ -44,10 +44,10 @@ from fovea_server.offline.accuracy import (
     read_labels,
     request_options,
 )
-from fovea_server.offline.chosen import Chosen, choose
+from fovea_server.offline.chosen import LabelSelection, choose
 from fovea_server.offline.confusion_chart import draw
 from fovea_server.offline.entry import InputImage
-from fovea_server.offline.predictors import Predicted, RemotePredictor
+from fovea_server.offline.predictors import ImagePrediction, RemotePredictor
 
 
 @with_request_options("tile", "overlap")
@@ -216,7 +216,7 @@ def _evaluate_server(
             chosen.labelled.match_classes(labels)
         _say(chosen, progress)
 
-        def ask(path: Path) -> Predicted:
+        def ask(path: Path) -> ImagePrediction:
             nonlocal answered
             try:
                 prediction = remote.predict(InputImage(path.read_bytes()))
@@ -236,6 +236,6 @@ def _evaluate_server(
     return EvalReport(model, answered, *built, measured.accuracy, chosen, confusion, conf is None)
 
 
-def _say(chosen: Chosen, progress: Progress) -> None:
+def _say(chosen: LabelSelection, progress: Progress) -> None:
     if chosen.note:
         progress.note(chosen.note)

@@ -12,7 +12,7 @@ from rich.text import Text
 from fovea_engines.evaluation.labels import split_of
 from fovea_engines.repository.accuracy import Accuracy, AnyAccuracy
 from fovea_preprocess.text import counted
-from fovea_server.offline.chosen import Chosen
+from fovea_server.offline.chosen import LabelSelection
 from fovea_server.offline.confusion import Confusion
 
 _CLASSES_SHOWN = 20
@@ -36,7 +36,7 @@ class EvalReport:
     backend: str | None
     precision: str | None
     accuracy: AnyAccuracy
-    chosen: Chosen
+    chosen: LabelSelection
     confusion: Confusion | None
     best: bool
 

@@ -15,7 +15,7 @@ from fovea_server.http.v1.answers import boxes_json
 from fovea_server.models.model import ServedModel
 from fovea_server.models.registry import make_settings
 from fovea_server.offline.entry import InputImage, Result
-from fovea_server.offline.predictors import Predicted, Predicting, Predictor
+from fovea_server.offline.predictors import ImagePrediction, ModelInfo, Predictor
 
 
 class JoinedPredictor(Predictor):
@@ -38,23 +38,23 @@ class JoinedPredictor(Predictor):
     def _model(self) -> ServedModel:
         return self._plane.models.get(self._name)
 
-    def describe(self) -> Predicting:
+    def describe(self) -> ModelInfo:
         """Describe the model as its detector does."""
         model = self._model
         engine = model.engine
         assert engine is not None, "its first model takes images"
         version, task = str(model.version), model.task
         about = self._name, version, task, engine.vocabulary(self._options.labels)
-        return Predicting(*about, is_pipeline=bool(model.config.composing))
+        return ModelInfo(*about, is_pipeline=bool(model.config.composing))
 
-    def predict(self, image: InputImage) -> Predicted:
+    def predict(self, image: InputImage) -> ImagePrediction:
         """Run all of its models; raises as `DataPlane.predict`."""
         sent = image.upright if image.data is None else image.data
         prediction = boxes_json(self._plane, self._model, None, [sent], self._options, None, "")
         answer = json.loads(asyncio.run_coroutine_threadsafe(prediction, self._loop).result())
         [found], timing = answer["images"], Timing(**answer["timing_ms"])
         result = Result(found, self.describe().words)
-        return Predicted(self._name, answer["version"], answer["task"], result, timing)
+        return ImagePrediction(self._name, answer["version"], answer["task"], result, timing)
 
     def close(self) -> None:
         """Unload the models. Calling it again does nothing."""

@@ -24,7 +24,7 @@ from fovea_server.cli.flags import (
     warn_of_ignored_variables,
     with_flags,
 )
-from fovea_server.cli.shutdown_watchdog import Leaving
+from fovea_server.cli.shutdown_watchdog import ShutdownWatchdog
 from fovea_server.cli.triton_flags import WITHOUT_EFFECT, translate_flags
 from fovea_server.integrations.registry import parse_apis
 from fovea_server.settings import ModelControlMode, Settings, flag
@@ -107,8 +107,8 @@ def _serve(settings: Settings) -> None:
     check_grpc_files(settings)
     listeners = bind_all(settings)
     _warn_of_open_doors(settings)
-    leaving = Leaving(settings.drain_secs + settings.exit_timeout_secs)
-    leaving.watch()
+    watchdog = ShutdownWatchdog(settings.drain_secs + settings.exit_timeout_secs)
+    watchdog.watch()
     app.registry.start()
     # Closed however it ends: a load that is under way would outlive the interpreter.
     with closing(app.registry):
@@ -116,8 +116,8 @@ def _serve(settings: Settings) -> None:
         from fovea_server.models.registry import freeze_heap
         from fovea_server.serve import make_server
 
-        server = make_server(app, leaving.begin)
-        leaving.watch_hang_ups(server.ask_to_reload)
+        server = make_server(app, watchdog.begin)
+        watchdog.watch_hang_ups(server.ask_to_reload)
         while settings.exit_on_error and not app.registry.started:
             time.sleep(0.02)
         if settings.exit_on_error and (failed := app.registry.unserved):

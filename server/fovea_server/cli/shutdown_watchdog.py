@@ -31,7 +31,7 @@ def has_terminal() -> bool:
     return True
 
 
-class Leaving:
+class ShutdownWatchdog:
     """Ends the process `grace_s` and a little after the signal to stop, if it is still there.
 
     Loading a model runs native code, for minutes where an engine is large, and nothing interrupts

@@ -48,7 +48,7 @@ _MAX_BYTES = 64 << 20
 _ON_THE_WAY_S = 0.1
 
 
-class Ahead:
+class StreamBudget:
     """The answers of one stream, which reserve their bytes in the order of its requests.
 
     By this order an answer never waits for room that only later answers could free.
@@ -87,7 +87,7 @@ class StreamReservation(Reservation):
 
     __slots__ = ("_ahead",)
 
-    def __init__(self, ahead: Ahead) -> None:
+    def __init__(self, ahead: StreamBudget) -> None:
         super().__init__(ahead.budget)
         self._ahead = ahead
 
@@ -273,7 +273,7 @@ class StreamedAnswer(NamedTuple):
     model: str
 
 
-class Begun(NamedTuple):
+class PendingAnswer(NamedTuple):
     """A request of a stream whose answer is not written yet."""
 
     task: asyncio.Task[StreamedAnswer]
@@ -294,10 +294,10 @@ class InferStream:
         self._budget = budget
         # Requests in flight, and their bytes in the budget.
         self._under_way = self._held = 0
-        self._ahead = Ahead(budget)
+        self._ahead = StreamBudget(budget)
         self._freed = asyncio.Event()
         # In the order of the requests; None follows the last.
-        self._begun: asyncio.Queue[Begun | None] = asyncio.Queue()
+        self._begun: asyncio.Queue[PendingAnswer | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[StreamedAnswer]] = set()
         self._reader: asyncio.Task[None] | None = None
 
@@ -340,7 +340,7 @@ class InferStream:
                 task = asyncio.ensure_future(self._answer(data, full, reservation, call))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-                self._begun.put_nowait(Begun(task, reservation))
+                self._begun.put_nowait(PendingAnswer(task, reservation))
         finally:
             self._begun.put_nowait(None)
 

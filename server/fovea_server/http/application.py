@@ -27,7 +27,7 @@ from fovea_preprocess.mistakes import key_fault
 from fovea_server.error_status import http_status
 from fovea_server.http.call_middleware import CallMiddleware
 from fovea_server.http.fast_routes import FastRoute, FastRoutes
-from fovea_server.http.guard import Guard, Guarded
+from fovea_server.http.guard import Guard, GuardedApp
 from fovea_server.http.messages import allow
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import models, predict
@@ -55,7 +55,7 @@ def create_application(app: App, before: Sequence[FastRoute] = ()) -> ASGIApp:
     service = app.service
     plain = *before, V2Route(service), PredictRoute(service, app.sources)
     guard = Guard(service, service.settings.http_address)
-    made: ASGIApp = Guarded(FastRoutes(plain, create_api(app)), guard, _foreign)
+    made: ASGIApp = GuardedApp(FastRoutes(plain, create_api(app)), guard, _foreign)
     if origins := service.settings.cors_origin:
         # It answers every preflight, which carries no secret and so asks for none.
         made = CORSMiddleware(

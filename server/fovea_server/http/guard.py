@@ -93,7 +93,7 @@ class Guard:
         return self._is_open and ("." not in name or name.endswith(_PRIVATE))
 
 
-class Guarded:
+class GuardedApp:
     """An ASGI application that answers only what a guard lets through, as `refuse` says."""
 
     def __init__(self, app: ASGIApp, guard: Guard, refuse: Refuse) -> None:

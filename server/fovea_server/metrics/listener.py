@@ -19,7 +19,7 @@ from fovea_server.dataplane.service import Service
 from fovea_server.feature import Feature
 from fovea_server.http.call_middleware import CallMiddleware
 from fovea_server.http.connection import Bounds, Connection
-from fovea_server.http.guard import Guard, Guarded
+from fovea_server.http.guard import Guard, GuardedApp
 from fovea_server.http.messages import allow
 from fovea_server.http.v1.answers import error_answer
 from fovea_server.listen import METRICS_SHARE, bind, most_connections
@@ -46,7 +46,7 @@ class MetricsServer:
         )
         connection = partial(Connection, traffic=service.traffic, bounds=bounds)
         self._config = Config(
-            CallMiddleware(Guarded(self._answer, guard, _make_refusal), service.traffic),
+            CallMiddleware(GuardedApp(self._answer, guard, _make_refusal), service.traffic),
             # uvicorn calls it like a class.
             http=cast("type[asyncio.Protocol]", connection),
             ws="none",

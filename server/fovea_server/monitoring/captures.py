@@ -37,7 +37,7 @@ from fovea_server.dataplane.prediction import Prediction
 from fovea_server.offline.entry import Entry, Result
 from fovea_server.offline.formats.coco import FILE, write_coco
 from fovea_server.offline.formats.registry import FINDS_NO_OBJECTS
-from fovea_server.offline.predictors import Predicting
+from fovea_server.offline.predictors import ModelInfo
 from fovea_server.offline.sources import Source
 from fovea_server.tensors.messages import ImageResult, SentImage
 
@@ -134,12 +134,12 @@ class Record:
             write_coco([entry], [entry.source], read_model(about), folder, about)
 
 
-def read_model(about: Mapping[str, Any]) -> Predicting:
+def read_model(about: Mapping[str, Any]) -> ModelInfo:
     """Return the model of a capture, by what its file says; InvalidResult if that is damaged."""
     with reading():
         labels, skeleton = about["labels"], Skeleton.from_json(about["skeleton"])
         words = Vocabulary(labels and tuple(map(str, labels)), skeleton)
-        return Predicting(about["model"], about["version"], about["task"], words)
+        return ModelInfo(about["model"], about["version"], about["task"], words)
 
 
 def entry_of(image: Path, about: Mapping[str, Any], name: str | None = None) -> Entry:
@@ -166,7 +166,7 @@ def _jpeg(pixels: NDArray[np.uint8]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class StoredCapture:
     """A capture: its folder, when it was taken, and the bytes of its files."""
 
     folder: Path
@@ -215,7 +215,7 @@ class CaptureStore:
         self.folder, self._most, self._days = folder, most_bytes, days
         self._server = secrets.token_hex(4)
         self._numbers = count(1)
-        self._kept: list[Captured] = []
+        self._kept: list[StoredCapture] = []
         self.bytes = 0
         self._until_look = 0
 
@@ -243,7 +243,7 @@ class CaptureStore:
             beside.rename(place)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
-        self._kept.append(Captured(place, taken, size))
+        self._kept.append(StoredCapture(place, taken, size))
         self.bytes += size
         self._until_look -= size
 
@@ -275,7 +275,7 @@ class CaptureStore:
         del self._kept[:leaving]
 
 
-def captures(folder: Path, model: str | None = None) -> Iterator[Captured]:
+def captures(folder: Path, model: str | None = None) -> Iterator[StoredCapture]:
     """Find the captures in a folder, in no order; NotFound if there is no such folder of a model.
 
     A folder that is not there yet has none.
@@ -291,7 +291,7 @@ def captures(folder: Path, model: str | None = None) -> Iterator[Captured]:
                 if found := _NAME.fullmatch(each.name):
                     with suppress(ValueError):  # no date
                         taken = datetime.strptime(found["time"], _TIME).replace(tzinfo=UTC)
-                        yield Captured(each, taken, int(found["bytes"]))
+                        yield StoredCapture(each, taken, int(found["bytes"]))
 
 
 def _folders(folder: Path) -> list[Path]:

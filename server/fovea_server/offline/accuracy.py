@@ -45,13 +45,13 @@ from fovea_engines.results.task_result import TaskResult
 from fovea_preprocess.errors import InvalidOption, InvalidResult, UnsupportedModel
 from fovea_server.offline.confusion import Confusion, image_confusion, object_confusion
 from fovea_server.offline.entry import Result
-from fovea_server.offline.predictors import Predicted
+from fovea_server.offline.predictors import ImagePrediction
 
 _SHOWN = 8
 
 Found = TypeVar("Found", bound=TaskResult)
 
-Ask = Callable[[Path], Predicted]
+Ask = Callable[[Path], ImagePrediction]
 """Returns a server's answer for an image, requested with `request_options`."""
 
 Answer = Callable[[Path], Result]
@@ -114,8 +114,10 @@ def answered_accuracy(answers: Mapping[int, bytes], labelled: Labels) -> AnyAccu
     """
     bodies = {labelled.paths[number]: body for number, body in answers.items()}
 
-    def ask(path: Path) -> Predicted:
-        return Predicted.of(fovea_client.prediction(httpx.Response(200, content=bodies[path])))
+    def ask(path: Path) -> ImagePrediction:
+        return ImagePrediction.of(
+            fovea_client.prediction(httpx.Response(200, content=bodies[path]))
+        )
 
     return measure_answers(labelled.keep_images(bodies), ask).accuracy if bodies else None
 

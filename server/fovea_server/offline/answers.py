@@ -16,7 +16,7 @@ from fovea_preprocess.errors import InvalidImage, InvalidResult
 from fovea_preprocess.image import DecodedImage
 from fovea_server.offline.entry import Entry, InputImage
 from fovea_server.offline.formats.annotated import Drawn
-from fovea_server.offline.predictors import IN_FLIGHT, Predicted, Predictor
+from fovea_server.offline.predictors import IN_FLIGHT, ImagePrediction, Predictor
 from fovea_server.offline.sources import Source, Stamp, stamp_of
 from fovea_server.offline.video import VideoHeader, read_frames
 
@@ -68,7 +68,7 @@ class Outcome:
     """
 
     entry: Entry
-    prediction: Predicted | None = None
+    prediction: ImagePrediction | None = None
     drawn: Drawn | None = None
     is_new: bool = True
     image: InputImage | None = None
@@ -134,7 +134,7 @@ def answers(
     return map_in_order(answer, items(), threads=predictor.threads, ahead=IN_FLIGHT)
 
 
-def _predict(predictor: Predictor, image: InputImage | ImageError) -> Predicted | ImageError:
+def _predict(predictor: Predictor, image: InputImage | ImageError) -> ImagePrediction | ImageError:
     if isinstance(image, ImageError):
         return image
     try:

@@ -17,11 +17,11 @@ from fovea_engines.results.detections import Detections
 from fovea_preprocess.errors import InvalidOption, InvalidResult
 from fovea_server.integrations.label_studio.config import Control, spelling
 from fovea_server.integrations.label_studio.regions import regions
-from fovea_server.monitoring.captures import Captured, entry_of, read_model
+from fovea_server.monitoring.captures import StoredCapture, entry_of, read_model
 from fovea_server.offline.entry import Entry, Result
 from fovea_server.offline.formats import coco, yolo
 from fovea_server.offline.formats.names import class_names
-from fovea_server.offline.predictors import Predicting
+from fovea_server.offline.predictors import ModelInfo
 from fovea_server.tensors.messages import ImageResult
 
 IMAGES = "images"
@@ -38,7 +38,7 @@ _CONTROLS: Mapping[str, Sequence[str]] = {
 }
 
 
-def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -> None:
+def export(captured: Sequence[StoredCapture], form: str, out: Path, images_at: str) -> None:
     """Write captures of one model into a folder, with their images.
 
     Args:
@@ -81,7 +81,7 @@ def export(captured: Sequence[Captured], form: str, out: Path, images_at: str) -
 
 
 def _copy_images(
-    rows: Sequence[tuple[Captured, Mapping[str, Any]]], images: Path
+    rows: Sequence[tuple[StoredCapture, Mapping[str, Any]]], images: Path
 ) -> Iterator[Entry]:
     for one, about in rows:
         image = one.image()
@@ -94,7 +94,7 @@ def _copy_images(
 
 
 @contextmanager
-def _name_damaged(one: Captured) -> Iterator[None]:
+def _name_damaged(one: StoredCapture) -> Iterator[None]:
     """Name a capture that is damaged."""
     try:
         yield
@@ -102,7 +102,7 @@ def _name_damaged(one: Captured) -> Iterator[None]:
         raise error.with_text(f"delete {one.folder}, as {error}") from error
 
 
-def _label_studio(entries: Sequence[Entry], model: Predicting, out: Path, images_at: str) -> None:
+def _label_studio(entries: Sequence[Entry], model: ModelInfo, out: Path, images_at: str) -> None:
     """Write tasks.json with predictions, and config.xml, the labelling that they are made for."""
     results = [result for each in entries if (result := each.checked) is not None]
     seen = {class_id for each in results for class_id in _list_class_ids(each)}
@@ -135,7 +135,7 @@ def _list_class_ids(result: Result) -> list[int]:
     return ids
 
 
-def _labels(kind: str, names: Sequence[str], model: Predicting) -> Sequence[str]:
+def _labels(kind: str, names: Sequence[str], model: ModelInfo) -> Sequence[str]:
     if kind != "KeyPointLabels":
         return names
     return () if model.words.skeleton is None else model.words.skeleton.names

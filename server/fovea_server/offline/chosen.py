@@ -23,7 +23,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
+class LabelSelection:
     """The labels to measure.
 
     Attributes:
@@ -55,7 +55,7 @@ def choose(
     classes: str | None,
     labels: Sequence[str] | None,
     num_classes: int | None = None,
-) -> Chosen:
+) -> LabelSelection:
     """Return the labels of the classes that are typed as `--classes`, or of all.
 
     `labels` and `num_classes` are those of the model, None where they are unknown. What the model
@@ -69,14 +69,14 @@ def choose(
     if isinstance(labelled, TextLabels | AttributeLabels | PicturePairs):
         if classes is not None:
             raise InvalidOption("--classes is for objects or images, not for tables or pictures")
-        return Chosen(labelled, {})
+        return LabelSelection(labelled, {})
     if isinstance(labelled, ClassMaps):
         if classes is not None:
             raise InvalidOption(
                 f"--classes is not for maps: a line of {labelled.path / 'classes.txt'} that is "
                 "empty leaves its level out"
             )
-        return Chosen(labelled, {})
+        return LabelSelection(labelled, {})
     counts = _counts(labelled)
     known = _map_known(labelled, counts, labels, num_classes)
     lacking = [name for name in counts if name not in known]
@@ -89,7 +89,7 @@ def choose(
                 "model does, as --labels of a build can, or measure the other classes alone: "
                 f"--classes {shared}"
             )
-        return Chosen(labelled, {})
+        return LabelSelection(labelled, {})
     wanted = _match_typed(classes, labelled, counts, known, labels)
     if wanted.isdisjoint(known):
         raise InvalidOption(f"--classes {classes}: the model has none of these classes")
@@ -98,7 +98,7 @@ def choose(
         for name, count in counts.items()
         if name not in wanted or name not in known
     }
-    return Chosen(_only(labelled, wanted.intersection(known)), left_out, lacking)
+    return LabelSelection(_only(labelled, wanted.intersection(known)), left_out, lacking)
 
 
 def _names(labelled: Dataset, class_ids: Sequence[int]) -> list[str]:

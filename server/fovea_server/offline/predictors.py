@@ -24,7 +24,7 @@ IN_FLIGHT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Predicting:
+class ModelInfo:
     """The model that predicts.
 
     Attributes:
@@ -46,7 +46,7 @@ class Predicting:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class ImagePrediction:
     """The prediction of one image."""
 
     model: str
@@ -78,11 +78,11 @@ class Predictor(Closing, Protocol):
 
     threads: int
 
-    def describe(self) -> Predicting:
+    def describe(self) -> ModelInfo:
         """Describe the model, whose version then answers all that follows."""
         ...
 
-    def predict(self, image: InputImage) -> Predicted:
+    def predict(self, image: InputImage) -> ImagePrediction:
         """Find what is on an image."""
         ...
 
@@ -105,7 +105,7 @@ class RemotePredictor(Predictor):
         # Answers have their own, where the metadata are secret.
         self._words: Vocabulary | None = None
 
-    def describe(self) -> Predicting:
+    def describe(self) -> ModelInfo:
         """Ask for the metadata; raises as `Client.model`, and InvalidResult for a bad skeleton."""
         model = self._client.model(self._model, self._options.get("version"))
         self._options = self._options | {"version": model.version}
@@ -113,7 +113,7 @@ class RemotePredictor(Predictor):
             skeleton = Skeleton.from_json((model.card or {}).get("skeleton"))
         labels = self._options.get("labels", model.labels)
         self._words = Vocabulary(labels, skeleton)
-        return Predicting(
+        return ModelInfo(
             model.name,
             model.version or "",
             model.task or "tensors",
@@ -121,14 +121,14 @@ class RemotePredictor(Predictor):
             is_pipeline=bool(model.made_of),
         )
 
-    def predict(self, image: InputImage) -> Predicted:
+    def predict(self, image: InputImage) -> ImagePrediction:
         """Send the image; a frame is sent as its pixels.
 
         Raises as `Client.predict`, and InvalidResult for an answer that is damaged.
         """
         sent = image.upright.pixels if image.data is None else image.data
         answer = self._client.predict(self._model, sent, **self._options)
-        return Predicted.of(answer, self._words)
+        return ImagePrediction.of(answer, self._words)
 
     def model(self, version: int | str | None) -> Model | None:
         """Read the metadata of a version, None of the newest; None where they are secret."""
@@ -166,11 +166,11 @@ class LocalPredictor(Predictor):
         """Return the engine's card."""
         return self._engine.card
 
-    def describe(self) -> Predicting:
+    def describe(self) -> ModelInfo:
         """Describe the model as its card does."""
-        return Predicting(self._model, self._version, self._engine.card.task, self._words)
+        return ModelInfo(self._model, self._version, self._engine.card.task, self._words)
 
-    def predict(self, image: InputImage) -> Predicted:
+    def predict(self, image: InputImage) -> ImagePrediction:
         """Run the engine; in the timing, "infer" is everything from letterbox to NMS."""
         started = time.perf_counter()
         upright = image.upright
@@ -187,7 +187,7 @@ class LocalPredictor(Predictor):
             postprocess=0.0,
             total=round(1e3 * (ended - started), 3),
         )
-        return Predicted(self._model, self._version, self._task, result, timing)
+        return ImagePrediction(self._model, self._version, self._task, result, timing)
 
     def close(self) -> None:
         """Close the engine. Calling it again does nothing."""

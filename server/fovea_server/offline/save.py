@@ -15,7 +15,7 @@ from fovea_server.offline.entry import Entry
 from fovea_server.offline.formats.annotated import Annotated
 from fovea_server.offline.formats.registry import ANNOTATED, WRITERS
 from fovea_server.offline.journal import Journal
-from fovea_server.offline.predictors import Predicting, Predictor
+from fovea_server.offline.predictors import ModelInfo, Predictor
 from fovea_server.offline.sources import Source
 from fovea_server.offline.tracked import VideoTracks
 
@@ -41,7 +41,7 @@ _SHARE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class ResumedRun:
     """The progress of an earlier run.
 
     Attributes:
@@ -78,7 +78,7 @@ class Resumed:
 
 def save(
     predictor: Predictor,
-    model: Predicting,
+    model: ModelInfo,
     sources: Sequence[Source],
     formats: Sequence[str],
     codec: str | None,
@@ -92,7 +92,7 @@ def save(
     `codec` is for annotated videos, None where there are none. `done` gets the counts so far,
     once before the first image and with the entry after each.
     """
-    before = Resumed.read(journal, sources)
+    before = ResumedRun.read(journal, sources)
     counts = before.counts
     done(counts, None)
     with ExitStack() as stack:
@@ -105,7 +105,7 @@ def save(
             )
             journal.replace(_count_entries(again, counts, done))
         if before.changed:
-            before = Resumed.read(journal, sources)
+            before = ResumedRun.read(journal, sources)
         left = before.left
         # The journal grows meanwhile: only the entries that it had at first are known.
         first = (entry for entry in journal.read(sources) if entry.source is left[0])
@@ -166,7 +166,7 @@ def _draw_and_yield(
         annotated.finish()
 
 
-def _complete_skeleton(model: Predicting, entries: Iterable[Entry]) -> Predicting:
+def _complete_skeleton(model: ModelInfo, entries: Iterable[Entry]) -> ModelInfo:
     """Complete the model by the answers: a server may know no more than the number of points."""
     if model.task != "pose" or model.words.skeleton is not None:
         return model

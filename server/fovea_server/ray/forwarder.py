@@ -14,7 +14,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from fovea_preprocess.errors import ModelNotReady, QueueFull, Unavailable
-from fovea_server.ray.link import Link, Lost
+from fovea_server.ray.link import Link, ReplicaLost
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Forwarder:
             link.under_way += 1
             try:
                 return await send(link)
-            except Lost as error:
+            except ReplicaLost as error:
                 link.shunned_until = asyncio.get_running_loop().time() + _SHUN_S
                 deaths += error.sent
                 if deaths == self._most_deaths:

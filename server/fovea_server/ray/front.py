@@ -33,7 +33,7 @@ from fovea_server.ray.forwarder import Forwarder
 from fovea_server.ray.http_fronts import V1Forwarding, V2Forwarding
 from fovea_server.ray.link import Link, Metadata
 from fovea_server.ray.metrics import export, v2_statistics
-from fovea_server.ray.running import Running, Serving
+from fovea_server.ray.running import LoadedModels, ServerThread
 from fovea_server.serve import Server, make_server
 from fovea_server.settings import Settings
 from fovea_server.traffic.call import CALL, REQUEST_ID_HEADER
@@ -83,7 +83,7 @@ async def _statistics(
     return counted or service.models.v2_statistics(request.name or None, version)
 
 
-class Forwarded(NamedTuple):
+class ForwardedMessage(NamedTuple):
     """A request as it came, and what protobuf reads in it."""
 
     data: bytes
@@ -102,11 +102,11 @@ class ForwardedInference(Inference):
         super().__init__(service)
         self._forwarders = forwarders
 
-    def read(self, data: bytes) -> Forwarded:  # type: ignore[override]
+    def read(self, data: bytes) -> ForwardedMessage:  # type: ignore[override]
         """Parse a request, or raise InvalidRequest."""
-        return Forwarded(data, parse_infer(data))
+        return ForwardedMessage(data, parse_infer(data))
 
-    async def _infer(self, message: Forwarded) -> bytes:  # type: ignore[override]
+    async def _infer(self, message: ForwardedMessage) -> bytes:  # type: ignore[override]
         forwarder = self._forwarders.get(message.model_name)
         if forwarder is None:
             return await super()._infer(message.message)
@@ -300,7 +300,7 @@ class _Served:
         self, settings: Settings, models: Mapping[str, bool], listener: socket.socket
     ) -> None:
         self.grpc = settings.grpc_address, settings.grpc_port
-        self.serving = Serving(settings, tuple(models), described=True)
+        self.serving = LoadedModels(settings, tuple(models), described=True)
         service = self.serving.service
         forwarders = {
             name: Forwarder(
@@ -319,7 +319,7 @@ class _Served:
                 await forwarder.close()
 
         try:
-            self.running = Running(server, service, listener, close)
+            self.running = ServerThread(server, service, listener, close)
         except FoveaError:
             self.serving.close()
             raise

@@ -53,7 +53,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Metadata = tuple[tuple[str, str], ...]
 
 
-class Lost(Exception):
+class ReplicaLost(Exception):
     """The replica has not answered; `sent` if the request may have reached it."""
 
     def __init__(self, *, sent: bool) -> None:
@@ -86,7 +86,7 @@ class Link:
             body: as long as they say.
 
         Raises:
-            Lost: the connection broke.
+            ReplicaLost: the connection broke.
         """
         reader, writer = await self._connection()
         keeps = False
@@ -98,7 +98,7 @@ class Link:
             content = await reader.readexactly(int(given[b"content-length"]))
             keeps = given.get(b"connection", b"").lower() != b"close"
         except (OSError, asyncio.IncompleteReadError) as error:
-            raise Lost(sent=True) from error
+            raise ReplicaLost(sent=True) from error
         finally:
             if keeps:
                 self._idle.append((reader, writer))
@@ -117,7 +117,7 @@ class Link:
             async with asyncio.timeout(_CONNECT_S):
                 made = await asyncio.open_connection(self._host, self._port, limit=_MAX_AHEAD)
         except OSError as error:
-            raise Lost(sent=False) from error
+            raise ReplicaLost(sent=False) from error
         sock = made[1].get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _ALIVE.items():
@@ -128,7 +128,7 @@ class Link:
         """Send a `ModelInferRequest`, and return the bytes of its answer.
 
         Raises:
-            Lost: the connection broke.
+            ReplicaLost: the connection broke.
             FoveaError: the replica's.
         """
         call = self._open().unary_unary(f"/{INFERENCE}/ModelInfer")
@@ -176,5 +176,5 @@ def _restore_error(error: grpc.aio.AioRpcError) -> Exception:
     """Return the error of a replica, or Lost where none has answered."""
     details = error.details() or ""
     if REQUEST_ID_HEADER not in dict(error.trailing_metadata() or ()):
-        return Lost(sent="connect" not in details)
+        return ReplicaLost(sent="connect" not in details)
     return _ERRORS.get(error.code().name, FoveaError)(details)

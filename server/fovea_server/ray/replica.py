@@ -21,7 +21,7 @@ from fovea_server.observability.histogram import Family
 from fovea_server.ray.behind import BehindFront, BehindFrontRpc
 from fovea_server.ray.metrics import export
 from fovea_server.ray.policy import UNDER_WAY
-from fovea_server.ray.running import Running, Serving
+from fovea_server.ray.running import LoadedModels, ServerThread
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 
@@ -50,7 +50,7 @@ def replica_settings(given: Mapping[str, Any], host: str) -> Settings:
     return Settings(**{**given, **_BEHIND, "http_address": host, "grpc_address": host})
 
 
-class Behind:
+class BackendServers:
     """The servers of `fovea serve`, behind the fronts.
 
     Attributes:
@@ -64,7 +64,7 @@ class Behind:
         behind = partial(BehindFront, token=token)
         server = make_server(app, behind=behind, grpc_server=grpc_server)
         listener = bind(host, 0)
-        self.running = Running(server, service, listener)
+        self.running = ServerThread(server, service, listener)
         port = listener.getsockname()[1]
         self.about = {"host": host, "http": port, "grpc": grpc_server.port, "token": token}
 
@@ -91,7 +91,7 @@ class Replica:
         self._name = name
         while True:
             try:
-                self._serving = await asyncio.to_thread(Serving, settings, (name, *below))
+                self._serving = await asyncio.to_thread(LoadedModels, settings, (name, *below))
                 break
             except Unavailable as error:
                 # Ray would give the model up after three tries.
@@ -99,7 +99,7 @@ class Replica:
             await asyncio.sleep(_RETRY_S)
         try:
             self._serving.check()
-            self._behind = await asyncio.to_thread(Behind, self._serving.app)
+            self._behind = await asyncio.to_thread(BackendServers, self._serving.app)
         except FoveaError:
             self._serving.close()
             raise

@@ -19,7 +19,7 @@ from fovea_server.settings import Settings
 _LOOK_S = 0.02
 
 
-class Serving:
+class LoadedModels:
     """Some models of a repository, once each was tried, and the service that answers for them."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Serving:
         self.app.close()
 
 
-class Running:
+class ServerThread:
     """A server that runs; every method blocks, and belongs to another thread than its own.
 
     Args:

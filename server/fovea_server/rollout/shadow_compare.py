@@ -36,7 +36,7 @@ class ComparedObject(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ImageComparison:
     """The results of both versions for one image.
 
     Attributes:
@@ -56,7 +56,7 @@ class Compared:
     shared: float | None = None
 
 
-def compare(live: TaskResult, candidate: TaskResult, options: PredictOptions) -> Compared:
+def compare(live: TaskResult, candidate: TaskResult, options: PredictOptions) -> ImageComparison:
     """Compare the results for one image, which both versions found with these options.
 
     Raises:
@@ -69,10 +69,10 @@ def compare(live: TaskResult, candidate: TaskResult, options: PredictOptions) ->
             return _classes(live, candidate)
     if (shared := live.shared(candidate)) is None:
         raise UnsupportedModel("results of this task cannot be compared")
-    return Compared(1 - shared, 1, 1 - shared, shared=shared)
+    return ImageComparison(1 - shared, 1, 1 - shared, shared=shared)
 
 
-def _objects(live: Detections, candidate: Detections, conf: float) -> Compared:
+def _objects(live: Detections, candidate: Detections, conf: float) -> ImageComparison:
     """Compare as the agreement of a build does.
 
     No version says what it finds under the threshold of the request, so objects count from
@@ -105,7 +105,7 @@ def _objects(live: Detections, candidate: Detections, conf: float) -> Compared:
         extra.class_ids[renamed.have].tolist(),
         strict=True,
     )
-    return Compared(
+    return ImageComparison(
         found.missed + found.extra,
         len(objects),
         found.lost,
@@ -115,15 +115,15 @@ def _objects(live: Detections, candidate: Detections, conf: float) -> Compared:
     )
 
 
-def _classes(live: Classes, candidate: Classes) -> Compared:
+def _classes(live: Classes, candidate: Classes) -> ImageComparison:
     """Compare the first class."""
     want, have = int(live.class_ids[0]), int(candidate.class_ids[0])
     drift = float(candidate.scores[0] - live.scores[0])
     if want == have:
-        return Compared(0, 1, 0, objects=[ComparedObject(want, None, "same", None, drift)])
+        return ImageComparison(0, 1, 0, objects=[ComparedObject(want, None, "same", None, drift)])
     objects = [ComparedObject(want, None, "missed"), ComparedObject(have, None, "extra")]
     lost = 1 + float(live.scores[0])
-    return Compared(1, 1, lost, objects=objects, changes=[(want, have)])
+    return ImageComparison(1, 1, lost, objects=objects, changes=[(want, have)])
 
 
 def _size(box: NDArray[np.float32]) -> Size:

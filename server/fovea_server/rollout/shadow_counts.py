@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 from fovea_engines.results.class_names import class_name
-from fovea_server.rollout.shadow_compare import Compared, ComparedObject
+from fovea_server.rollout.shadow_compare import ComparedObject, ImageComparison
 from fovea_server.rollout.shadow_report import ClassChange, ShadowFigures, ShadowReport, ShadowWorst
 
 _Z = 1.96
@@ -120,7 +120,7 @@ class ShadowCounts:
         """Count an image that the candidate could not answer."""
         self._failed, self._error = self._failed + 1, error
 
-    def add(self, one: Compared) -> None:
+    def add(self, one: ImageComparison) -> None:
         """Count an image."""
         self._images += 1
         self._differing.add(one.differing, one.total)
@@ -132,12 +132,12 @@ class ShadowCounts:
             for group in [*groups, self._sizes[judged.size]] if judged.size else groups:
                 group.add(judged)
 
-    def is_worst(self, one: Compared) -> bool:
+    def is_worst(self, one: ImageComparison) -> bool:
         """Return True if an image is among the worst so far."""
         fewer = len(self._worst) < WORST
         return one.lost > 0 and (fewer or one.lost > self._worst[0][0])
 
-    def keep(self, one: Compared, number: int, picture: str, request_id: str) -> None:
+    def keep(self, one: ImageComparison, number: int, picture: str, request_id: str) -> None:
         """Keep one of the worst, whose picture is drawn."""
         missed, extra = (
             sum(judged.verdict == verdict for judged in one.objects)

@@ -32,7 +32,7 @@ from fovea_preprocess.text import counted
 from fovea_server.observability.model_statistics import NO_TIMES, StageTimes
 from fovea_server.scheduling.batching import QUICK_IMAGE_NS, DynamicBatching, InlineExecution
 from fovea_server.scheduling.model_io import Outputs
-from fovea_server.tensors.check import Checked, request_prefix
+from fovea_server.tensors.check import CheckedRequest, request_prefix
 from fovea_server.tensors.messages import ImageRequest, ImageResult, InferRequest, Place, SentImage
 
 # Largest file whose header is read on the event loop; a larger one is no small image.
@@ -204,7 +204,7 @@ class TensorSource(Source):
         super().__init__(batching, InlineExecution(steady=session.steady))
         self._session = session
 
-    def job(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Job:
+    def job(self, request: InferRequest, checked: CheckedRequest, arrived_ns: int) -> Job:
         """Make the job of a request."""
         job = Job(self, request, checked.rows, arrived_ns)
         job.feeds = checked.feeds

@@ -8,7 +8,7 @@ from math import prod
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InferenceFailed
-from fovea_server.tensors.check import Checked, RequestCheck, reshape_dims
+from fovea_server.tensors.check import CheckedRequest, RequestCheck, reshape_dims
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
 from fovea_server.tensors.signature import ModelSignature, ModelTensor
 
@@ -33,7 +33,7 @@ class ModelIO:
         self._has_strings = any(tensor.datatype == "BYTES" for tensor in signature.inputs)
         self._batched = signature.max_batch_size > 0
 
-    async def check_request(self, request: InferRequest) -> Checked:
+    async def check_request(self, request: InferRequest) -> CheckedRequest:
         """Check a request, in a thread if it holds many strings."""
         if self._has_strings and sum(tensor.data.nbytes for tensor in request.inputs) > _MANY:
             return await asyncio.to_thread(self.check, request)

@@ -16,7 +16,7 @@ from fovea_server.scheduling.executor import Executor, reason_of
 from fovea_server.scheduling.job import ImageSource, Job, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
 from fovea_server.scheduling.model_io import ModelIO, Outputs
-from fovea_server.tensors.check import Checked
+from fovea_server.tensors.check import CheckedRequest
 from fovea_server.tensors.messages import (
     ImageRequest,
     ImageResult,
@@ -101,7 +101,7 @@ class QueueScheduler(Scheduler):
             outputs = await self.run(request, checked, arrived_ns)
         return self.model_io.respond(request, outputs)
 
-    async def run(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Outputs:
+    async def run(self, request: InferRequest, checked: CheckedRequest, arrived_ns: int) -> Outputs:
         """Run the engine for a request that fits the model; raises as `infer`."""
         job = self._tensors.job(request, checked, arrived_ns)
         await self._run((job,), arrived_ns)

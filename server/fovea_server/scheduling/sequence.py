@@ -28,7 +28,7 @@ from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
 from fovea_server.scheduling.base import SchedulerWrapper
 from fovea_server.scheduling.model_io import Outputs
 from fovea_server.scheduling.queue_scheduler import QueueScheduler
-from fovea_server.tensors.check import Checked
+from fovea_server.tensors.check import CheckedRequest
 from fovea_server.tensors.messages import InferRequest, InferResponse
 from fovea_server.tensors.wire import NUMPY, protocol_name
 
@@ -99,7 +99,7 @@ class SequenceScheduler(SchedulerWrapper):
             sequence.turn.release()
 
     async def _run(
-        self, request: InferRequest, checked: Checked, sequence: _Sequence, arrived_ns: int
+        self, request: InferRequest, checked: CheckedRequest, sequence: _Sequence, arrived_ns: int
     ) -> Outputs:
         if request.sequence_start:
             sequence.states = dict(self._initial)
@@ -109,7 +109,7 @@ class SequenceScheduler(SchedulerWrapper):
         sequence.states = {state.input_name: outputs[state.output_name] for state in self._states}
         return outputs
 
-    def _sequence(self, request: InferRequest, checked: Checked, now_ns: int) -> _Sequence:
+    def _sequence(self, request: InferRequest, checked: CheckedRequest, now_ns: int) -> _Sequence:
         model, name = request.model_name, request.sequence_id
         if checked.rows > 1:
             raise InvalidRequest(

@@ -33,7 +33,7 @@ def request_prefix(request: InferRequest) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class Checked:
+class CheckedRequest:
     """A request that fits its model.
 
     Attributes:
@@ -55,7 +55,7 @@ class RequestCheck:
         self._outputs = frozenset(tensor.name for tensor in signature.outputs)
         self._required = sum(not tensor.optional for tensor in signature.inputs)
 
-    def __call__(self, request: InferRequest) -> Checked:
+    def __call__(self, request: InferRequest) -> CheckedRequest:
         """Return the arrays of a request; InvalidRequest if it does not fit the model."""
         inputs = request.inputs
         for output in request.outputs:
@@ -77,7 +77,7 @@ class RequestCheck:
             feeds = {t.name: self._array(self._inputs[t.name], t, rows) for t in reversed(inputs)}
         except InvalidRequest as error:
             raise InvalidRequest(f"{request_prefix(request)}{error}") from None
-        return Checked(feeds, rows or 1)
+        return CheckedRequest(feeds, rows or 1)
 
     def _check_number(self, inputs: Sequence[InputTensor]) -> None:
         given = {tensor.name for tensor in inputs}

@@ -10,8 +10,8 @@ from tests.serving import free_ports
 from fovea_server.listen import bind
 from fovea_server.ray.forwarder import Forwarder
 from fovea_server.ray.front import make_front
-from fovea_server.ray.replica import Behind, replica_settings
-from fovea_server.ray.running import Running, Serving
+from fovea_server.ray.replica import BackendServers, replica_settings
+from fovea_server.ray.running import LoadedModels, ServerThread
 from fovea_server.settings import Settings
 
 
@@ -48,10 +48,10 @@ def forwarder(handle: Handle, *, keeps_state: bool = False, most_waiting: int = 
 class Front:
     """A front and a replica of the model `digits`."""
 
-    serving: Serving
-    replica: Serving
-    behind: Behind
-    running: Running
+    serving: LoadedModels
+    replica: LoadedModels
+    behind: BackendServers
+    running: ServerThread
     forwarder: Forwarder
 
     @property
@@ -70,7 +70,7 @@ class Front:
 
         asyncio.run_coroutine_threadsafe(tell(), self.running.loop).result()
 
-    def counted(self, of: Serving) -> dict[str, float]:
+    def counted(self, of: LoadedModels) -> dict[str, float]:
         """The measured requests of a process, by their status."""
         samples = of.service.traffic.durations.family().samples
         return {labels["status"]: n for suffix, labels, n in samples if suffix == "_count" and n}
@@ -85,9 +85,9 @@ def start_front(repository: Any, **given: Any) -> Front:
     http_port, grpc_port = free_ports(2)
     ports = {"http_port": http_port, "grpc_port": grpc_port, "allow_metrics": False}
     settings = Settings(model_repository=(repository,), **ports, **given)
-    replica = Serving(replica_settings(settings.model_dump(), "127.0.0.1"), ("digits",))
-    running = Behind(replica.app)
-    serving = Serving(settings, ("digits",), described=True)
+    replica = LoadedModels(replica_settings(settings.model_dump(), "127.0.0.1"), ("digits",))
+    running = BackendServers(replica.app)
+    serving = LoadedModels(settings, ("digits",), described=True)
 
     def told(version: int | None, v2: bool) -> Any:
         models = replica.service.models
@@ -97,7 +97,7 @@ def start_front(repository: Any, **given: Any) -> Front:
 
     way = forwarder(Handle(told))
     server = make_front(serving.app, {"digits": way})
-    front = Running(server, serving.service, bind("127.0.0.1", http_port), way.close)
+    front = ServerThread(server, serving.service, bind("127.0.0.1", http_port), way.close)
     started = Front(serving, replica, running, front, way)
     started.there({"1": running.about})
     return started

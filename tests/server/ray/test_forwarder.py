@@ -9,7 +9,7 @@ from tests.server.ray.servers import Handle, forwarder
 
 from fovea_preprocess.errors import ModelNotReady, Unavailable
 from fovea_server.ray import forwarder as module
-from fovea_server.ray.link import Link, Lost
+from fovea_server.ray.link import Link, ReplicaLost
 
 pytestmark = pytest.mark.cluster
 
@@ -22,7 +22,7 @@ def short_pauses(monkeypatch):
     monkeypatch.setattr(module, "_LOOK_S", 0.01)
 
 
-def asked(losses: list[Lost], *, replicas: int = 2, keeps_state: bool = False):
+def asked(losses: list[ReplicaLost], *, replicas: int = 2, keeps_state: bool = False):
     """Return the answer, and the replicas that were asked; each loses one request of `losses`."""
     tried: list[Link] = []
 
@@ -44,26 +44,26 @@ def asked(losses: list[Lost], *, replicas: int = 2, keeps_state: bool = False):
 
 
 def test_a_request_is_sent_again_to_another_replica():
-    answer, [first, second] = asked([Lost(sent=True)])
+    answer, [first, second] = asked([ReplicaLost(sent=True)])
     assert answer == "answer"
     assert first is not second
 
 
 def test_a_request_that_kills_replicas_kills_two():
-    answer, tried = asked([Lost(sent=True)] * 5, replicas=5)
+    answer, tried = asked([ReplicaLost(sent=True)] * 5, replicas=5)
     assert isinstance(answer, Unavailable)
     assert len(tried) == 2
 
 
 def test_replicas_out_of_reach_are_tried_until_one_is_there():
-    answer, tried = asked([Lost(sent=False)] * 7)
+    answer, tried = asked([ReplicaLost(sent=False)] * 7)
     assert answer == "answer"
     assert len(tried) == 8
 
 
 def test_a_request_of_a_sequence_is_sent_once():
-    assert len(asked([Lost(sent=True)], keeps_state=True)[1]) == 1
-    assert asked([Lost(sent=False)], keeps_state=True)[0] == "answer"
+    assert len(asked([ReplicaLost(sent=True)], keeps_state=True)[1]) == 1
+    assert asked([ReplicaLost(sent=False)], keeps_state=True)[0] == "answer"
 
 
 def test_the_replica_with_the_fewest_requests_is_asked():
@@ -111,12 +111,12 @@ def test_a_replica_that_closes_the_connection_is_lost():
         server = await asyncio.start_server(close, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         link = Link({**ABOUT, "http": port})
-        with pytest.raises(Lost) as lost:
+        with pytest.raises(ReplicaLost) as lost:
             await link.http(b"POST / HTTP/1.1\r\ncontent-length: 1\r\n", b"x")
         assert lost.value.sent
         server.close()
         await server.wait_closed()
-        with pytest.raises(Lost) as lost:
+        with pytest.raises(ReplicaLost) as lost:
             await link.http(b"POST / HTTP/1.1\r\ncontent-length: 1\r\n", b"x")
         assert not lost.value.sent
 

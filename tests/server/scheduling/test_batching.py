@@ -8,7 +8,7 @@ import pytest
 from fovea_engines.session import Session
 from fovea_server.scheduling.batching import Decision, DynamicBatching
 from fovea_server.scheduling.job import Job, TensorSource
-from fovea_server.tensors.check import Checked
+from fovea_server.tensors.check import CheckedRequest
 from fovea_server.tensors.messages import InferRequest
 
 SECOND = 1_000_000_000
@@ -23,7 +23,7 @@ class Unused:
 def job(rows: int = 1, arrived_ns: int = 0, width: int = 4, name: str = "x") -> Job:
     feeds = {name: np.zeros((rows, width), np.float32)}
     source = TensorSource(cast(Session, Unused()), DynamicBatching(8))
-    return source.job(InferRequest("m", None, []), Checked(feeds, rows), arrived_ns)
+    return source.job(InferRequest("m", None, []), CheckedRequest(feeds, rows), arrived_ns)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fovea_preprocess.errors import InvalidRequest, QueueFull
 from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.job import Job, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
-from fovea_server.tensors.check import Checked
+from fovea_server.tensors.check import CheckedRequest
 from fovea_server.tensors.messages import InferRequest
 
 SOURCE = TensorSource(cast(Session, SimpleNamespace(steady=False)), DynamicBatching(1))
@@ -24,7 +24,7 @@ def queue(limit: int) -> JobQueue:
 
 def jobs(count: int, client: str = "") -> list[Job]:
     request = InferRequest("m", None, [], client=client)
-    return [SOURCE.job(request, Checked({}, 1), 0) for _ in range(count)]
+    return [SOURCE.job(request, CheckedRequest({}, 1), 0) for _ in range(count)]
 
 
 def test_all_or_none() -> None:
@@ -112,7 +112,7 @@ def test_a_batch_that_waits_for_more_does_not_hold_up_the_other_source() -> None
         cast(Session, SimpleNamespace(steady=False)), DynamicBatching(4, delay_us=10_000_000)
     )
     request, now = InferRequest("m", None, []), time.monotonic_ns()
-    waits = patient.job(request, Checked({}, 1), now)
+    waits = patient.job(request, CheckedRequest({}, 1), now)
     waiting.enter([waits])
     assert waiting.next()[0] == []
     [other] = jobs(1)

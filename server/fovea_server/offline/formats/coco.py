@@ -17,7 +17,7 @@ from fovea_engines.results.options import MaskFormat, PredictOptions
 from fovea_engines.results.skeleton import SEEN
 from fovea_server.offline.entry import Entry, Result
 from fovea_server.offline.formats.names import class_names, pipeline_columns
-from fovea_server.offline.predictors import Predicting
+from fovea_server.offline.predictors import ModelInfo
 from fovea_server.offline.sources import Source
 
 FILE = "predictions.json"
@@ -29,7 +29,7 @@ _PIXEL = 2
 def write_coco(
     entries: Iterable[Entry],
     sources: Sequence[Source],
-    model: Predicting,
+    model: ModelInfo,
     folder: Path,
     info: Mapping[str, Any] | None = None,
 ) -> None:
@@ -127,7 +127,7 @@ def _keypoints(points: Iterable[Mapping[str, Any]]) -> list[float]:
     return [value for row in rows for value in row]
 
 
-def _categories(model: Predicting, seen: set[int]) -> list[dict[str, Any]]:
+def _categories(model: ModelInfo, seen: set[int]) -> list[dict[str, Any]]:
     points: dict[str, Any] = {}
     if model.words.skeleton is not None:
         bones = [[one + 1, other + 1] for one, other in model.words.skeleton.bones]

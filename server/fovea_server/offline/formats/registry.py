@@ -19,7 +19,7 @@ from fovea_server.offline.entry import Entry, Result
 from fovea_server.offline.formats.coco import write_coco
 from fovea_server.offline.formats.names import OF_PIPELINE, pipeline_columns
 from fovea_server.offline.formats.yolo import write_yolo
-from fovea_server.offline.predictors import Predicting
+from fovea_server.offline.predictors import ModelInfo
 from fovea_server.offline.sources import Source
 
 FILE = "predictions.csv"
@@ -29,7 +29,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_csv(
-    entries: Iterable[Entry], sources: Sequence[Source], model: Predicting, folder: Path
+    entries: Iterable[Entry], sources: Sequence[Source], model: ModelInfo, folder: Path
 ) -> None:
     """Write predictions.csv into a folder; masks are left out.
 
@@ -48,7 +48,7 @@ def write_csv(
                 table.writerows({name: _text(cell) for name, cell in row.items()} for row in rows)
 
 
-def _columns(model: Predicting) -> list[str]:
+def _columns(model: ModelInfo) -> list[str]:
     if columns := RESULT_OF[model.task].columns:
         return [*columns]
     scored, box = [*Classes.columns], ["x1", "y1", "x2", "y2"]
@@ -99,7 +99,7 @@ def _text(cell: object) -> object:
 
 ANNOTATED = "annotated"
 
-Write: TypeAlias = Callable[[Iterable[Entry], Sequence[Source], Predicting, Path], None]
+Write: TypeAlias = Callable[[Iterable[Entry], Sequence[Source], ModelInfo, Path], None]
 
 WRITERS: Mapping[str, Write] = {"coco": write_coco, "yolo": write_yolo, "csv": write_csv}
 """Formats that are written of all results, at the end."""
@@ -134,7 +134,7 @@ def read_formats(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in _TASKS if name in names)
 
 
-def check_formats(formats: Sequence[str], model: Predicting) -> None:
+def check_formats(formats: Sequence[str], model: ModelInfo) -> None:
     """Refuse, as InvalidOption, formats that the results of a model cannot have."""
     able = [name for name, tasks in _TASKS.items() if model.task in tasks]
     mapless = model.mask == "none" and model.task in MAPS

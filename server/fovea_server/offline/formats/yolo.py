@@ -18,7 +18,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.skeleton import SEEN
 from fovea_server.offline.entry import Entry, Result
 from fovea_server.offline.formats.names import class_names
-from fovea_server.offline.predictors import Predicting
+from fovea_server.offline.predictors import ModelInfo
 from fovea_server.offline.sources import Source
 
 FOLDER = "labels"
@@ -27,7 +27,7 @@ Points = NDArray[np.float64]
 
 
 def write_yolo(
-    entries: Iterable[Entry], sources: Sequence[Source], model: Predicting, folder: Path
+    entries: Iterable[Entry], sources: Sequence[Source], model: ModelInfo, folder: Path
 ) -> None:
     """Write labels/, classes.txt and data.yaml into a folder.
 
@@ -49,7 +49,7 @@ def write_yolo(
     (folder / "data.yaml").write_text(_yaml(names, model), "utf-8")
 
 
-def _yaml(names: Sequence[str], model: Predicting) -> str:
+def _yaml(names: Sequence[str], model: ModelInfo) -> str:
     """Write the description of the dataset. Strings of JSON are strings of YAML, too."""
     lines = [
         f"# Found by {model.name} {model.version}. The images belong into images/, beside labels/.",

@@ -16,7 +16,7 @@ from fovea_server.http.v1.request_head import query_options
 from fovea_server.streams.events.config import KEYS as EVENT_KEYS
 from fovea_server.streams.events.config import EventConfig, hide_secrets
 from fovea_server.streams.frames.address import SourceAddress
-from fovea_server.streams.frames.reader import Reading
+from fovea_server.streams.frames.reader import SourceSettings
 from fovea_server.streams.zones import seconds
 from fovea_server.tracking.tracker import check
 
@@ -42,7 +42,7 @@ class StreamConfig:
     enabled: bool
     model: str
     address: SourceAddress
-    reading: Reading
+    reading: SourceSettings
     options: PredictOptions
     track: str | None
     events: EventConfig | None
@@ -87,7 +87,7 @@ class StreamConfig:
             enabled,
             given["model"],
             SourceAddress.parse(given["source"]),
-            Reading(every_s=_every(given), transport=transport),
+            SourceSettings(every_s=_every(given), transport=transport),
             parsed,
             None if track is None else str(track),
             events,

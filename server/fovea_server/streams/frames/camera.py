@@ -19,7 +19,7 @@ from fovea_preprocess.image import DecodedImage
 from fovea_preprocess.text import counted
 from fovea_server.dataplane.reach import Reach
 from fovea_server.streams.frames.address import SourceAddress, opened_at
-from fovea_server.streams.frames.reader import FrameReader, RawFrame, Reading, SourceFailed
+from fovea_server.streams.frames.reader import FrameReader, RawFrame, SourceFailed, SourceSettings
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Camera:
     def __init__(
         self,
         address: SourceAddress,
-        reading: Reading,
+        reading: SourceSettings,
         *,
         reach: Reach,
         changed: Callable[[], None] = lambda: None,

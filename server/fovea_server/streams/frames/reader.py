@@ -174,7 +174,7 @@ class SourceFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SourceSettings:
     """The way in which a source is read.
 
     Attributes:
@@ -204,7 +204,7 @@ class RawFrame:
     came: float
 
 
-class Due:
+class FrameSampler:
     """Chooses frames at a mean rate: the first one of each step of time, whatever the source's."""
 
     def __init__(self, every_s: float) -> None:
@@ -269,7 +269,7 @@ class FrameReader(threading.Thread):
     def __init__(
         self,
         address: SourceAddress,
-        reading: Reading,
+        reading: SourceSettings,
         put: Callable[[RawFrame], None],
         skipped: Callable[[], None],
         ended: Callable[[SourceFailed | None], None],
@@ -321,7 +321,7 @@ class FrameReader(threading.Thread):
             video = container.streams.video[0]
             # Threads by frame would hold some of them back.
             video.thread_type = "SLICE"
-            due, position = Due(reading.every_s), Position(video)
+            sampler, position = FrameSampler(reading.every_s), Position(video)
             for picture in self._pictures(container, video):
                 if self.stopped.is_set():
                     return
@@ -333,7 +333,7 @@ class FrameReader(threading.Thread):
                 came = time.monotonic()
                 # Some cameras' times are made up by the decoder, as those of MJPEG.
                 time_s = picture.time if address.live else position.of(picture)
-                if due.takes(came if address.live or time_s is None else time_s):
+                if sampler.takes(came if address.live or time_s is None else time_s):
                     self._put(RawFrame(picture, time_s, came))
         if address.live:
             raise SourceFailed("it ended")
@@ -364,7 +364,7 @@ class FrameReader(threading.Thread):
             raise fault
 
 
-def _options(address: SourceAddress, reading: Reading) -> dict[str, str]:
+def _options(address: SourceAddress, reading: SourceSettings) -> dict[str, str]:
     """Return options of FFmpeg, with which it opens this source alone."""
     import av
 
