@@ -186,10 +186,10 @@ def off(clips: Clips, tracker: str, tried: Thresholds) -> int:
     wrong = 0
     for frames in clips.values():
         for rate in RATES:
-            due, one = FrameSampler(1 / rate), Tracker(tracker)
+            sampler, one = FrameSampler(1 / rate), Tracker(tracker)
             scene, tuning = Scene([LINE], 0.3, 2.0), tried.tuning(tracker, 0.25)
             for time_s, found in frames:
-                if due.takes(time_s):
+                if sampler.takes(time_s):
                     scene.see(one.identify(found, None, tuning), None, (768, 432), time_s)
             scene.end()
             wrong += abs(sum(scene.counts["middle"].values()) - CARS)

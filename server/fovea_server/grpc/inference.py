@@ -85,35 +85,35 @@ class StreamBudget:
 class StreamReservation(Reservation):
     """The bytes of one answer of a stream."""
 
-    __slots__ = ("_ahead",)
+    __slots__ = ("_stream_budget",)
 
-    def __init__(self, ahead: StreamBudget) -> None:
-        super().__init__(ahead.budget)
-        self._ahead = ahead
+    def __init__(self, stream_budget: StreamBudget) -> None:
+        super().__init__(stream_budget.budget)
+        self._stream_budget = stream_budget
 
     async def reserve(self, size: int, timeout_s: float = 0.0) -> None:
         """Count an answer as soon as those before it are counted, and there is room for it."""
-        ahead = self._ahead
-        while ahead.waiting[0] is not self or not ahead.has_room(size):
-            ahead.freed.clear()
-            await ahead.freed.wait()
+        stream_budget = self._stream_budget
+        while stream_budget.waiting[0] is not self or not stream_budget.has_room(size):
+            stream_budget.freed.clear()
+            await stream_budget.freed.wait()
         await super().reserve(size, timeout_s)
-        ahead.size += size
+        stream_budget.size += size
         self.pass_on()
 
     def resize(self, size: int) -> None:
         """Correct the size."""
         before = self.size
         super().resize(size)
-        self._ahead.size += size - before
-        self._ahead.freed.set()
+        self._stream_budget.size += size - before
+        self._stream_budget.freed.set()
 
     def pass_on(self) -> None:
         """Let the next request reserve; that of an answer which needs no room is done by this."""
-        ahead = self._ahead
-        if self in ahead.waiting:
-            ahead.waiting.remove(self)
-            ahead.freed.set()
+        stream_budget = self._stream_budget
+        if self in stream_budget.waiting:
+            stream_budget.waiting.remove(self)
+            stream_budget.freed.set()
 
 
 def response_bytes(response: InferResponse, shared: Mapping[str, OutputPlace]) -> bytes:
@@ -294,7 +294,7 @@ class InferStream:
         self._budget = budget
         # Requests in flight, and their bytes in the budget.
         self._under_way = self._held = 0
-        self._ahead = StreamBudget(budget)
+        self._stream_budget = StreamBudget(budget)
         self._freed = asyncio.Event()
         # In the order of the requests; None follows the last.
         self._begun: asyncio.Queue[PendingAnswer | None] = asyncio.Queue()
@@ -322,7 +322,7 @@ class InferStream:
                 running.cancel()
             # Cancelled tasks run no further, and waiting for them here could itself be cancelled.
             self._give_back(self._held)
-            self._ahead.release()
+            self._stream_budget.release()
 
     def close(self) -> None:
         """Stop reading; the stream ends when all that was read is answered."""
@@ -336,7 +336,7 @@ class InferStream:
                     self._freed.clear()
                     await self._freed.wait()
                 self._under_way += 1
-                full, reservation = self._take(len(data)), self._ahead.next()
+                full, reservation = self._take(len(data)), self._stream_budget.next()
                 task = asyncio.ensure_future(self._answer(data, full, reservation, call))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -377,7 +377,7 @@ class InferStream:
     def _has_room(self, size: int) -> bool:
         if not self._under_way:
             return True
-        held = self._held + self._ahead.size
+        held = self._held + self._stream_budget.size
         return self._under_way < self._most and held + size <= _MAX_BYTES
 
     def _take(self, size: int) -> FoveaError | None:
