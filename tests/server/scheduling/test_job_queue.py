@@ -9,6 +9,7 @@ import pytest
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_engines.session import Session
 from fovea_preprocess.errors import InvalidRequest, QueueFull
+from fovea_server.scheduling import job_queue
 from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.job import Job, TensorSource
 from fovea_server.scheduling.job_queue import JobQueue
@@ -16,6 +17,29 @@ from fovea_server.tensors.check import CheckedRequest
 from fovea_server.tensors.messages import InferRequest
 
 SOURCE = TensorSource(cast(Session, SimpleNamespace(steady=False)), DynamicBatching(1))
+
+
+class Clock:
+    """The time of a queue, which passes by `sleep` alone: a busy machine sleeps longer."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def monotonic_ns(self) -> int:
+        return int(1e9 * self.now)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(job_queue, "time", made)
+    return made
 
 
 def queue(limit: int) -> JobQueue:
@@ -63,23 +87,23 @@ def test_clients_take_turns_and_each_is_served_in_its_order() -> None:
         assert turns == sorted(turns)
 
 
-def test_retry_after_is_queue_length_over_measured_speed() -> None:
+def test_retry_after_is_queue_length_over_measured_speed(clock: Clock) -> None:
     waiting = queue(40)
     waiting.enter(jobs(40))
     for _ in range(20):
-        time.sleep(0.01)
+        clock.sleep(0.01)
         waiting.count_answer(served=True)
     with pytest.raises(QueueFull) as full:
         waiting.enter(jobs(21))
-    # 20 are left at some 10 ms each; a noisy machine sleeps longer, never shorter.
-    assert 0.2 <= full.value.retry_after_s < 2
+    # 20 are left at 10 ms each.
+    assert full.value.retry_after_s == pytest.approx(0.2, rel=0.2)
 
 
-def test_idle_time_is_not_taken_for_slowness() -> None:
+def test_idle_time_is_not_taken_for_slowness(clock: Clock) -> None:
     waiting = queue(1)
     waiting.enter(jobs(1))
     waiting.count_answer(served=True)
-    time.sleep(0.3)
+    clock.sleep(0.3)
     waiting.enter(jobs(1))
     waiting.count_answer(served=True)
     waiting.enter(jobs(1))
@@ -88,10 +112,10 @@ def test_idle_time_is_not_taken_for_slowness() -> None:
     assert full.value.retry_after_s < 0.2
 
 
-def test_what_is_given_up_says_nothing_about_speed() -> None:
+def test_what_is_given_up_says_nothing_about_speed(clock: Clock) -> None:
     waiting = queue(10)
     waiting.enter(jobs(10))
-    time.sleep(0.1)
+    clock.sleep(0.1)
     waiting.count_answer(served=True)
     for _ in range(8):
         waiting.count_answer(served=False)
