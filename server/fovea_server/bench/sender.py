@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
 
 
 async def apply(
-    address: Endpoint, requests: Sequence[bytes], burst: Burst, tell: Callable[[LoadSample], None]
+    address: Endpoint, requests: Sequence[bytes], burst: Burst, report: Callable[[LoadSample], None]
 ) -> None:
     """Put a load on a server, and tell what it meets, a few times a second.
 
@@ -120,9 +120,9 @@ async def apply(
         address: of the server.
         requests: heads with bodies, as they go over the wire; sent in turn.
         burst: the load.
-        tell: takes samples; the last has `ended`.
+        report: takes samples; the last has `ended`.
     """
-    await _Sender(address, requests, burst, tell).run()
+    await _Sender(address, requests, burst, report).run()
 
 
 @dataclass
@@ -130,7 +130,7 @@ class _Sender:
     _address: Endpoint
     _requests: Sequence[bytes]
     _burst: Burst
-    _tell: Callable[[LoadSample], None]
+    _report: Callable[[LoadSample], None]
 
     def __post_init__(self) -> None:
         self._tls = ssl.create_default_context() if self._address.https else None
@@ -140,7 +140,7 @@ class _Sender:
         self._sent = 0
         self._sample = LoadSample()
         self._counting = False
-        self._told_cpu_s = 0.0
+        self._reported_cpu_s = 0.0
 
     async def run(self) -> None:
         self._begin = time.perf_counter() + self._burst.warmup_s
@@ -252,7 +252,7 @@ class _Sender:
             left = self._begin - time.perf_counter()
             if left <= 0 and not self._counting:
                 self._counting = self._sample.began = True
-                self._told_cpu_s = time.process_time()
+                self._reported_cpu_s = time.process_time()
             if self._counting:
                 self._hand_over()
             await asyncio.sleep(min(_TICK_S, left) if left > 0 else _TICK_S)
@@ -261,8 +261,8 @@ class _Sender:
         sample, self._sample = self._sample, LoadSample()
         sample.seconds = max(0.0, min(time.perf_counter(), self._end) - self._begin)
         cpu_s = time.process_time()
-        sample.cpu_s, self._told_cpu_s = cpu_s - self._told_cpu_s, cpu_s
-        self._tell(sample)
+        sample.cpu_s, self._reported_cpu_s = cpu_s - self._reported_cpu_s, cpu_s
+        self._report(sample)
 
 
 def error_of(body: bytes) -> tuple[str, str]:

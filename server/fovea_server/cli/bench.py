@@ -158,7 +158,7 @@ def bench(
         server = None
         if url is None:
             model, repository, version = _locate(context, stack, repository, model, version)
-            live.say(f"starting `fovea serve` with {model}")
+            live.show_message(f"starting `fovea serve` with {model}")
             server = stack.enter_context(ServerProcess(repository, model, serve_flags or ()))
             url = server.url
         target = stack.enter_context(Target(url, model, version))

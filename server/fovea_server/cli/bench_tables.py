@@ -49,7 +49,7 @@ class LiveLevels:
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Say what is being done before there are figures."""
         if self._console.is_terminal:
             self._live.update(text)

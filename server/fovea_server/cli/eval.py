@@ -183,7 +183,7 @@ def _evaluate_locally(
             )
         check_task(labelled, card.task)
         chosen = choose(labelled, classes, engine.labels, engine.num_classes)
-        _say(chosen, progress)
+        _report_left_out(chosen, progress)
         dataset = chosen.labelled.match_classes(engine.labels, engine.num_classes)
         measured = measure_engine(engine, dataset, progress, engine.resolve(options))
     built = card.backend, card.precision
@@ -214,7 +214,7 @@ def _evaluate_server(
         chosen = choose(labelled, classes, labels)
         if labels is not None:
             chosen.labelled.match_classes(labels)
-        _say(chosen, progress)
+        _report_left_out(chosen, progress)
 
         def ask(path: Path) -> ImagePrediction:
             nonlocal answered
@@ -236,6 +236,6 @@ def _evaluate_server(
     return EvalReport(model, answered, *built, measured.accuracy, chosen, confusion, conf is None)
 
 
-def _say(chosen: LabelSelection, progress: Progress) -> None:
+def _report_left_out(chosen: LabelSelection, progress: Progress) -> None:
     if chosen.note:
         progress.note(chosen.note)

@@ -215,7 +215,7 @@ def _over_http(
 def _make_unverified_context() -> ssl.SSLContext:
     """Make a TLS context that accepts any certificate.
 
-    The certificate names the host that clients know, and not the loopback address that is asked
+    The certificate names the host that clients know, and not the loopback address of the request
     here; and a check must not fail because the file was renewed while the server runs.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -29,7 +29,7 @@ from fovea_server.rollout.shadow_report import (
     markdown,
 )
 
-_EVERY_S, _SAID_EVERY_S, _PATIENCE_S = 1.0, 15.0, 30.0
+_EVERY_S, _PRINT_EVERY_S, _PATIENCE_S = 1.0, 15.0, 30.0
 _DISAGREES = 1
 
 
@@ -106,7 +106,7 @@ def _write(server: ServedModelClient, document: ShadowDocument, folder: Path) ->
 
 def _follow(server: ServedModelClient, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
     """Wait until it is over, and show how it goes; and, where it stands still, why."""
-    show, said_at = not quiet and sys.stderr.isatty(), -_SAID_EVERY_S
+    show, printed_at = not quiet and sys.stderr.isatty(), -_PRINT_EVERY_S
     before, moved_at = document, time.monotonic()
     with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
         while document.state not in OVER:
@@ -117,8 +117,8 @@ def _follow(server: ServedModelClient, document: ShadowDocument, *, quiet: bool)
                 before, moved_at = document, time.monotonic()
             if show:
                 live.update(headline(document), refresh=True)
-            elif not quiet and time.monotonic() - said_at >= _SAID_EVERY_S:
-                said_at = time.monotonic()
+            elif not quiet and time.monotonic() - printed_at >= _PRINT_EVERY_S:
+                printed_at = time.monotonic()
                 typer.echo(headline(document), err=True)
             time.sleep(_EVERY_S)
             document = server.ask(ShadowDocument, "shadow")

@@ -244,7 +244,7 @@ def _load_model(repository: Path, model: str, *, allow_code: bool) -> Iterator[D
 
 async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | None) -> None:
     running = [asyncio.create_task(stream.run()) for stream in streams]
-    telling = asyncio.create_task(_lines(streams) if as_json else _table(streams))
+    output = asyncio.create_task(_lines(streams) if as_json else _table(streams))
     page = None
     if port is not None:
         from fovea_server.cli.watch import page_server
@@ -253,7 +253,7 @@ async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | Non
         typer.echo(f"http://127.0.0.1:{port} shows the pictures", err=True)
     over = asyncio.create_task(_all(running))
     try:
-        ends = {over, telling} if page is None else {over, telling, page}
+        ends = {over, output} if page is None else {over, output, page}
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
@@ -265,8 +265,8 @@ async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | Non
         try:
             await _wait_until_delivered(streams)
         finally:
-            telling.cancel()
-            await asyncio.wait([telling])
+            output.cancel()
+            await asyncio.wait([output])
             await asyncio.gather(*(stream.feed.stop() for stream in streams if stream.feed))
 
 

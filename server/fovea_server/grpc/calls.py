@@ -107,7 +107,7 @@ class Rpc:
             if error is None:
                 status = "OK"
             elif isinstance(error, grpc.aio.AbortError):
-                # The client asked for its stream to end with its first error.
+                # The client requested that its stream end with its first error.
                 status = str(self._context.code().name)
             elif isinstance(error, grpc.aio.BaseError) and not isinstance(
                 error, grpc.aio.UsageError

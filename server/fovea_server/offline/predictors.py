@@ -28,7 +28,7 @@ class ModelInfo:
     """The model that predicts.
 
     Attributes:
-        is_pipeline: objects may have more: what other models say of them.
+        is_pipeline: objects may have more: what other models find on them.
         mask: the requested form of masks.
     """
 

@@ -30,7 +30,7 @@ _MAX_LOOKS = 1200
 _FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
 _EVERYWHERE = ("0.0.0.0", "::", NODE)
 
-Say = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 def connect(address: str) -> None:
@@ -62,7 +62,7 @@ def _check_port(address: str) -> None:
         socket.create_connection((host, int(port)), _CONNECT_S).close()
 
 
-def deploy(config: ClusterConfig, say: Say) -> list[str]:
+def deploy(config: ClusterConfig, show: Show) -> list[str]:
     """Deploy, and return the addresses that answer.
 
     Raises:
@@ -79,12 +79,12 @@ def deploy(config: ClusterConfig, say: Say) -> list[str]:
         targets.append(serve.RunTarget(fronts(), name=FRONTS, route_prefix=None))
     serve.run_many(targets, wait_for_applications_running=False)
     for name in (MODELS, FRONTS):
-        _follow(name, say)
+        _follow(name, show)
     _wait_for_fronts(plan.id)
     return list(_addresses(plan.settings))
 
 
-def _follow(application: str, say: Say) -> None:
+def _follow(application: str, show: Show) -> None:
     """Show what changes until an application runs; Unavailable where it fails or stands still."""
     shown: dict[str, str] = {}
     looks = 0
@@ -97,7 +97,7 @@ def _follow(application: str, say: Say) -> None:
                     # That a replica dies again and again is no progress.
                     if found.status not in _FAILED:
                         looks = 0
-                    say(f"{name}: {line}")
+                    show(f"{name}: {line}")
             if found.status == ApplicationStatus.RUNNING:
                 return
             if found.status in _FAILED and (reasons := lasting_failures(found)):
@@ -112,7 +112,7 @@ def _follow(application: str, say: Say) -> None:
                 "on with the deployment once it is there"
             )
         if looks == _QUIET_LOOKS:
-            say("There was no progress for a while: `ray status` shows what the cluster lacks")
+            show("There was no progress for a while: `ray status` shows what the cluster lacks")
         time.sleep(_LOOK_S)
 
 

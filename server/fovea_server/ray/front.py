@@ -157,7 +157,7 @@ async def follow(application: str, changed: Mapping[str, Callable[[Replicas], No
     is away, the replicas are those that it reported last.
     """
     keys: dict[Any, Callable[[Any], None]] = {
-        (_TARGETS, DeploymentID(name, application)): partial(_tell, call)
+        (_TARGETS, DeploymentID(name, application)): partial(_pass_on, call)
         for name, call in changed.items()
     }
     loop = asyncio.get_running_loop()
@@ -178,7 +178,7 @@ async def follow(application: str, changed: Mapping[str, Callable[[Replicas], No
         log.warning("Serve's controller does not answer; it is asked again")
 
 
-def _tell(call: Callable[[Replicas], None], found: DeploymentTargetInfo) -> None:
+def _pass_on(call: Callable[[Replicas], None], found: DeploymentTargetInfo) -> None:
     replicas = {
         each.replica_id.unique_id: each.replica_metadata
         for each in found.running_replicas

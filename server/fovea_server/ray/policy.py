@@ -26,7 +26,7 @@ def alive_nodes() -> list[dict[str, Any]]:
 def scale_by_requests(context: AutoscalingContext) -> Decision:
     """Want a replica for each `target_ongoing_requests` of the model's requests.
 
-    Requests do not pass through Serve, so the replicas tell how many they have.
+    Requests do not pass through Serve, so the replicas report how many they have.
     """
     reported = (context.aggregated_metrics or {}).get(UNDER_WAY, {})
     config = context.config

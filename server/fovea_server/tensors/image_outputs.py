@@ -31,7 +31,7 @@ def output_tensors(arrays: Mapping[str, Array]) -> list[OutputTensor]:
 def image_outputs(head: Head, *, composite: bool = False) -> list[dict[str, Any]]:
     """Return name, datatype and shape of each tensor; -1 is the images, or a size that varies.
 
-    A `composite` adds what its later models say of each object.
+    A `composite` adds what its later models find on each object.
     They are not among the outputs of a model's metadata: perf_analyzer and Ultralytics' client ask
     for all outputs that are listed there, also when they send tensors.
     """

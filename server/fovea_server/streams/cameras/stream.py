@@ -124,7 +124,7 @@ class CameraStream:
         self._untracked = _Untracked()
         self.feed = feed
         if feed is not None:
-            self.subscribers.append(self._tell)
+            self.subscribers.append(self._notify)
         self._plane = plane
         self._camera = Camera(
             config.address,
@@ -260,7 +260,7 @@ class CameraStream:
             if (reason := self._untracked.reason(self._tuning)) and not before:
                 log.warning("stream %s: %s", self.config.id, reason)
 
-    def _tell(self, seen: SeenFrame) -> None:
+    def _notify(self, seen: SeenFrame) -> None:
         assert self.feed is not None
         now_s = time.monotonic() - seen.age_s
         if not self.config.address.live and seen.pts_s is not None:

@@ -172,7 +172,7 @@ class EventFeed:
         if isinstance(result.found, Detections):
             size = result.width, result.height
             changes = self._scene.see(result.found, labels, size, now_s)
-            self._tell(changes, head, result.pixels)
+            self._notify(changes, head, result.pixels)
 
     def start(self) -> None:
         """Begin to send, on the event loop."""
@@ -188,7 +188,7 @@ class EventFeed:
     def over(self) -> None:
         """Lose the objects: there are no more frames."""
         self.become(live=False)
-        self._tell(self._scene.end(), {}, None)
+        self._notify(self._scene.end(), {}, None)
 
     async def stop(self) -> None:
         """End; it may be stopped already."""
@@ -204,7 +204,7 @@ class EventFeed:
         if self._writing:
             await asyncio.wait(self._writing)
 
-    def _tell(
+    def _notify(
         self, changes: Sequence[Change], head: dict[str, Any], pixels: NDArray[np.uint8] | None
     ) -> None:
         wanted = [change for change in changes if change.kind in self._config.kinds]

@@ -83,7 +83,7 @@ class Mqtt:
         except (MqttError, OSError) as error:
             raise SinkFailed(_reason(error)) from None
         self._published: dict[str, Mapping[str, int]] = {}
-        self._told_live: bool | None = None
+        self._published_live: bool | None = None
         try:
             for topic, sensor in self._sensors():
                 await self._publish(topic, orjson.dumps(sensor))
@@ -108,7 +108,7 @@ class Mqtt:
     async def send(self, event: LoggedEvent) -> None:
         """Publish the state that has changed, and an event; return when the broker has both."""
         await self._publish_counts()
-        if self._told_live != self._live():
+        if self._published_live != self._live():
             await self._publish_status()
         try:
             await self._publish(f"{self._base}/events", event.text, retain=False)
@@ -124,7 +124,7 @@ class Mqtt:
     async def _publish_status(self) -> None:
         live = self._live()
         await self._publish(self._status, b"online" if live else b"offline")
-        self._told_live = live
+        self._published_live = live
 
     async def _publish_counts(self) -> None:
         for name, counts in self._counts().items():
