@@ -16,6 +16,8 @@ OURS = {"Via": "1.1 fovea"}
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 # RFC 6052: how a network without IPv4 names an IPv4 host, in the last 32 bits.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# RFC 4193: the private networks of IPv6. `is_private` differs between versions of Python.
+_UNIQUE_LOCAL = ipaddress.IPv6Network("fc00::/7")
 # Where clouds tell a machine its secrets, beside link-local addresses.
 _METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200")))
 
@@ -92,7 +94,7 @@ def is_within(ip: _Address) -> bool:
 
     Nor is it a form of IPv6 in which such an address may be hidden.
     """
-    if isinstance(ip, ipaddress.IPv6Address) and not ip.is_private:
+    if isinstance(ip, ipaddress.IPv6Address) and ip not in _UNIQUE_LOCAL:
         return False
     odd = ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast
     return not odd and not ip.is_reserved and ip not in _METADATA
