@@ -42,8 +42,8 @@ def bind_all(settings: Settings) -> list[socket.socket]:
     return [_bind(settings, "http")] if settings.allow_http else []
 
 
-def most_connections(share: float) -> int:
-    """Return how many connections a port may have."""
+def share_of_descriptors(share: float) -> int:
+    """Return a share of the files that this process may have open, but at least 16."""
     return max(16, int(share * _most_descriptors()))
 
 

@@ -26,7 +26,7 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.application import create_application
 from fovea_server.http.connection import Bounds, Connection
 from fovea_server.http.fast_routes import FastRoute
-from fovea_server.listen import HTTP_SHARE, most_connections
+from fovea_server.listen import HTTP_SHARE, share_of_descriptors
 from fovea_server.logs import SERVER_LOG
 from fovea_server.settings import silence_grpc
 from fovea_server.streams.sockets.socket import SocketLimits
@@ -219,7 +219,7 @@ def make_server(
     service, settings = app.service, app.service.settings
     certificate, key = https_files(settings) or (None, None)
     bounds = Bounds(
-        most_connections(HTTP_SHARE),
+        share_of_descriptors(HTTP_SHARE),
         settings.body_timeout_s,
         service.budget,
         lambda: service.models.draining,

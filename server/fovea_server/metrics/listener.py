@@ -22,7 +22,7 @@ from fovea_server.http.connection import Bounds, Connection
 from fovea_server.http.guard import Guard, GuardedApp
 from fovea_server.http.messages import allow
 from fovea_server.http.v1.answers import error_answer
-from fovea_server.listen import METRICS_SHARE, bind, most_connections
+from fovea_server.listen import METRICS_SHARE, bind, share_of_descriptors
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.metrics.metrics import metrics_text
 from fovea_server.traffic.call import Call
@@ -42,7 +42,7 @@ class MetricsServer:
         # A separate thread, so that a scrape does not wait for the requests that it measures.
         self._thread = ThreadPoolExecutor(1, "metrics")
         bounds = Bounds(
-            most_connections(METRICS_SHARE), service.settings.body_timeout_s, service.budget
+            share_of_descriptors(METRICS_SHARE), service.settings.body_timeout_s, service.budget
         )
         connection = partial(Connection, traffic=service.traffic, bounds=bounds)
         self._config = Config(

@@ -26,6 +26,7 @@ from fovea_preprocess.errors import (
     RegionFailed,
     Unsupported,
 )
+from fovea_server.listen import share_of_descriptors
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,8 @@ OpenedT = TypeVar("OpenedT")
 
 # The folder of POSIX shared memory in Linux; no other file can be registered.
 _FOLDER = "/dev/shm"
-# Objects that are mapped at a time; each holds a descriptor.
-_MAX_OBJECTS = 1024
+# Objects that are mapped at a time: at most this share of the descriptors.
+_MAX_OBJECTS, _SHARE = 1024, 0.25
 _CUDA_HANDLE_BYTES = 64
 # Names that Triton's Python backend uses, which may run on the same machine.
 _RESERVED = "triton_python_backend_shm_region_"
@@ -133,6 +134,11 @@ class SystemSharedMemory(RegionTable[SystemRegion, "MappedRegion"]):
         self._add(name, region, lambda: MappedRegion(region, self._objects))
 
 
+def max_objects() -> int:
+    """Return how many objects may be mapped: each holds a descriptor, as each connection does."""
+    return min(_MAX_OBJECTS, share_of_descriptors(_SHARE))
+
+
 class MappedObjects:
     """The objects that regions are parts of: each is mapped once, and holds one descriptor."""
 
@@ -148,9 +154,9 @@ class MappedObjects:
         mapped = self._maps.get(key)
         # The object may have grown since.
         if mapped is None or len(mapped) < end:
-            if len(self._all) >= _MAX_OBJECTS:
+            if len(self._all) >= (most := max_objects()):
                 raise RegionFailed(
-                    f"{_MAX_OBJECTS} shared memory objects are registered already: unregister "
+                    f"{most} shared memory objects are registered already: unregister "
                     "some, or put more regions into one object"
                 )
             mapped = self._maps[key] = mmap.mmap(descriptor, found.st_size)

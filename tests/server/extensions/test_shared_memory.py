@@ -17,7 +17,7 @@ from fovea_preprocess.errors import (
     RegionFailed,
     Unsupported,
 )
-from fovea_server.tensors.shared_memory import SystemRegion, SystemSharedMemory
+from fovea_server.tensors.shared_memory import SystemRegion, SystemSharedMemory, max_objects
 
 SIZE = 10_000
 
@@ -238,13 +238,14 @@ def test_an_object_that_has_grown_is_mapped_further(memory, key):
 
 
 def test_more_objects_than_there_are_descriptors_for_are_refused(memory):
-    names = [f"fovea_test_many_{os.getpid()}_{index}" for index in range(1025)]
+    most = max_objects()
+    names = [f"fovea_test_many_{os.getpid()}_{index}" for index in range(most + 1)]
     try:
         for name in names:
             Path("/dev/shm", name).write_bytes(bytes(64))
         for name in names[:-1]:
             memory.register(name, name, 0, 64)
-        with pytest.raises(RegionFailed, match=r"^1024 shared memory objects .* unregister"):
+        with pytest.raises(RegionFailed, match=rf"^{most} shared memory objects .* unregister"):
             memory.register("one more", names[-1], 0, 64)
         memory.unregister(names[0])
         memory.register("one more", names[-1], 0, 64)
