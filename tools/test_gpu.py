@@ -143,6 +143,15 @@ def read(report: Path) -> dict[str, Any]:
 _FAILED = ("failure", "error")
 
 
+def head_commit() -> str:
+    """Return the commit of the tree; "" where there is no git, as in a bare container."""
+    if shutil.which("git") is None:
+        return ""
+    command = ["git", "rev-parse", "HEAD"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
 def main() -> None:
     """Run the steps that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -158,12 +167,9 @@ def main() -> None:
         sys.exit(toolkit_missing())
     steps = [known[name] for name in given.steps] or list(STEPS)
     results: list[dict[str, Any]] = []
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
     origin = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit.stdout.strip(),
+        "commit": head_commit(),
     }
     with tempfile.TemporaryDirectory() as folder:
         for number, step in enumerate(steps, 1):
