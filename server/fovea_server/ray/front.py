@@ -7,13 +7,14 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import ray
 from ray import serve
 from ray.serve._private.common import DeploymentID, DeploymentTargetInfo
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve._private.long_poll import LongPollClient, LongPollNamespace
+from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.app import App
@@ -48,8 +49,6 @@ Replicas = Mapping[str, Mapping[str, Any]]
 _TARGETS = LongPollNamespace.DEPLOYMENT_TARGETS
 _LOOK_S = 2.0
 
-log = logging.getLogger(__name__)
-
 # Replicas export the others.
 _KNOWN_HERE = ("fovea_ready", "fovea_model_ready", "fovea_store_faults")
 # Time in which clients leave the connections of a server that the next one has replaced.
@@ -70,13 +69,8 @@ def front_server(service: Service, forwarders: Mapping[str, Forwarder]) -> GrpcS
     )
 
 
-class _StatisticsRequest(Protocol):
-    name: str
-    version: str
-
-
 async def _statistics(
-    forwarders: Mapping[str, Forwarder], service: Service, request: _StatisticsRequest
+    forwarders: Mapping[str, Forwarder], service: Service, request: messages.ModelStatisticsRequest
 ) -> dict[str, Any]:
     version = version_of(request.version)
     counted = await v2_statistics(forwarders, request.name, version)
